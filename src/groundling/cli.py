@@ -21,6 +21,7 @@ from groundling.commands import (
     distill,
     doctor,
     evaluate,
+    forgetting,
     listing,
     publish,
     rate,
@@ -40,6 +41,7 @@ from groundling.registry import imported_modules
 _COMMANDS = (
     train,
     evaluate,
+    forgetting,
     watch,
     ui,
     collect,

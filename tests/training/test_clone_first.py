@@ -1,5 +1,6 @@
 """Runs that clone demonstrations before they learn from their own episodes."""
 
+import math
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -14,8 +15,12 @@ from safetensors.torch import load_file
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, RunError
+from groundling.evaluation import forgetting
 from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.forgetting import measure_forgetting
+from groundling.evaluation.report import write_report
 from groundling.evaluation.target import find
+from groundling.lm import LanguageModel
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.tracking import TIME_KEYS, read_metrics
@@ -25,7 +30,7 @@ _FORK = multiprocessing.get_context("fork")
 _WORDS = [
     "world.num_envs=4",
     "world.num_steps=4",
-    "model.path=starter",
+    "model.path=starter-causal",
     "policy.args={prompt: brief, value_hidden_sizes: [8]}",
     "algorithm.args={learning_rate: 1e-3, minibatch_size: 8, epochs: 1}",
     "training.steps=48",
@@ -95,6 +100,32 @@ def test_killed_in_either_phase_it_ends_as_if_it_had_not_been(whole: Path, tmp_p
 def test_the_clone_is_a_baseline(whole: Path) -> None:
     played = evaluate(find(str(whole), [], print), "held-out", 4)
     assert list(played) == ["trained", "clone"]
+
+
+def test_what_was_forgotten_is_measured_and_reported(whole: Path, tmp_path: Path) -> None:
+    target = find(str(whole), [], print)
+    figures = measure_forgetting(target)
+    assert list(figures) == ["zero-shot", "clone", "trained"]
+    assert (figures["zero-shot"].text_kl, figures["zero-shot"].action_kl) == (0.0, 0.0)
+    lm = LanguageModel.from_pretrained("starter-causal")
+    passages = forgetting._ordinary_text(lm)
+    assert len(passages) == 32 and {len(passage) for passage in passages} == {128}
+    with torch.no_grad():
+        losses = [lm.model(input_ids=(ids := torch.tensor([p])), labels=ids).loss.item() for p in passages]
+    assert figures["zero-shot"].perplexity == pytest.approx(math.exp(sum(losses) / 32), rel=1e-4)
+    for agent in ("clone", "trained"):
+        assert figures[agent].text_kl > 0 and (figures[agent].action_kl or 0) > 0
+    page = write_report([whole], tmp_path / "report.html").read_text()
+    assert "perplexity on ordinary text" in page and f"{figures['trained'].perplexity:.2f}" in page
+    with pytest.raises(ConfigError, match="has no causal language model"):
+        measure_forgetting(find("demo-easy", ["device=cpu"], print))
+
+
+@pytest.mark.parametrize("text", ["[]", '{"agents": {"trained": {"perplexity": "low"}}}', '{"agents": 3}'])
+def test_a_damaged_file_of_forgetting_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "forgetting.json").write_text(text)
+    with pytest.raises(RunError, match=r"forgetting\.json"):
+        forgetting.read_forgetting(tmp_path)
 
 
 def test_without_its_clone_a_run_is_not_resumed(whole: Path, tmp_path: Path) -> None:

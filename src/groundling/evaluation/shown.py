@@ -19,6 +19,7 @@ from groundling.configs.trust import EVERYTHING
 from groundling.documents import read_json, read_lines
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
+from groundling.evaluation.forgetting import read_forgetting
 from groundling.evaluation.protocols import MEAN, PROTOCOLS
 from groundling.policies.policy import has_model, policies
 from groundling.rows import read_rows
@@ -64,6 +65,8 @@ class ShownRun:
     """By update, the figures of the validation split, as rows of metrics."""
     meanwhile: list[dict[str, Any]]
     """Of a run that writes: some texts of some updates, in their order."""
+    forgetting: dict[str, Any] | None = None
+    """Content of ``forgetting.json``, if there is one."""
 
     @cached_property
     def world(self) -> World[Any, Any]:
@@ -130,6 +133,7 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> Show
             if _is_complete(run_dir, path.stem)
             for sample in _samples(path)
         ],
+        forgetting=read_forgetting(run_dir),
     )
 
 

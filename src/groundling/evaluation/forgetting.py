@@ -1,0 +1,152 @@
+"""How far training moved a language model on what it was not trained on.
+
+Perplexity on ordinary text, and the divergence from the model that training began with, there and on the task's own
+observations. On-policy learning moves a model less than cloning that succeeds as often (RL's Razor: Shenfeld et al.
+2025, arXiv 2509.04259).
+"""
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from groundling.documents import read_object
+from groundling.errors import ConfigError, RunError
+from groundling.evaluation.target import Target
+from groundling.files import write_atomically
+from groundling.lm import LanguageModel
+from groundling.policies.policy import Policy
+
+FILE = "forgetting.json"
+"""In a run's folder."""
+_PASSAGES, _TOKENS = 32, 128
+"""Passages of ordinary text, evenly spread over all of it, and tokens of each."""
+_STATES = 128
+"""Observations of random play."""
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """Figures of one agent; the divergences are KL(start ‖ agent) in nats, as in RL's Razor."""
+
+    perplexity: float
+    """On ordinary text."""
+    text_kl: float
+    """For each token of ordinary text."""
+    action_kl: float | None
+    """For each observation of random play; None for policies whose choice depends on more than an observation."""
+
+
+def measure_forgetting(
+    target: Target, on_agent: Callable[[str], None] = lambda agent: None
+) -> dict[str, Forgetting]:
+    """Compare a run's agent, and the clone that it began from, with the model before any training.
+
+    Writes ``forgetting.json`` into the run's folder.
+
+    Args:
+        target: The run.
+        on_agent: Called with the name of each agent before it is measured.
+
+    Raises:
+        ConfigError: the policy has no causal language model.
+        CannotPlay: the model that training began with is not here.
+    """
+    agents = ["zero-shot", *(["clone"] if target.config.cloning.episodes else []), target.agent]
+    start = _Measured(target, "zero-shot")
+    passages = _ordinary_text(start.lm)
+    figures = {}
+    for agent in agents:
+        on_agent(agent)
+        figures[agent] = _compare(
+            start, start if agent == "zero-shot" else _Measured(target, agent), passages
+        )
+    content = {
+        **target.checkpoint_identity(),
+        "text": f"the documentation of Python {platform.python_version()}'s language",
+        "tokens": _PASSAGES * (_TOKENS - 1),
+        "agents": {agent: asdict(one) for agent, one in figures.items()},
+    }
+    write_atomically(target.run_dir / FILE, json.dumps(content, indent=1) + "\n")
+    return figures
+
+
+def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
+    """Content of a run's ``forgetting.json``; None if there is none.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    path = run_dir / FILE
+    if not path.exists():
+        return None
+    try:
+        content = read_object(path)
+        content["agents"] = {str(name): Forgetting(**figures) for name, figures in content["agents"].items()}
+        for one in content["agents"].values():
+            if not all(isinstance(value, int | float | None) for value in asdict(one).values()):
+                raise ValueError("a figure is not a number")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path} cannot be read ({error!r:.100}): run `groundling forgetting` again"
+        ) from error
+    return content
+
+
+class _Measured:
+    """A policy with its language model, and its log-probabilities of actions in random play."""
+
+    def __init__(self, target: Target, agent: str) -> None:
+        policy: Policy | None = target.policy(agent)
+        lm = getattr(policy, "lm", None)
+        if policy is None or not isinstance(lm, LanguageModel) or lm.model.config.is_encoder_decoder:
+            raise ConfigError(
+                f"policy {target.config.policy.id!r} of {target.run_dir} has no causal language model, whose "
+                "forgetting could be measured"
+            )
+        self.lm = lm.eval()
+        self.actions: Tensor | None = None  # (num_states, num_actions)
+        with torch.no_grad(), suppress(ConfigError):  # a world without states of random play
+            outputs = policy.outputs(target.world.random_play(_STATES))
+            self.actions = None if outputs is None else outputs.log_probs.cpu()
+
+    @torch.no_grad()
+    def log_probs(self, passage: Sequence[int]) -> Tensor:
+        """Float32 ``(num_tokens - 1, vocabulary)``: of each token of a passage after its first."""
+        tokens = torch.tensor([passage], device=self.lm.device)
+        return self.lm.model(input_ids=tokens).logits[0, :-1].float().log_softmax(-1)
+
+
+def _compare(start: _Measured, agent: _Measured, passages: Sequence[Sequence[int]]) -> Forgetting:
+    losses, divergences = [], []
+    for passage in passages:
+        before, now = start.log_probs(passage), agent.log_probs(passage)
+        losses.append(F.nll_loss(now, torch.tensor(passage[1:], device=now.device)))
+        divergences.append(_kl(before, now))
+    action_kl = None
+    if start.actions is not None and agent.actions is not None:
+        action_kl = _kl(start.actions, agent.actions).item()
+    perplexity = torch.stack(losses).mean().exp().item()
+    return Forgetting(perplexity, torch.stack(divergences).mean().item(), action_kl)
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """Mean KL(p ‖ q) of log-probabilities ``(n, outcomes)``; outcomes of probability 0 in p count nothing."""
+    return torch.where(p.isneginf(), 0.0, p.exp() * (p - q)).sum(-1).mean()
+
+
+def _ordinary_text(lm: LanguageModel) -> list[list[int]]:
+    """Passages of Python's language reference, which every Python comes with."""
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    ids = lm.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    begins = torch.linspace(0, len(ids) - _TOKENS, _PASSAGES).long().tolist()
+    return [ids[begin : begin + _TOKENS] for begin in begins]
