@@ -88,7 +88,8 @@ def read_text_step(
     check_characters("the goal", (goal,))
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
-        descriptions = [line.rstrip() for line in observation.rstrip().splitlines()]
+        # splitlines would also split at separators within a line, such as U+2028.
+        descriptions = [line.rstrip() for line in observation.rstrip().split("\n")]
     if not _are_texts(descriptions):
         wrong = (
             f"no info['descriptions'], and the observation {_shown(observation)}"
