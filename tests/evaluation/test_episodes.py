@@ -75,3 +75,22 @@ def test_a_corpus_figure_has_an_interval_only_where_it_is_the_mean_of_the_texts(
     assert figures["rouge"].value == pytest.approx(0.3) and figures["rouge"].low is not None
     assert figures["perplexity"].value == 12.0 and figures["perplexity"].text() == "12"
     assert figures["rouge"].text().startswith("0.300 0.2")
+
+
+def test_differences_are_paired_by_episode() -> None:
+    def played(successes: dict[int, float]) -> Played:
+        return Played(
+            [HeldOutEpisode(n, {"success": s, "length": 1.0}, {}, None) for n, s in successes.items()]
+        )
+
+    agent = played({n: float(n % 10 != 0) for n in range(100)})
+    clone = played({n: float(n % 2) for n in range(99)})  # fails where the agent fails, and elsewhere
+    difference = agent.difference(clone)
+    assert difference is not None
+    name, figure = difference
+    expected = sum(float(n % 10 != 0) - n % 2 for n in range(99)) / 99
+    assert (name, figure.episodes) == ("success", 99) and figure.value == pytest.approx(expected)
+    assert figure.low is not None and figure.high is not None
+    # Narrower than of unpaired episodes, whose standard error is 0.058.
+    assert 0 < figure.low < expected < figure.high and figure.high - figure.low < 4 * 0.058 * 0.9
+    assert agent.difference(played({})) is None and played({}).difference(agent) is None

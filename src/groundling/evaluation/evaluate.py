@@ -196,10 +196,21 @@ def _figures(
             name: {task: _summary(family) for task, family in one.families().items()}
             for name, one in played.items()
         },
+        "differences": _differences(target.agent, played),
         "left_out": left_out,
         **world.details(played),
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def _differences(agent: str, played: Mapping[str, Played]) -> dict[str, dict[str, Any]]:
+    """By baseline, the agent's main figure minus the baseline's, as `Played.difference`."""
+    found = {
+        name: played[agent].difference(one)
+        for name, one in played.items()
+        if name != agent and agent in played
+    }
+    return {name: {one[0]: _as_json(one[1])} for name, one in found.items() if one is not None}
 
 
 def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:

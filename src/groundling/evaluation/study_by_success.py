@@ -139,7 +139,11 @@ def _draw(
         plots.save(figure, output / "first")
         drawn["first"] = "Of the first things dealt with in training, the share that is the named one"
     panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {
-        arm: {a: by_suite(lines, arm, a) for a in ("trained", "zero-shot") if a in agents_of(lines, arm)}
+        arm: {
+            a: by_suite(lines, arm, a)
+            for a in ("trained", "clone", "zero-shot")
+            if a in agents_of(lines, arm)
+        }
         for arm in study.arms
         if "trained" in agents_of(lines, arm)
     }

@@ -49,7 +49,8 @@ def page(
     )
     text.append("## Arms")
     text.append(markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview))
-    for title, agent in (("After training", "trained"), ("Before training", "zero-shot")):
+    titles = {"trained": "After training", "clone": "After cloning", "zero-shot": "Before training"}
+    for agent, title in titles.items():
         columns = [name for name in arms if agent in agents_of(lines, name)]
         if columns:
             text += [f"## {title}", _by_suite_table(lines, columns, agent)]

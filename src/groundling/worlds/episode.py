@@ -73,6 +73,25 @@ class Played:
         tasks = sorted({str(e.about["task"]) for e in self.episodes if "task" in e.about})
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
+    def difference(self, other: "Played") -> tuple[str, Figure] | None:
+        """The main figure's name, and its mean difference from the other agent's with a bootstrap 95 % interval.
+
+        Paired: over the episodes that both have. None if there are none.
+        """
+        name = next((name for e in self.episodes for name in e.figures), None)
+        if name is None:
+            return None
+        theirs = {e.number: e.figures[name] for e in other.episodes if name in e.figures}
+        pairs = [
+            (e.figures[name], theirs[e.number])
+            for e in self.episodes
+            if name in e.figures and e.number in theirs
+        ]
+        if not pairs:
+            return None
+        mean = estimate(np.array([one - two for one, two in pairs]), lambda scores: scores.mean(-1))
+        return name, Figure(mean.value, mean.low, mean.high, len(pairs))
+
     def _figure(self, name: str) -> Figure:
         values = np.array([e.figures[name] for e in self.episodes if name in e.figures])
         count = len(values)
