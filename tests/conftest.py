@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import groundling.worlds  # noqa: F401  (which tell judges what they are)
 from groundling.algorithms import Rollout
 from groundling.envs.observation import TextObservation
+from groundling.evaluation import plots
 from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
 
 
@@ -192,6 +193,26 @@ def _single_thread() -> None:
     """The suite runs in parallel processes: of these, and of those they start, each has one thread."""
     torch.set_num_threads(1)
     os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
+
+_draw_all = plots.small_multiples
+
+
+def _draw_few(groups: Any, keys: Sequence[str]) -> str:
+    points = {key: [plots._points(rows, key)[0] for runs in groups.values() for rows in runs] for key in keys}
+    return _draw_all(groups, [key for key in keys if any(map(len, points[key]))][:2])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_figures() -> None:
+    """Reports draw two of their small figures: some have thirty, which take seconds."""
+    plots.small_multiples = _draw_few
+
+
+@pytest.fixture
+def all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of this test draw all of their figures."""
+    monkeypatch.setattr(plots, "small_multiples", _draw_all)
 
 
 def pytest_configure() -> None:

@@ -8,9 +8,10 @@ import io
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import IO
 
 import torch
 
@@ -68,6 +69,30 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
 def groundling(processes: int, *words: str) -> list[Ended]:
     """The command in each of some processes."""
     return launch(processes, lambda: main(list(words)))
+
+
+class Forked:
+    """The command as `subprocess.Popen` starts it, but in a process that shares this one's imports."""
+
+    def __init__(self, words: Sequence[str], log: IO[str]) -> None:
+        self._child = _FORK.Process(target=_work_into, args=(words, log))
+        self._child.start()
+        self.kill, self.terminate, self.wait = self._child.kill, self._child.terminate, self._child.join
+
+    def poll(self) -> int | None:
+        return self._child.exitcode
+
+    @property
+    def returncode(self) -> int | None:
+        return self._child.exitcode
+
+
+def _work_into(words: Sequence[str], log: IO[str]) -> None:
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        code = main(list(words))
+        log.flush()
+    raise SystemExit(code)
 
 
 def _work(variables: dict[str, str], work: Callable[[], int | None], sending: Connection) -> None:

@@ -46,6 +46,7 @@ def _error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured
 
 
+@pytest.mark.usefixtures("all_figures")
 def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len((trained / "metrics.jsonl").read_text().splitlines()) == 3
     assert main(["evaluate", str(trained), "--episodes", "6"]) == 0
@@ -319,6 +320,7 @@ def test_a_table_says_what_was_changed_of_the_run(
     assert report._levels(read_run(run), "success") == {}, "a line beside the run's curve is of its own world"
 
 
+@pytest.mark.usefixtures("all_figures")
 def test_a_report_draws_each_part_of_the_reward(tmp_path: Path) -> None:
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "reward.count.coefficient=0.1"]) == 0
     assert {"reward/env", "reward/count"} < {*learning_figures([read_run(tmp_path)])}

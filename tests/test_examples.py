@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from groundling.cli import main
 from groundling.lm.loading import resolve
 from tests.launching import launch
-from tests.thorough import THOROUGH
+from tests.thorough import THOROUGH, thorough
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -188,7 +188,7 @@ _NO_ECHO += ["world.num_texts=2", "world.num_tokens=4"]
 @pytest.mark.parametrize(
     ("module", "words", "again"),
     [
-        ("examples.shelf", _SHELF, ["evaluate", "{run}"]),
+        *thorough(("examples.shelf", _SHELF, ["evaluate", "{run}"])),
         # an agent needs no reward: it is evaluated without the module, but not trained further
         ("examples.own_reward", _NO_ECHO, ["train", "{run}/config.yaml", "training.steps=16"]),
     ],

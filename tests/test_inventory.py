@@ -14,6 +14,7 @@ import groundling
 from groundling import inventory
 from groundling.cli import main
 from groundling.lm.loading import STARTERS
+from tests.thorough import thorough
 
 _ROOT = Path(__file__).resolve().parents[1]
 _HEAVY = "[m for m in ('torch', 'transformers', 'hydra', 'accelerate', 'matplotlib') if m in sys.modules]"
@@ -134,7 +135,7 @@ def test_doctor_finds_versions_that_do_not_suit(
     assert checks["transformers"].startswith("NO 5.3.0rc1") and checks["minigrid"] == "ok 3.0.0"
 
 
-@pytest.mark.parametrize("broken", ["torch", "transformers"])
+@pytest.mark.parametrize("broken", ["torch", *thorough("transformers")])
 def test_doctor_tells_of_a_library_that_cannot_be_imported(broken: str, tmp_path: Path) -> None:
     (tmp_path / f"{broken}.py").write_text("raise ImportError('a file is missing')")
     done = subprocess.run(

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -21,6 +22,7 @@ from groundling.envs.nethack import TASKS, make_task
 from groundling.envs.seeds import held_out_seed
 from groundling.judges import open_pairs
 from groundling.training.tracking import read_metrics
+from tests.launching import Forked
 from tests.thorough import THOROUGH
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"
@@ -277,25 +279,26 @@ def _start(words: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def _wait_for_rows(run_dir: Path, count: int, process: subprocess.Popen[str]) -> None:
+def _wait_for_rows(run_dir: Path, count: int, process: Any) -> None:
     deadline = time.monotonic() + 120
     while not (run_dir / "metrics.jsonl").exists() or len(read_metrics(run_dir)) < count:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_a_killed_training_goes_on_from_its_last_checkpoint(
     tmp_path: Path, reward_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process = _start(_training(tmp_path, reward_model, "training.steps=100000"))
-    _wait_for_rows(tmp_path, 4, process)
-    process.send_signal(signal.SIGKILL)
+    with (tmp_path / "log").open("w") as log:
+        process = Forked(_training(tmp_path / "run", reward_model, "training.steps=100000"), log)
+    _wait_for_rows(tmp_path / "run", 4, process)
+    process.kill()
     process.wait()
-    last = max(int(path.name) for path in (tmp_path / "checkpoints").glob("[0-9]*"))
+    last = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
     steps = 16 * (last + 2)
-    assert main(_training(tmp_path, reward_model, f"training.steps={steps}")) == 0
+    assert main(_training(tmp_path / "run", reward_model, f"training.steps={steps}")) == 0
     assert f"resuming after update {last}" in capsys.readouterr().out
-    rows = read_metrics(tmp_path)
+    rows = read_metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # none twice, none left out
 
 

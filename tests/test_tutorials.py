@@ -12,13 +12,14 @@ import pytest
 from groundling.cli import main
 from groundling.configs import keys
 from groundling.worlds.text.config import TextConfig
+from groundling.worlds.writing.config import WritingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "README.md"]
 _FEWER = {
-    r"\bsteps=[\d_]+": "steps=64",
-    r"\bepisodes=\d+": "episodes=3",
-    r"--episodes \d+": "--episodes 3",
+    r"\bsteps=[\d_]+": "steps=32",
+    r"\bepisodes=\d+": "episodes=2",
+    r"--episodes \d+": "--episodes 2",
     r"--pairs \d+": "--pairs 12",
     r"\bepochs=5": "epochs=1",
 }
@@ -45,8 +46,10 @@ def commands(text: str) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, default in (("num_envs", 4), ("num_steps", 16)):
-        monkeypatch.setattr(TextConfig.__dataclass_fields__[name], "default", default)
+    small = {TextConfig: {"num_envs": 4, "num_steps": 8}, WritingConfig: {"num_texts": 4, "num_tokens": 10}}
+    for config, defaults in small.items():
+        for name, default in defaults.items():
+            monkeypatch.setattr(config.__dataclass_fields__[name], "default", default)
     # The schema is cached: a test before this one may have made it with the usual defaults.
     monkeypatch.setattr(keys, "_schema_of", keys._schema_of.__wrapped__)
 
@@ -74,9 +77,9 @@ def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
                     vars(module).update(known)
                     monkeypatch.setitem(sys.modules, name, module)
             if words[1] == "train" and not any("training.steps=" in word for word in words):
-                words.append("training.steps=64")
+                words.append("training.steps=32")
             if words[1] == "evaluate" and "--episodes" not in words:
-                words += ["--episodes", "3"]
+                words += ["--episodes", "2"]
             assert main(words[1:]) == 0, words
             ran += 1
     assert ran > 0

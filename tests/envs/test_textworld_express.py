@@ -12,6 +12,7 @@ from groundling.cli import main
 from groundling.envs.checking import check_env
 from groundling.envs.seeds import held_out_seed
 from groundling.errors import ConfigError
+from tests.thorough import thorough
 
 pytest.importorskip("textworld_express")
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="TextWorldExpress needs Java")
@@ -51,7 +52,9 @@ def test_training_and_held_out_games_are_of_other_folds() -> None:
     assert env.reset(seed=held_out)[0] == test.reset(seed=5)[0] != train.reset(seed=5)[0]
 
 
-@pytest.mark.parametrize("game", ["coin", "mapreader", "cookingworld", "twc", "sorting", "arithmetic"])
+@pytest.mark.parametrize(
+    "game", ["cookingworld", *thorough("coin", "mapreader", "twc", "sorting", "arithmetic")]
+)
 def test_each_game_can_be_trained_in(game: str) -> None:
     played = check_env(ID, {"game": game, "max_steps": 10}, num_episodes=2)
     assert played.most_actions > 1 and played.shown[0].goal

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from groundling import beside
 from groundling.cli import main
 from groundling.configs.compose import compose, to_yaml
 from groundling.envs.first_interaction import FirstInteraction, Target
@@ -17,6 +18,7 @@ from groundling.worlds.collector import summarise as summarise_update
 from groundling.worlds.episode import Figure, Played, number
 from groundling.worlds.text.episodes import record_of
 from groundling.worlds.text.suites import SUITES, find_suites
+from tests.launching import Forked
 
 _ROOM = [
     "world.env=BabyAI-MixedTrainLocal-v0",
@@ -99,9 +101,10 @@ def _without_samples(run: Path, to: Path) -> Path:
 
 
 def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
-    evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that fails is named, and costs the other nothing."""
+    monkeypatch.setattr(beside, "_start", Forked)
     obstacle = tmp_path / "evaluation" / "dropped.json"
     obstacle.mkdir(parents=True)
     words = ["evaluate", "random", *_ROOM, "--episodes", "24", f"run_dir={tmp_path}", "--jobs", "2"]

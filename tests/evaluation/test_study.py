@@ -21,6 +21,7 @@ from groundling.configs.compose import compose
 from groundling.configs.studies import read_study, studies
 from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
+from groundling.evaluation import plots
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
@@ -74,6 +75,18 @@ arms:
 """
 _FILES = ["README.md", "arms", "curves.csv", "evaluations.csv", "summary.csv", "summary.json"]
 _FIGURES = ["generalisation.png", "generalisation.svg", "success.png", "success.svg"]
+
+
+@pytest.fixture(autouse=True)
+def _blank_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A study saves four pictures, which takes seconds; tests that look at them ask for `all_figures`."""
+
+    def save(figure: Any, path: Path) -> None:
+        for suffix in (".svg", ".png"):
+            path.with_suffix(suffix).touch()
+
+    if "all_figures" not in request.fixturenames:
+        monkeypatch.setattr(plots, "save", save)
 
 
 @pytest.fixture
@@ -148,6 +161,7 @@ def test_an_interrupted_study_goes_on_without_doing_anything_twice(
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.usefixtures("all_figures")
 def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert main(_words(study)) == 0
     runs, out = study.parent / "runs", study.parent / "out"
@@ -575,6 +589,7 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
     assert (tmp_path / "out" / "cloning.svg").exists()
 
 
+@pytest.mark.usefixtures("all_figures")
 def test_a_study_of_texts_keeps_and_draws_what_its_world_says(tmp_path: Path) -> None:
     path = tmp_path / "writers.yaml"
     path.write_text(_WRITING)

@@ -46,7 +46,7 @@ def padded(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, mask
 
 
-@pytest.mark.parametrize(("kind", "batch"), [("t5", 3), ("mt5", 1), *thorough(("t5", 1), ("mt5", 3))])
+@pytest.mark.parametrize(("kind", "batch"), [("t5", 2), ("mt5", 1), *thorough(("t5", 1), ("mt5", 2))])
 def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch: int) -> None:
     tokens, mask = padded(batch, LENGTH)
     weights = torch.randn(batch, LENGTH, 32, generator=torch.Generator().manual_seed(2)) * mask[..., None]

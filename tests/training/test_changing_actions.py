@@ -17,7 +17,7 @@ _SHORT = [
     "training.steps=48",
     "world.num_steps=6",
     "world.entropy_floor=0",
-    "evaluation.episodes=6",
+    "evaluation.episodes=3",
 ]
 _AGENTS = {
     "scoring": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
@@ -96,7 +96,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
 
 
 @pytest.mark.parametrize(
-    ("agent", "objective"), [("scoring", "text"), ("writing", "text"), ("writing", "choice")]
+    ("agent", "objective"), [("scoring", "text"), ("writing", "choice"), *thorough(("writing", "text"))]
 )
 def test_a_clone_learns_from_lists_that_change(agent: str, objective: str, tmp_path: Path) -> None:
     data, run_dir = tmp_path / "data", tmp_path / "run"

@@ -36,7 +36,7 @@ from groundling.training import build
 from groundling.training.dry_run import dry_run
 from groundling.training.progress import TrainingProgress
 from groundling.training.trainer import Trainer
-from tests.thorough import some_of
+from tests.thorough import some_of, thorough
 
 _LEARNERS, _REWARDED = list(learners()), list(rewarded())
 _ALL = [*_LEARNERS, *(one for one in _REWARDED if one not in _LEARNERS)]
@@ -104,10 +104,11 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.usefixtures("unloadable")
-def test_the_whole_product_is_settled_before_anything_is_loaded(parts: Parts) -> None:
+@pytest.mark.parametrize("every", [5, *thorough(1)])
+def test_the_whole_product_is_settled_before_anything_is_loaded(every: int, parts: Parts) -> None:
     """A learner and a reward that each suit a world suit each other; but who clones the dataset of an env has none."""
     suited = {(one.world, one.reward) for one in _REWARDED if verdict(parts.config_of(one)) is None}
-    for learner in _LEARNERS:
+    for learner in _LEARNERS[::every]:
         trains = verdict(parts.config_of(learner)) is None
         for reward in REWARDS:
             refusal = verdict(parts.config_of(replace(learner, reward=reward)))

@@ -12,21 +12,21 @@ from groundling.cli import main
 from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 _WORDS = [
     "model.path=starter-causal",
     "model.lora={r: 2}",
     "world.history=null",
     "world.num_envs=4",
-    "world.num_steps=8",
+    "world.num_steps=4",
     "~policy.args",
-    "algorithm.args.minibatch_size=8",
+    "algorithm.args.minibatch_size=4",
     "algorithm.args.learning_rate_schedule=constant",
     "algorithm.args.learning_rate=1e-4",
     "algorithm.args.kl_coefficient=0.01",
     "world.entropy_floor=0",
-    "training.steps=96",
+    "training.steps=48",
     "device=cpu",
 ]
 
@@ -80,6 +80,7 @@ def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
             assert row[name] == pytest.approx(other[name], abs=1e-5), name
 
 
+@THOROUGH
 def test_adapters_are_added_without_a_word() -> None:
     """bitsandbytes, which peft imports, would warn that it has no kernel from the hub."""
     code = (

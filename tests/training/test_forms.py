@@ -14,14 +14,14 @@ from tests.thorough import THOROUGH
 
 _WORDS = [
     "model.path=starter-causal",
-    "world.num_envs=4",
-    "world.num_steps=8",
+    "world.num_envs=2",
+    "world.num_steps=4",
     "world.entropy_floor=0",
     "policy.args.prompt=[glam,brief,tagged]",
-    "algorithm.args.minibatch_size=8",
+    "algorithm.args.minibatch_size=4",
     "algorithm.args.contrast_coefficient=0.5",
     "algorithm.args.contrast_prompts=[glam,brief,tagged,narrative]",
-    "training.steps=96",
+    "training.steps=24",
     "device=cpu",
 ]
 

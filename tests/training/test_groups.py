@@ -189,10 +189,10 @@ _WORDS = [
     "world.history=null",
     "world.num_envs=4",
     "world.group_size=2",
-    "world.num_steps=6",
-    "world.args.max_steps=6",
+    "world.num_steps=3",
+    "world.args.max_steps=3",
     "world.entropy_floor=0",
-    "training.steps=60",
+    "training.steps=30",
     "device=cpu",
 ]
 _LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coefficient: 0.01}"

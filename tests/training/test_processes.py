@@ -26,7 +26,7 @@ from groundling.policies import Work
 from groundling.processes import Processes
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 _SMALL = [
     "world.num_envs=5",  # shared unevenly
@@ -152,21 +152,25 @@ atexit.register(tell)  # before all others, which are called before it
 """
 """A ``sitecustomize``: which threads are there when Python ends?"""
 _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nth}]}}", "--import", "nth"]
+_GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH]
 
 
 @pytest.mark.parametrize(
     "algorithm, extra_args, sharded, overrides",
     [
-        (
-            "grpo",
-            "epochs:2",
-            False,
-            ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
-        ),
         # One text at a time, of which a process may have fewer than the other.
-        ("nlpo", "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
-        # Before it learns the main process alone has used the model.
-        *thorough(("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED])),
+        ("grpo", "epochs:2,micro_batch_size:1", True, _GROUPED),
+        *thorough(
+            ("grpo", "epochs:2", False, _GROUPED),
+            (
+                "nlpo",
+                "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2",
+                True,
+                _MASKED,
+            ),
+            # Before it learns the main process alone has used the model.
+            ("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED]),
+        ),
     ],
 )
 def test_two_processes_write_and_learn_what_one_does(
@@ -197,7 +201,7 @@ def test_two_processes_write_and_learn_what_one_does(
     _train_here(tmp_path / "1", "training.steps=80", *overrides, experiment=experiment)
     for steps in (40, 80):  # which go on
         parts = [f"training.steps={steps}", f"model.fsdp={sharded}", *overrides]
-        if sharded or steps == 40:
+        if steps == 40:
             _train_forked(tmp_path / "2", *parts, experiment=experiment)
         else:
             _train(2, tmp_path / "2", *parts, experiment=experiment)
@@ -221,6 +225,7 @@ def test_two_processes_write_and_learn_what_one_does(
             torch.testing.assert_close(tensor, two[file][name], atol=1e-5, rtol=1e-4)
 
 
+@THOROUGH
 def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
     child = _start(2, tmp_path, "training.steps=100000")
     deadline = time.monotonic() + 240

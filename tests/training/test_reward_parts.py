@@ -17,8 +17,8 @@ _WORLDS = {
     "text": [
         "demo-easy",
         "world.num_envs=2",
-        "world.num_steps=6",
-        "training.steps=36",
+        "world.num_steps=4",
+        "training.steps=24",
         "world.args.max_steps=4",
     ],
     "nethack": [

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from groundling.rewards import Reward, RewardPartConfig, rewards
 from groundling.training.progress import TrainingProgress
 from groundling.training.trainer import Trainer
 from tests.lm.reference import sets_of
+from tests.thorough import some_of
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
 NUM_TEXTS, NUM_TOKENS = 8, 6
@@ -120,9 +122,13 @@ def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Tr
         assert rows[0]["kl_mean"] == pytest.approx(0, abs=1e-4) and rows[1]["kl_mean"] != 0
 
 
-@pytest.mark.parametrize("family", ["llama", "bart"])
-@pytest.mark.parametrize("adapter", [True, False])
-@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+@pytest.mark.parametrize(
+    ("algorithm", "adapter", "family"),
+    some_of(
+        itertools.product(["ppo", "trpo"], [True, False], ["llama", "bart"]),
+        [("ppo", True, "llama"), ("ppo", False, "bart"), ("trpo", True, "bart")],
+    ),
+)
 def test_two_updates_train_an_adapter_for_values(
     algorithm: str, adapter: bool, family: str, make_run: Callable[..., Trainer]
 ) -> None:
@@ -140,7 +146,7 @@ def test_two_updates_train_an_adapter_for_values(
     assert rows[0]["kl_mean"] == pytest.approx(0, abs=1e-4) and rows[1]["kl_mean"] != 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some_of(FAMILIES, ["llama", "t5"]))
 def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Callable[..., Trainer]) -> None:
     """Seen with whole distributions, by the old policy and the new."""
     run = make_run("trpo", family)
@@ -161,7 +167,7 @@ def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Ca
     assert gain > 0 and row["surrogate_gain"] == pytest.approx(gain, abs=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some_of(FAMILIES, ["gpt2", "bart"]))
 def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Callable[..., Trainer]) -> None:
     run = make_run("nlpo", family)
     policy = run.policy

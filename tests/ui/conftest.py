@@ -28,6 +28,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     if HAS_NETHACK:
         short = ["world.num_envs=2", "world.num_steps=32", "world.num_workers=0", "world.ahead=false"]
         short += ["training.steps=64", "device=cpu", "~reward.reward_model"]
+        short += ["policy.args={hidden_size: 8, recurrence: 4}"]
         _run("train", "motif/score", *short, f"run_dir={player}")
         bounded = ["world.args.max_episode_steps=20", "evaluation.baselines=[random]"]
         _run("evaluate", str(player), "--episodes", "1", *bounded)

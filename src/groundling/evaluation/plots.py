@@ -311,11 +311,14 @@ def _clean_texts(figure: Any) -> None:
 
 def _svg(figure: Any) -> str:
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     _clean_texts(figure)
     text = io.StringIO()
+    figure.set_dpi(72)  # of every SVG
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
-        figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        # `Figure.savefig` would draw everything twice, only to lay it out.
+        FigureCanvasSVG(figure).print_svg(text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
