@@ -105,20 +105,15 @@ def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
     assert 0 < done < 6 and not (runs / "1").exists()
 
     (cluster / "scontrol").unlink()
-    capsys.readouterr()
-    status = main(["train", "demo-easy", "seed=2", f"run_dir={runs}/2", *_SMALL])  # as the job does once more
-    assert f"resuming after update {done}" in capsys.readouterr().out
-    (cluster.parent / "bin" / "srun").write_text(f"#!/bin/bash\nexit {status}\n")
-    assert status == 0 == _run_job(cluster, **task).returncode
+    second = _run_job(cluster, **task)
+    assert second.returncode == 0 and f"resuming after update {done}" in second.stdout, second.stderr
     assert len(read_metrics(runs / "2")) == 6 and not (cluster / "scontrol").exists()
 
 
 def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
-    words = ["train", "demo-easy", "world.args={nowhere: 1}", "device=cpu"]
-    assert main([*words, "--slurm"]) == 0
-    status = main(words)
-    (cluster.parent / "bin" / "srun").write_text(f"#!/bin/bash\nexit {status}\n")
-    assert status == 1 and _run_job(cluster).returncode == 1
+    assert main(["train", "demo-easy", "world.args={nowhere: 1}", "device=cpu", "--slurm"]) == 0
+    done = _run_job(cluster)
+    assert done.returncode == 1 and "nowhere" in done.stderr
     assert not (cluster / "scontrol").exists()
 
 
