@@ -252,9 +252,9 @@ def test_suggestions_can_be_followed(capsys: pytest.CaptureFixture[str]) -> None
         ConfigError, match="unknown argument of policy 'action_scoring' 'recurrence'"
     ) as error:
         compose("demo-easy", ["policy.args.recurrence=3"])
-    assert "there is compat, language, normalize" in str(error.value) and "did you mean" not in str(
+    assert "there is calibration, compat, language, normalize" in str(
         error.value
-    )
+    ) and "did you mean" not in str(error.value)
     with pytest.raises(ConfigError, match=r"policy\.args\.reference cannot be set"):
         compose("demo-easy", ["policy.args.reference=true"])
     assert main(["train", "demo-easy", "policy.id=token", "~policy.args", "device=cpu", "--dry-run"]) == 1

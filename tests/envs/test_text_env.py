@@ -107,6 +107,7 @@ def test_the_layout_of_a_text_observation_is_kept() -> None:
     read = [read_text_step(text, {}, "reach +").descriptions for text in _MAPS]
     assert len(set(read)) == len(_MAPS) and ["\n".join(lines) for lines in read] == _MAPS
     assert read_text_step("@ \n    +\t \n \n", {}, "reach +").descriptions == ("@", "    +")
+    assert read_text_step("", {}, "go").descriptions == () == read_text_step(" \n", {}, "go").descriptions
     assert read_text_step("a\u2028b\x0bc\r\nd\n", {}, "go").descriptions == ("a\u2028b\x0bc", "d")
 
 

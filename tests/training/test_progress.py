@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from groundling.configs.compose import compose
-from groundling.training import trainer
+from groundling.training import train as train_module
 from groundling.training.progress import TrainingProgress
 
 
@@ -87,18 +87,18 @@ def test_the_time_left_passes_while_an_update_learns() -> None:
     ],
 )
 def test_it_is_said_that_success_did_not_improve(rates: list[float], is_said: bool) -> None:
-    doubt = trainer._did_not_improve([{"success_rate": rate} for rate in rates])
+    doubt = train_module._did_not_improve([{"success_rate": rate} for rate in rates])
     assert (doubt is not None) == is_said
-    assert trainer._did_not_improve([{"loss": 1.0}] * 20) is None
+    assert train_module._did_not_improve([{"loss": 1.0}] * 20) is None
 
 
 @pytest.mark.parametrize(("changes", "is_said"), [([], True), (["~reward.env", "reward.count={}"], False)])
 def test_an_agent_that_does_not_learn_from_success_is_not_doubted_for_it(
     changes: list[str], is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "_did_not_improve", lambda rows: "no better than before")
+    monkeypatch.setattr(train_module, "_did_not_improve", lambda rows: "no better than before")
     words = ["world.num_envs=2", "world.num_steps=6", "training.steps=12", "algorithm.args.minibatch_size=4"]
     said: list[str] = []
     config = compose("demo-easy", [*words, "device=cpu", *changes, f"run_dir={tmp_path}/run"])
-    assert trainer.train(config, Console(quiet=True), said.append)
+    assert train_module.train(config, Console(quiet=True), said.append)
     assert ("no better than before" in said) == is_said

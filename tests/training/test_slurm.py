@@ -128,7 +128,7 @@ def test_a_signal_in_a_sweeps_first_run_leaves_the_others_to_the_next_time(
         return True
 
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
-    monkeypatch.setattr("groundling.training.trainer.train", train)
+    monkeypatch.setattr("groundling.training.train.train", train)
     try:
         assert main(["train", "demo-easy", "seed=1,2"]) == slurm.TO_BE_REQUEUED
         assert main(["train", "demo-easy", "seed=3"]) == 0  # it was complete all the same

@@ -89,7 +89,8 @@ def read_text_step(
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
         # splitlines would also split at separators within a line, such as U+2028.
-        descriptions = [line.rstrip() for line in observation.rstrip().split("\n")]
+        text = observation.rstrip()
+        descriptions = [line.rstrip() for line in text.split("\n")] if text else []
     if not _are_texts(descriptions):
         wrong = (
             f"no info['descriptions'], and the observation {_shown(observation)}"

@@ -48,13 +48,12 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         folder = processes.from_main(
             lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
         )
-        stop_asked = stack.enter_context(_stop_signals(console))
         start = None
         if config.cloning.episodes is not None:
-            start = _clone(config, processes, console, warn, stop_asked)
+            start = _clone(config, processes, console, warn)
             if start is None:
                 return False
-        complete = Trainer(config, folder, warn, processes, start).loop(console, stop_asked)
+        complete = _loop(Trainer(config, folder, warn, processes, start), console)
         success_counts = "env" not in config.reward or config.reward["env"] is not None
         may_doubt = complete and success_counts and processes.is_main
         if may_doubt and (doubt := _did_not_improve(read_metrics(folder))) is not None:
@@ -84,11 +83,7 @@ def clone_of(config: Config) -> Config:
 
 
 def _clone(
-    config: Config,
-    processes: Processes,
-    console: Console,
-    warn: Callable[[str], None],
-    stop_asked: Callable[[], bool],
+    config: Config, processes: Processes, console: Console, warn: Callable[[str], None]
 ) -> Path | None:
     """Record the demonstrations and clone them, as far as that has not been done.
 
@@ -118,7 +113,7 @@ def _clone(
         clone_folder = processes.from_main(
             lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone), warn))
         )
-        if not Trainer(clone, clone_folder, warn, processes).loop(console, stop_asked):
+        if not _loop(Trainer(clone, clone_folder, warn, processes), console):
             return None
     return processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
 
@@ -144,6 +139,12 @@ def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
         f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
         "last; 'My run does not learn' in the docs says what to look at"
     )
+
+
+def _loop(trainer: Trainer, console: Console) -> bool:
+    """Run the loop of a trainer, until it is complete (True) or a signal asks it to stop (False)."""
+    with _stop_signals(console) as stop_asked:
+        return trainer.loop(console, stop_asked)
 
 
 @contextmanager

@@ -174,7 +174,9 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         unwrapped: Any = self.env.unwrapped
         info["descriptions"] = describe(
             observation["image"], unwrapped.carrying, self.language, self.compat, self.walls
-        ) or [NOTHING[self.language]]
+        )
+        if not self.walls and not info["descriptions"]:
+            info["descriptions"] = [NOTHING[self.language]]
         if hasattr(unwrapped, "current_task"):
             info["task"] = unwrapped.current_task
         if self._mission is not None:
