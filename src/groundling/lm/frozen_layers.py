@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 from groundling.errors import pass_out_of_memory
 from groundling.lm.backbone import Backbone
 from groundling.lm.loading import is_sharded
-from groundling.lm.packing import Layout, ScoringQuestion, Tokens, batches
+from groundling.lm.packing import Layout, ScoringQuestion, batches
 from groundling.lm.reader import RowStates
 from groundling.lm.transcript import AttentionBy, layouts_of
 from groundling.lm.trials import REFUSALS, words_of
@@ -93,7 +94,13 @@ class FrozenLayers:
         if backbone.is_encoder_decoder or backbone.device.type != "cpu" or not backbone.exact:
             return False
         layers = backbone.layers
-        if layers.others or layers.turns or layers.window or backbone.why_not_plain or is_sharded(backbone.model):
+        if (
+            layers.others
+            or layers.turns
+            or layers.window
+            or backbone.why_not_plain
+            or is_sharded(backbone.model)
+        ):
             return False
         frozen = num_frozen(backbone.body)
         if frozen and frozen not in self._is_exact:
@@ -145,9 +152,12 @@ class FrozenLayers:
             handle = body.layers[stop - 1].register_forward_hook(
                 lambda module, given, made: output.append(made[0] if isinstance(made, tuple) else made)
             )
-        nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=states.device)  # which bodies pass on as it is
+        nothing = torch.ones(
+            1, 1, 1, 1, dtype=torch.bool, device=states.device
+        )  # which bodies pass on as it is
+        attention = AttentionBy(tree.attend)
         try:
-            with _layers(body, first, stop), AttentionBy(tree.attend):
+            with _layers(body, first, stop), _last_at(tree.read if stop is None else None, body), attention:
                 final = body(
                     inputs_embeds=states[None],
                     attention_mask=nothing,
@@ -240,6 +250,7 @@ class _Tree:
         positions: int64 (nodes,), of each in its text.
         sources: int64 (nodes,): a cell of the texts in a row that has the node's state.
         rows: Of each text the nodes of its rows, int64 (num_rows,), the prompt's last token first.
+        read: int64, all of these: the nodes whose final states are needed.
     """
 
     def __init__(self, texts: Sequence[_Text], backbone: Backbone) -> None:
@@ -268,6 +279,7 @@ class _Tree:
             cells.append(nodes)
             first += len(text)
         self.positions, self.sources = torch.tensor(positions), torch.tensor(sources)
+        self.read = torch.cat(self.rows).unique()
         self._texts, self._cells = texts, cells
         self._groups: list[_Group] = []
         self._pick = torch.zeros(0)
@@ -315,9 +327,7 @@ class _Group:
     mask: Tensor
 
     @classmethod
-    def of(
-        cls, texts: Sequence[_Text], cells: Sequence[Sequence[int]], heads: int, num_keys: int
-    ) -> _Group:
+    def of(cls, texts: Sequence[_Text], cells: Sequence[Sequence[int]], heads: int, num_keys: int) -> _Group:
         length = max(map(len, cells))
         nodes = torch.zeros(len(cells), length, dtype=torch.long)
         allowed = torch.ones(length, length, dtype=torch.bool).tril().repeat(len(cells), 1, 1)
@@ -360,3 +370,29 @@ def _layers(body: Any, first: int, stop: int | None) -> Iterator[None]:
         yield
     finally:
         body.layers = whole
+
+
+@contextmanager
+def _last_at(nodes: Tensor | None, body: Any) -> Iterator[None]:
+    """Within this context the last layer computes queries, attention's output and MLP at ``nodes`` alone.
+
+    Elsewhere they are 0: of the last layer's other nodes nothing but keys and values is needed. None: everywhere.
+    """
+    if nodes is None or not len(body.layers):
+        yield
+        return
+    last = body.layers[-1]
+    parts: list[Any] = [last.self_attn.q_proj, last.self_attn.o_proj, last.mlp]
+    for part in parts:
+        part.forward = partial(_at, part.forward, nodes)
+    try:
+        yield
+    finally:
+        for part in parts:
+            del part.forward
+
+
+def _at(forward: Callable[[Tensor], Tensor], nodes: Tensor, states: Tensor) -> Tensor:
+    """``forward`` of (1, nodes, inputs) at some nodes, and 0 at the others."""
+    made = forward(states.index_select(1, nodes))
+    return made.new_zeros(1, states.shape[1], made.shape[2]).index_copy(1, nodes, made)
