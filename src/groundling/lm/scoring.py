@@ -24,6 +24,7 @@ from torch import Tensor
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
+from groundling.lm.frozen_layers import FrozenLayers
 from groundling.lm.packing import MAX_ROWS, ScoringQuestion, Tokens, batches, split_wide
 from groundling.lm.prompt_cache import PromptCache
 from groundling.lm.reader import TOKENS_AT_ONCE, Reader, RowStates
@@ -80,6 +81,7 @@ class Scorer:
 
     def __post_init__(self) -> None:
         self.reader = Reader(self.backbone, self.start_token)
+        self.frozen = FrozenLayers(self.backbone)
 
     def __call__(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
@@ -112,7 +114,8 @@ class Scorer:
         distinct = dict(zip(asked, questions, strict=True))
         results: dict[_Asked, tuple[Tensor, Tensor]] = {}
         keys = list(distinct)
-        for group, read in self._groups([prompt for prompt, _ in keys], growing):
+        alone = partial(self.answers, cached=True)
+        for group, read in self._groups([prompt for prompt, _ in keys], growing, alone):
             group_keys = [keys[index] for index in group]
             scored = self._score_group([distinct[key] for key in group_keys], raw, read)
             results.update(zip(group_keys, scored, strict=True))
@@ -120,9 +123,9 @@ class Scorer:
 
     def states(self, prompts: Sequence[Tokens], growing: bool = False) -> Tensor:
         """Float32 (num_prompts, hidden): each prompt's state when no candidate is scored."""
-        if growing:
+        if growing or self.frozen.suits(self.reader.plain):
             return self.token_scores(
-                [ScoringQuestion(list(prompt), [[]]) for prompt in prompts], growing=True
+                [ScoringQuestion(list(prompt), [[]]) for prompt in prompts], growing=growing
             )[1]
         return self.reader.states(prompts)
 
@@ -139,14 +142,16 @@ class Scorer:
             self.kept_bytes = self._kept.num_bytes
             self._kept, self._encoded = before, encoded_before
 
-    def _groups(self, prompts: Sequence[Tokens], growing: bool) -> Iterator[tuple[list[int], _Read]]:
-        """Indices of what is read together, and how."""
+    def _groups(
+        self, prompts: Sequence[Tokens], growing: bool, alone: _Read
+    ) -> Iterator[tuple[list[int], _Read]]:
+        """Indices of what is read together, and how; ``alone`` where prompts do not grow."""
         if growing and self._growing_is_exact():
             keeps = self._kept is not None and not torch.is_grad_enabled()
             yield list(range(len(prompts))), self._go_on if keeps else partial(read_growing, self.backbone)
             return
         for batch in batches([len(prompt) for prompt in prompts], TOKENS_AT_ONCE, float("inf")):
-            yield batch, self.answers
+            yield batch, alone
 
     def _go_on(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """From what is kept; of several steps of one conversation the last, the others as one text."""
@@ -287,12 +292,17 @@ class Scorer:
             finally:
                 self._encoded, self.reader.encoded = self.reader.encoded, None
         answers: dict[int, RowStates] = {}
-        for group, read in self._groups([question.prompt for question in questions], growing):
+        for group, read in self._groups([q.prompt for q in questions], growing, self.answers):
             answers.update(zip(group, read([questions[index] for index in group]), strict=True))
         return [answers[index] for index in range(len(questions))]
 
-    def answers(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
-        """Final hidden states of each question's rows, by the fastest way that is exact."""
+    def answers(self, questions: Sequence[ScoringQuestion], cached: bool = False) -> list[RowStates]:
+        """Final hidden states of each question's rows, by the fastest way that is exact.
+
+        Args:
+            questions: What is read.
+            cached: Whether the states of frozen layers may be cached: the questions are likely to come again.
+        """
         groups: dict[tuple[Way, int], list[int]] = {}
         for index, question in enumerate(questions):
             length, stage = self._length(question), self.backbone.layers.stage
@@ -303,7 +313,10 @@ class Scorer:
             groups.setdefault((way, stage(length)), []).append(index)
         answers: dict[int, RowStates] = {}
         for (way, _), indices in groups.items():
-            group_answers = self._answer[way]([questions[index] for index in indices])
+            read = self._answer[way]
+            if cached and way == "tree" and self.frozen.suits(self.reader.plain):
+                read = self.frozen.answers
+            group_answers = read([questions[index] for index in indices])
             answers.update(zip(indices, group_answers, strict=True))
         return [answers[index] for index in range(len(questions))]
 

@@ -1,0 +1,217 @@
+"""Cached states of frozen layers, and beginnings that are read once, give what the plain pass gives."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundling.algorithms import Rollout
+from groundling.algorithms.ppo import PPO
+from groundling.envs.observation import TextObservation
+from groundling.lm import LanguageModel
+from groundling.lm.frozen_layers import num_frozen
+from groundling.policies import ActionScoringPolicy, ActionWritingPolicy
+
+MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ACTIONS = ["turn left", "turn right", "go forward"]
+PROMPTS = [
+    "Goal of the agent: go to the red ball. You see a wall 2 steps forward",
+    "Goal of the agent: go to the red ball. You see a blue key 3 steps left, You see a wall 2 steps forward",
+    "Goal of the agent: go to",
+    "You see a green box 1 step right",
+    "Goal of the agent: go to the red ball. You see a wall 2 steps forward",
+]
+
+
+@pytest.fixture
+def upper(make_lm: Callable[..., LanguageModel]) -> Callable[..., LanguageModel]:
+    """`upper(family, layers=[1])`: a tiny model of two layers with LoRA on some of them, and away from 0."""
+
+    def make(family: str, layers: tuple[int, ...] = (1,)) -> LanguageModel:
+        lora = {"r": 2, "target_modules": MODULES, "layers_to_transform": list(layers)}
+        lm = make_lm(family).with_new_adapter(lora)
+        torch.manual_seed(1)
+        for name, weight in lm.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+        return lm
+
+    return make
+
+
+def _off(lm: LanguageModel) -> LanguageModel:
+    """A copy that reads plainly."""
+    plain: Any = lm.copy()
+    plain._scorer.frozen.suits = lambda reference: False
+    return plain
+
+
+def _frozen(lm: LanguageModel) -> Any:
+    return lm._scorer.frozen
+
+
+def _is_on(lm: LanguageModel) -> bool:
+    return bool(_frozen(lm).suits(lm._scorer.reader.plain))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("repeat", [1, 12])  # of prompts of more than 128 tokens attention is fused
+def test_scores_states_and_gradients_are_those_of_the_plain_pass(
+    family: str, repeat: int, upper: Callable[..., LanguageModel]
+) -> None:
+    lm = upper(family)
+    prompts = [" ".join([prompt[:40]] * (repeat - 1) + [prompt]) for prompt in PROMPTS]
+
+    def results(model: LanguageModel, guided: bool) -> list[Tensor]:
+        scores = model.score_guided(prompts, ACTIONS) if guided else model.score_candidates(prompts, ACTIONS)
+        states = model.encode(prompts)
+        loss = (scores.log_probs * torch.arange(3.0)).sum() + scores.state.sin().sum() + states.cos().sum()
+        weights = [p for p in model.parameters() if p.requires_grad]
+        return [scores.log_probs, scores.state, states, *torch.autograd.grad(loss, weights)]
+
+    for guided in (True, False):
+        for _ in range(2):  # with what is cached, too
+            for one, other in zip(results(lm, guided), results(_off(lm), guided), strict=True):
+                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    assert _is_on(lm) and _frozen(lm).num_bytes > 0
+
+
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("kind", [ActionScoringPolicy, ActionWritingPolicy])
+def test_ppo_learns_the_same(kind: Any, detach: bool, upper: Callable[..., LanguageModel]) -> None:
+    lm = upper("llama")
+    learnt = []
+    for model in (lm, _off(lm)):
+        torch.manual_seed(0)
+        policy = kind(model, prompt="brief", value_hidden_sizes=(8,))
+        seen = [
+            TextObservation(
+                f"go to {i % 3}", ((f"You see a wall {i} steps forward",),), (), tuple(ACTIONS), {}
+            )
+            for i in range(6)
+        ]
+        action = policy.act(seen, generator=torch.Generator().manual_seed(0))
+        rollout = Rollout(
+            observations=seen,
+            actions=action.actions.view(2, 3),
+            log_probs=action.log_probs.view(2, 3),
+            values=action.values.view(2, 3),
+            rewards=torch.arange(6.0).view(2, 3) / 6,
+            dones=torch.zeros(2, 3, dtype=torch.bool),
+            last_values=policy.values(seen[:3]),
+            last_observations=seen[:3],
+        )
+        ppo = PPO(learning_rate=1e-3, epochs=2, minibatch_size=4, detach_values=detach)
+        ppo.setup(policy)
+        ppo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+        learnt.append([p.detach() for p in policy.parameters() if p.requires_grad])
+    assert _is_on(lm)
+    for one, other in zip(*learnt, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_cached_states_stay_within_their_memory_and_the_oldest_go_first(
+    upper: Callable[..., LanguageModel],
+) -> None:
+    lm = upper("llama")
+    assert _is_on(lm)
+    frozen, texts = _frozen(lm), [f"step {number}" for number in range(5)]
+    with torch.no_grad():
+        lm.score(texts[:1], ACTIONS)
+        frozen.max_bytes = 3 * frozen.num_bytes
+        lm.score(texts[1:3], ACTIONS)
+        first = next(iter(frozen._states))
+        lm.score(texts[:1], ACTIONS)  # used again
+        expected = _off(lm).score(texts, ACTIONS)
+        lm.score(texts[3:4], ACTIONS)
+        assert first in frozen._states and len(frozen._states) == 3
+        scores = lm.score(texts, ACTIONS)
+    assert frozen.num_bytes == sum(states.nbytes for states in frozen._states.values()) <= frozen.max_bytes
+    torch.testing.assert_close(scores, expected)
+
+
+def test_loaded_weights_are_read_and_not_what_others_computed(upper: Callable[..., LanguageModel]) -> None:
+    lm = upper("llama")
+    with torch.no_grad():
+        lm.score(PROMPTS, ACTIONS)
+        other = {name: weight + 0.1 for name, weight in lm.model.state_dict().items()}
+        lm.model.load_state_dict(other)
+        torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), _off(lm).score(PROMPTS, ACTIONS))
+
+
+def test_a_trained_adapter_leaves_the_cache_and_a_copy_has_its_own(
+    upper: Callable[..., LanguageModel],
+) -> None:
+    lm = upper("llama")
+    optimizer = torch.optim.SGD([p for p in lm.parameters() if p.requires_grad], lr=0.1)
+    torch.stack(lm.score(PROMPTS, ACTIONS)).sum().backward()
+    kept = dict(_frozen(lm)._states)
+    optimizer.step()
+    with torch.no_grad():
+        scores = lm.score(PROMPTS, ACTIONS)
+        torch.testing.assert_close(scores, _off(lm).score(PROMPTS, ACTIONS))
+    assert all(_frozen(lm)._states[key] is states for key, states in kept.items())
+    assert not _frozen(copy.deepcopy(lm))._states
+
+
+def test_bits_do_not_depend_on_what_else_was_read(upper: Callable[..., LanguageModel]) -> None:
+    """As a resumed run starts with an empty cache."""
+    lm = upper("llama")
+    with torch.no_grad():
+        lm.score(PROMPTS, ACTIONS)
+        together = dict(_frozen(lm)._states)
+        for prompt in PROMPTS:
+            again = lm.copy()
+            again.score([prompt], ACTIONS)
+            ((key, states),) = _frozen(again)._states.items()
+            assert torch.equal(states, together[key])
+
+
+def test_an_adapter_that_is_switched_off_is_not_read(upper: Callable[..., LanguageModel]) -> None:
+    lm = upper("llama")
+    with torch.no_grad():
+        adapted = lm.score(PROMPTS, ACTIONS)
+        lm.model.disable_adapters()
+        torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), _off(lm).score(PROMPTS, ACTIONS))
+        lm.model.enable_adapters()
+        torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), adapted)
+
+
+def test_it_is_off_where_the_first_layer_learns(
+    upper: Callable[..., LanguageModel], make_lm: Callable[..., LanguageModel]
+) -> None:
+    assert num_frozen(upper("llama").backbone.body) == 1
+    for lm in (upper("llama", (0, 1)), make_lm("llama")):
+        assert num_frozen(lm.backbone.body) == 0 and not _is_on(lm)
+        lm.score(PROMPTS, ACTIONS)
+        assert not _frozen(lm)._states
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "opt", "mistral", "gemma2", "bloom", "mamba"])
+@pytest.mark.filterwarnings("ignore:.*which is slower")
+def test_other_families_are_read_as_before(family: str, make_lm: Callable[..., LanguageModel]) -> None:
+    lm = make_lm(family)
+    layers = getattr(lm.backbone.body, "layers", None)
+    for weight in [
+        *lm.model.get_input_embeddings().parameters(),
+        *(layers[0].parameters() if layers else ()),
+    ]:
+        weight.requires_grad_(False)
+    assert not _is_on(lm)
+    lm.score(PROMPTS, ACTIONS)
+    assert not _frozen(lm)._states
+
+
+def test_half_precision_and_checkpointed_gradients_are_read_as_before(
+    make_lm: Callable[..., LanguageModel], upper: Callable[..., LanguageModel]
+) -> None:
+    lm = upper("llama")
+    assert _is_on(lm)
+    lm.model.bfloat16()
+    assert not _is_on(lm)
+    checkpointed = make_lm("llama", gradient_checkpointing=True)
+    checkpointed.requires_grad_(False)
+    assert not _is_on(checkpointed)
