@@ -75,7 +75,8 @@ def test_scores_states_and_gradients_are_those_of_the_plain_pass(
     for guided in (True, False):
         for _ in range(2):  # with what is cached, too
             for one, other in zip(results(lm, guided), results(_off(lm), guided), strict=True):
-                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+                largest = float(other.abs().max())  # gradients are sums, whose terms cancel
+                torch.testing.assert_close(one, other, atol=1e-4 * (1 + largest), rtol=0)
     assert _is_on(lm) and _frozen(lm).num_bytes > 0
 
 

@@ -232,7 +232,7 @@ class _Text:
 def _passes(texts: Sequence[_Text]) -> Iterator[list[int]]:
     """Indices of texts that are read together, those that begin alike next to each other."""
     group: list[int] = []
-    filled, before = 0, ()  # type: int, Tokens
+    filled, before = 0, tuple[int, ...]()
     for index in sorted(range(len(texts)), key=lambda i: texts[i].prompt):
         new = len(texts[index]) - common_length(before, texts[index].prompt)
         if group and filled + new > _NODES_AT_ONCE:
