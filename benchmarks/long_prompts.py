@@ -1,6 +1,7 @@
 """What an encoder's reading of one prompt costs as it grows: T5's attention as Transformers has it, and in blocks.
 
     python benchmarks/long_prompts.py            # two minutes of one core
+    python benchmarks/long_prompts.py --middle   # from 53 to 503 tokens, as GLAM's prompts have them
     python benchmarks/long_prompts.py --quick    # does it run; writes no results
 
 The bundled encoder-decoder reads prompts of random tokens, one alone or two of which the shorter is padded, without
@@ -27,6 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))
 """Tokens of the prompts that are read together."""
 LEARNT = PROMPTS[:5]
+MIDDLE = ((53,), (128,), (256,), (256, 200), (503,), (503, 400))
 WAYS = {"plain": "eager", "fused": "sdpa", "blocks": None}
 
 
@@ -73,14 +75,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--middle", action="store_true")
     arguments = parser.parse_args()
-    prompts = LEARNT if arguments.quick else PROMPTS
+    prompts = MIDDLE if arguments.middle else LEARNT if arguments.quick else PROMPTS
     rounds = 1 if arguments.quick else arguments.rounds
     torch.set_num_threads(1)
     lms = {way: model(way) for way in WAYS}
     rows = []
     for learns in (False, True):
-        for lengths in (one for one in prompts if not learns or one in LEARNT):
+        for lengths in (one for one in prompts if not learns or one in (*LEARNT, *MIDDLE)):
             seconds: dict[str, list[float]] = {way: [] for way in WAYS}
             for _ in range(rounds + 1):  # the first warms up
                 for way, lm in lms.items():
@@ -98,7 +101,8 @@ def main() -> None:
                 )
     if not arguments.quick:
         results = {"machine": machine(), "rows": rows}
-        (RESULTS / "long_prompts-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        name = "middle_prompts-cpu.json" if arguments.middle else "long_prompts-cpu.json"
+        (RESULTS / name).write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

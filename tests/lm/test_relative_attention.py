@@ -11,11 +11,16 @@ from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5For
 
 from groundling.lm import LanguageModel, relative_attention
 from groundling.lm.decoding import Decoder
-from groundling.lm.relative_attention import LONG, read_long_prompts_in_blocks
+from groundling.lm.relative_attention import (
+    LONG,
+    LONG_WITH_GRADIENTS,
+    read_long_prompts_in_blocks,
+    reads_in_blocks,
+)
 from groundling.lm.sampling import Sampling
 from tests.thorough import thorough
 
-LENGTH = 3 * LONG + 5
+LENGTH = 1541
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +187,15 @@ def test_a_writer_reads_long_prompts_as_the_plain_model_does(starter: LanguageMo
     expected = Decoder(plain)(prompts, Sampling(), uniforms)
     assert torch.equal(written.tokens, expected.tokens)
     torch.testing.assert_close(written.log_probs, expected.log_probs, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_begin_at_their_own_length(starter: LanguageModel) -> None:
+    encoder = starter.model.get_encoder()
+    for least, grad in ((LONG, False), (LONG_WITH_GRADIENTS, True)):
+        with torch.set_grad_enabled(grad):
+            lengths = (least - 1, least)
+            reads = [reads_in_blocks(encoder, torch.zeros(1, length, dtype=torch.long)) for length in lengths]
+        assert reads == [False, True]
 
 
 def test_short_prompts_half_precision_and_traces_take_the_plain_path(starter: LanguageModel) -> None:

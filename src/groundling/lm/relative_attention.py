@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-LONG = 512
-"""Prompts of so many tokens are read in this way. Shorter ones would gain too, down to about 200, but it rounds
-otherwise, and published runs with such prompts keep their bits."""
+LONG, LONG_WITH_GRADIENTS = 128, 320
+"""Tokens from which on prompts are read in this way: of shorter ones the square costs no more than its blocks."""
 _SCORES = 2**18
 """Of a block: the megabyte that a CPU's cache holds."""
 
@@ -41,8 +40,8 @@ def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
     """Whether ``encoder`` lays out no square of ``tokens`` or states, (batch, length, …)."""
     if torch.jit.is_tracing() or torch.compiler.is_compiling():  # for any length, as loops are not
         return False
-    long = tokens.device.type == "cpu" and tokens.shape[1] >= LONG
-    return long and any(isinstance(module, _InBlocks) for module in encoder.modules())
+    least = LONG_WITH_GRADIENTS if torch.is_grad_enabled() else LONG
+    return tokens.device.type == "cpu" and tokens.shape[1] >= least and any(isinstance(module, _InBlocks) for module in encoder.modules())
 
 
 class _InBlocks(nn.Module):
