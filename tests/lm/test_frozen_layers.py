@@ -75,7 +75,7 @@ def test_scores_states_and_gradients_are_those_of_the_plain_pass(
     for guided in (True, False):
         for _ in range(2):  # with what is cached, too
             for one, other in zip(results(lm, guided), results(_off(lm), guided), strict=True):
-                largest = float(other.abs().max())  # gradients are sums, whose terms cancel
+                largest = other.abs().max().item()  # gradients are sums, whose terms cancel
                 torch.testing.assert_close(one, other, atol=1e-4 * (1 + largest), rtol=0)
     assert _is_on(lm) and _frozen(lm).num_bytes > 0
 
@@ -204,6 +204,16 @@ def test_other_families_are_read_as_before(family: str, make_lm: Callable[..., L
     assert not _is_on(lm)
     lm.score(PROMPTS, ACTIONS)
     assert not _frozen(lm)._states
+
+
+def test_what_was_read_in_inference_mode_is_not_in_the_way_of_gradients(
+    upper: Callable[..., LanguageModel],
+) -> None:
+    lm = upper("llama")
+    with torch.inference_mode():
+        lm.score(PROMPTS, ACTIONS)
+    torch.stack(lm.score(PROMPTS, ACTIONS)).sum().backward()
+    assert _is_on(lm)
 
 
 def test_half_precision_and_checkpointed_gradients_are_read_as_before(

@@ -104,6 +104,15 @@ def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> N
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
 
 
+def test_two_processes_cache_states_of_frozen_layers_and_learn_what_one_does(tmp_path: Path) -> None:
+    lora = "{r: 4, layers_to_transform: [2, 3, 4]}"  # of 5
+    words = ["training.steps=80", f"model={{path: starter-causal, lora: {lora}}}", "policy.id=action_writing"]
+    _train_here(tmp_path / "one", *words)
+    _train_forked(tmp_path / "two", *words)
+    for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
+        assert one == pytest.approx(two, abs=1e-5)
+
+
 _WRITING = [
     "world.num_texts=6",
     "world.num_tokens=5",

@@ -189,10 +189,11 @@ def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_pat
     [
         *thorough(ModelConfig(path="starter-causal")),
         ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]}),
+        ModelConfig(path="starter-causal", lora={"r": 2, "layers_to_transform": [2, 3, 4]}),  # of 5
         *thorough(ModelConfig(lora={"r": 2, "target_modules": "all-linear"})),
         *thorough(ModelConfig(init=Init.random, gradient_checkpointing=True)),
     ],
-    ids=["causal", "lora", "lora-all-linear", "random"],
+    ids=["causal", "lora", "frozen-layers", "lora-all-linear", "random"],
 )
 def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -> None:
     _assert_goes_on_exactly(tmp_path, model=model)

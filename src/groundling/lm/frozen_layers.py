@@ -93,6 +93,8 @@ class FrozenLayers:
         backbone = self.backbone
         if backbone.is_encoder_decoder or backbone.device.type != "cpu" or not backbone.exact:
             return False
+        if torch.is_inference_mode_enabled():  # no gradients could go through what it makes
+            return False
         layers = backbone.layers
         if (
             layers.others

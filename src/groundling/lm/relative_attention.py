@@ -41,7 +41,11 @@ def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
     if torch.jit.is_tracing() or torch.compiler.is_compiling():  # for any length, as loops are not
         return False
     least = LONG_WITH_GRADIENTS if torch.is_grad_enabled() else LONG
-    return tokens.device.type == "cpu" and tokens.shape[1] >= least and any(isinstance(module, _InBlocks) for module in encoder.modules())
+    return (
+        tokens.device.type == "cpu"
+        and tokens.shape[1] >= least
+        and any(isinstance(module, _InBlocks) for module in encoder.modules())
+    )
 
 
 class _InBlocks(nn.Module):
