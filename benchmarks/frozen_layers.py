@@ -69,7 +69,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path) -> Trainer:
     }
     words = [
         "world.history=1",
-        "world.args={max_steps: 8, walls: false}",
+        "world.args={max_steps: 8, describe_walls: false}",
         f"world.num_envs={arguments.envs}",
         f"world.num_steps={arguments.steps}",
         "world.dataset=null",

@@ -162,6 +162,18 @@ def test_a_share_of_one_changes_nothing_and_a_smaller_one_learns(algorithm: str)
     assert _difference(policy, half) > 0
 
 
+def test_the_largest_advantages_are_those_of_the_chosen_groups() -> None:
+    policy = _policy("grpo")
+    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    advantages = torch.ones_like(rollout.rewards)
+    chosen = torch.tensor(_PROMPTS) == 1
+    advantages[:, chosen] = 0.1  # smaller than all others
+    batch = Batch.of(policy, rollout, advantages, rollout.rewards)
+    made = create("grpo", advantage_share=0.25, epochs=1)
+    learnt = torch.cat(list(made.minibatches(batch, torch.Generator().manual_seed(0), chosen)))
+    assert len(learnt) == 2 and chosen[learnt].all()
+
+
 def test_groups_without_differences_are_left_out() -> None:
     policy = _policy("grpo")
     rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))

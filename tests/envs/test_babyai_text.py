@@ -293,7 +293,9 @@ def test_an_object_hides_the_wall_behind_it_and_no_other_object() -> None:
     "id", ["BabyAI-GoToLocalS6N3-v0", "BabyAI-MixedTrainLocal-v0", "MiniGrid-Empty-5x5-v0"]
 )
 def test_without_walls_the_other_sentences_stay(id: str) -> None:
-    told, short = (TextVectorEnv.make(id, 8, seed=2, history=1, **args) for args in ({}, {"walls": False}))
+    told, short = (
+        TextVectorEnv.make(id, 8, seed=2, history=1, **args) for args in ({}, {"describe_walls": False})
+    )
     told.reset()
     short.reset()
     for number in range(40):
@@ -302,3 +304,10 @@ def test_without_walls_the_other_sentences_stay(id: str) -> None:
             assert list(brief.descriptions[-1]) == (things or ["You see nothing"])
         told.step([number % 3] * 8)
         short.step([number % 3] * 8)
+
+
+def test_describe_walls_is_true_or_false_and_control_may_be_null() -> None:
+    for id in ("BabyAI-GoToLocalS6N3-v0", "BabyAI-MixedTrainLocal-v0"):
+        with pytest.raises(ConfigError, match="describe_walls must be true or false, got 'no'"):
+            make_text_env(id, describe_walls="no")
+    assert make_text_env("test/Corridor-v0", control=None).reset(seed=0)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import save_file
 
 from groundling.configs.compose import compose
 from groundling.envs.observation import TextObservation
@@ -118,6 +119,14 @@ def test_a_calibrated_policy_prefers_no_action_everywhere(
     again = kind(LanguageModel.from_pretrained(tmp_path), value_hidden_sizes=(8,), calibration=2)
     again.load_weights(tmp_path)
     assert torch.equal(again.outputs(_SEEN).log_probs, after)
+    for damaged in (
+        {"mean": torch.zeros(3)},
+        {"means": torch.zeros(3, 1)},
+        {"means": torch.full((3,), torch.nan)},
+    ):
+        save_file(damaged, tmp_path / "calibration.safetensors")
+        with pytest.raises(ConfigError, match=r"calibration\.safetensors"):
+            again.load_weights(tmp_path)
     with pytest.raises(ConfigError, match="this env's actions change: leave it out"):
         policy.calibrate([*_SEEN, replace(_SEEN[0], actions=_ACTIONS[:2])])
 

@@ -117,7 +117,7 @@ def test_what_was_forgotten_is_measured_and_reported(whole: Path, tmp_path: Path
         assert figures[agent].text_kl > 0 and (figures[agent].action_kl or 0) > 0
     page = write_report([whole], tmp_path / "report.html").read_text()
     assert "perplexity on ordinary text" in page and f"{figures['trained'].perplexity:.2f}" in page
-    with pytest.raises(ConfigError, match="has no causal language model"):
+    with pytest.raises(ConfigError, match="zero-shot has not been trained: name a run's folder"):
         measure_forgetting(find("demo-easy", ["device=cpu"], print))
 
 
@@ -126,6 +126,20 @@ def test_a_damaged_file_of_forgetting_is_named(text: str, tmp_path: Path) -> Non
     (tmp_path / "forgetting.json").write_text(text)
     with pytest.raises(RunError, match=r"forgetting\.json"):
         forgetting.read_forgetting(tmp_path)
+
+
+def test_the_clone_is_a_run_of_its_own_whatever_only_acting_uses(tmp_path: Path) -> None:
+    acting = [
+        "world.step_limit=6",
+        "world.last_step_limit=5",
+        "world.entropy_floor=0",
+        "world.bootstrap_truncated=true",
+    ]
+    _train(_config(tmp_path / "run", *acting, "training.steps=16", "reward.count={}"))
+    target = find(str(tmp_path / "run" / "clone"), ["evaluation.baselines=[]"], print)
+    assert list(evaluate(target, "held-out", 2)) == ["trained"]
+    with pytest.raises(ConfigError, match=r"cloning\.episodes=9 would change how the checkpoint"):
+        find(str(tmp_path / "run"), ["cloning.episodes=9"], print)
 
 
 def test_without_its_clone_a_run_is_not_resumed(whole: Path, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
 
 
 def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
-    """Select the groups whose episodes' returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073, § 3.2).
+    """Select the groups whose episodes' returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073).
 
     Args:
         rollout: Episodes and their groups.

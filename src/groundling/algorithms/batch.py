@@ -98,7 +98,7 @@ class Batch:
             yield from shuffled.split(size)
 
     def _texts(self, indices: Sequence[int]) -> list[Tensor] | None:
-        """Those of ``indices`` that are of each conversation, int64; None where there is no conversation."""
+        """Group ``indices`` by conversation, int64; None without conversations."""
         if self.work is None or all(work.text is None for work in self.work):
             return None
         texts: dict[Hashable, list[int]] = {}
@@ -107,15 +107,26 @@ class Batch:
             texts.setdefault((index,) if text is None else text, []).append(index)
         return [torch.tensor(indices) for indices in texts.values()]
 
-    def largest_advantages(self, share: float) -> Tensor:
-        """Bool ``(num_elements,)``: the ``share`` of the elements whose mean |advantage| is largest, at least one."""
+    def largest_advantages(self, share: float, among: Tensor | None = None) -> Tensor:
+        """Select the share of the elements whose mean |advantage| is largest, at least one.
+
+        Args:
+            share: In (0, 1].
+            among: Bool ``(num_elements,)``: the elements to select from; None: all.
+
+        Returns:
+            Bool ``(num_elements,)``.
+        """
         sizes = self.advantages.abs().view(len(self), -1)
         if self.weights is not None:
             weights = self.weights.view(sizes.shape)
             sizes = sizes * weights / weights.sum(1, keepdim=True).clamp(min=1)
-        order = sizes.sum(1).argsort(descending=True, stable=True)
+        means, count = sizes.sum(1), len(self)
+        if among is not None:
+            means, count = means.masked_fill(~among, -1.0), int(among.sum())
+        order = means.argsort(descending=True, stable=True)
         chosen = torch.zeros(len(self), dtype=torch.bool, device=order.device)
-        chosen[order[: max(1, round(share * len(self)))]] = True
+        chosen[order[: max(1, round(share * count))]] = True
         return chosen
 
     def share(self, micro: Tensor, indices: Tensor) -> float:

@@ -40,7 +40,7 @@ class GRPO(ClippedOnPolicy):
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
     group_share: float = 1.0
     """Learn only from the share of the groups whose returns deviate most, as StarPO-S (Wang et al. 2025, arXiv
-    2504.20073; 0.25 there): equal returns teach nothing."""
+    2504.20073): equal returns teach nothing."""
     mean_of_sequences: bool = True
     """The mean of the sequences' means, as in the paper, in which a long answer's tokens count less; false: of all of
     a minibatch's tokens, as in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
@@ -77,9 +77,9 @@ class GRPO(ClippedOnPolicy):
         if self.group_share < 1:
             more["chosen"] = most_uncertain(rollout, returns, self.group_share)
         batch = Batch.of(policy, rollout, advantages, returns, **more)
-        chosen = None
-        if "chosen" in batch.more:
-            chosen = batch.more["chosen"].view(len(batch), -1).any(1)
+        chosen = batch.more.get("chosen")
+        if chosen is not None and chosen.ndim > 1:  # the tokens of an element are of one group
+            chosen = chosen.any(1)
         if batch.weights is not None and rollout.sequences and self.mean_of_sequences:
             batch.weights = batch.weights / batch.weights.sum(-1, keepdim=True).clamp(min=1)
         figures = self.go_through(

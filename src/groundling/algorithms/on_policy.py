@@ -163,7 +163,8 @@ class ClippedOnPolicy(OnPolicy):
     target_kl: float | None = None
     """Stop going through a rollout once a minibatch is this far from the old policy; null: never."""
     advantage_share: float = 1.0
-    """Learn only from the share of a rollout's steps with the largest |advantage|: 0.5 halves the time of learning."""
+    """Learn only from the share of a rollout's steps with the largest |advantage|; 0.5 about halves
+    the work of learning."""
     contrast_coefficient: float = 0.0
     """Weight of a loss that brings together what one observation is read as in several prompts (see `with_contrast`);
     0: none."""
@@ -211,7 +212,7 @@ class ClippedOnPolicy(OnPolicy):
             policy, batch, terms_of: As of `learn`.
             generator: Shuffles.
             inputs: Records the inputs of the value head; None: nothing is recorded.
-            chosen: Bool ``(num_elements,)``: the elements to learn from; None: those of ``advantage_share``.
+            chosen: Bool ``(num_elements,)``: elements to learn from, before ``advantage_share``; None: all.
         """
         if self.contrast_coefficient:
             contrast = self.contrast_coefficient, self.contrast_prompts
@@ -226,8 +227,7 @@ class ClippedOnPolicy(OnPolicy):
     ) -> Iterator[Tensor]:
         """Shuffled minibatches of all epochs, of the elements that the options choose; arguments as of `go_through`."""
         if self.advantage_share < 1:
-            largest = batch.largest_advantages(self.advantage_share)
-            chosen = largest if chosen is None else chosen & largest
+            chosen = batch.largest_advantages(self.advantage_share, chosen)
         return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)
 
     def policy_terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> dict[str, Tensor]:

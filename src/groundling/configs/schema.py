@@ -67,7 +67,7 @@ class CloningConfig:
     episodes: int | None = at_least(1, None)
     """How many; null: no cloning. They are recorded in RUN/demonstrations, and the clone is a run in RUN/clone."""
     agent: str = "expert"
-    """The agent that shows them, one of the world's own."""
+    """The demonstrator: one of the world's own agents."""
     epochs: int = at_least(1, 1)
     """Passes over them."""
     args: dict[str, Any] = field(default_factory=dict)

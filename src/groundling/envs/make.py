@@ -40,8 +40,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
     Args:
         id: What Gymnasium knows it by.
         language: ``english`` or ``french``.
-        args: The env's keyword arguments, ``render_mode`` among them; of MiniGrid's envs also ``control`` and ``walls``
-            of `BabyAIText`.
+        args: The env's keyword arguments, ``render_mode`` among them; of MiniGrid's envs also ``control`` and
+            ``describe_walls`` of `BabyAIText`.
 
     Raises:
         ConfigError: no such env, or no such argument, or an env that does not speak the language.
@@ -55,12 +55,13 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
         )
     if id in LEVELS:
         return _make(id, args | {"language": language})
-    words = {name: args.pop(name) for name in ("control", "walls") if name in args}
+    words = {name: args.pop(name) for name in ("control", "describe_walls") if name in args}
     env = _make(id, args)
     if isinstance(env.unwrapped, MiniGridEnv):
         return BabyAIText(env, language, **words)
     if language != "english":
         raise ConfigError(f"env {id} speaks English only, got language={language!r}")
+    words = {name: value for name, value in words.items() if value is not None}
     return _make(id, args | words) if words else env
 
 

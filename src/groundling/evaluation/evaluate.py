@@ -205,11 +205,7 @@ def _figures(
 
 def _differences(agent: str, played: Mapping[str, Played]) -> dict[str, dict[str, Any]]:
     """By baseline, the agent's main figure minus the baseline's, as `Played.difference`."""
-    found = {
-        name: played[agent].difference(one)
-        for name, one in played.items()
-        if name != agent and agent in played
-    }
+    found = {name: played[agent].difference(one) for name, one in played.items() if name != agent}
     return {name: {one[0]: _as_json(one[1])} for name, one in found.items() if one is not None}
 
 

@@ -56,9 +56,11 @@ def measure_forgetting(
         on_agent: Called with the name of each agent before it is measured.
 
     Raises:
-        ConfigError: the policy has no causal language model.
+        ConfigError: it is not trained, or the policy has no causal language model.
         CannotPlay: the model that training began with is not here.
     """
+    if target.checkpoint is None:
+        raise ConfigError(f"{target.agent} has not been trained: name a run's folder")
     agents = ["zero-shot", *(["clone"] if target.config.cloning.episodes else []), target.agent]
     start = _Measured(target, "zero-shot")
     passages = _ordinary_text(start.lm)

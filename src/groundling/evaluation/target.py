@@ -25,7 +25,7 @@ from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.world import Demonstrator
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
+_OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.", "cloning.")
 
 
 @dataclass(frozen=True)

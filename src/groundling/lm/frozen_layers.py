@@ -85,7 +85,7 @@ class FrozenLayers:
         return self.__dict__ | {"_states": OrderedDict(), "num_bytes": 0, "_weights": ()}
 
     def suits(self, reference: _Read) -> bool:
-        """Whether `answers` is exact for the model as it is now; tried once for each number of frozen layers.
+        """Return True if `answers` is exact for the model as it is now; tried once for each number of frozen layers.
 
         Args:
             reference: Another way to the same answers, with gradients.

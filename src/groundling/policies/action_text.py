@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
@@ -14,7 +14,7 @@ from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts, ValueHead
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.reference import Reference
-from groundling.policies.weights import read_into
+from groundling.policies.weights import read_into, read_vector
 
 _CALIBRATION_BATCH = 32
 
@@ -130,7 +130,7 @@ class ActionTextPolicy(ReadingPolicy):
         """
         read_into(self.value_head.state_dict(), folder / "value_head.safetensors")
         if self.calibration:
-            self._means = load_file(folder / "calibration.safetensors")["means"].to(self.device)
+            self._means = read_vector(folder / "calibration.safetensors", "means").to(self.device)
 
     def _read_by(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with lm.autocast():

@@ -32,3 +32,20 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(saved[name])
+
+
+def read_vector(file: Path, name: str) -> Tensor:
+    """Read a finite float32 vector ``name`` of any length from a file that `save_file` wrote.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds something else.
+    """
+    try:
+        vector: Tensor = load_file(file)[name]
+    except (SafetensorError, FileNotFoundError, KeyError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
+    if vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
+        raise ConfigError(
+            f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own"
+        )
+    return vector

@@ -260,7 +260,9 @@ class World(ABC, Generic[C, E]):
         Raises:
             ConfigError: this world gives none.
         """
-        raise ConfigError(f"policy.args.calibration={count} does nothing in {self.spec.name}: leave it out")
+        raise ConfigError(
+            f"{self.spec.name} has no random play to observe: leave policy.args.calibration out"
+        )
 
     def logs(
         self,

@@ -13,11 +13,11 @@ def make_level(
     language: str = "english",
     compat: str | None = None,
     control: str | None = None,
-    walls: bool = True,
+    describe_walls: bool = True,
     **kwargs: object,
 ) -> BabyAIText:
     """One of `LEVELS`, told in words (see `BabyAIText`); the keyword arguments are those of `LocalLevel`."""
-    return BabyAIText(LocalLevel(**kwargs), language, compat, control, walls)  # type: ignore[arg-type]
+    return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]
 
 
 __all__ = [

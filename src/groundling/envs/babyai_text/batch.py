@@ -63,7 +63,7 @@ def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
         (is_known or type(level) is LocalLevel)
         and wrappers.count(BabyAIText) == 1
         and {*wrappers} <= {BabyAIText, OrderEnforcing}
-        and all(one.walls for one in _wrappers(env) if isinstance(one, BabyAIText))
+        and all(one.describe_walls for one in _wrappers(env) if isinstance(one, BabyAIText))
         and level.agent_view_size == VIEW
         and level.render_mode != "human"
     )

@@ -66,10 +66,12 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         control: One of `CONTROLS`: ``obs["mission"]`` is told otherwise than the env's own mission, which stays, as
             does the reward. ``swapped`` passes over episodes in which there is no other thing to name; what it names
             is the named thing.
-        walls: As of `describe`. A view of walls alone then has the sentence `NOTHING`.
+        describe_walls: Include the sentences about walls; without them a view of nothing else has the sentence
+            `NOTHING`.
 
     Raises:
-        ConfigError: an unknown compat or control, or a control of an env that has no missions of BabyAI's.
+        ConfigError: an unknown compat or control, a control of an env that has no missions of BabyAI's, or a
+            describe_walls that is not true or false.
         TranslationError: an unknown language.
     """
 
@@ -79,7 +81,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         language: str = "english",
         compat: Literal["glam"] | None = None,
         control: str | None = None,
-        walls: bool = True,
+        describe_walls: bool = True,
     ) -> None:
         super().__init__(env)
         see_faster(env.unwrapped)
@@ -87,7 +89,9 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         if compat not in (None, "glam"):
             raise ConfigError(unknown("compat", str(compat), ("glam",)))
         self.compat: Literal["glam"] | None = compat
-        self.walls = walls
+        if not isinstance(describe_walls, bool):
+            raise ConfigError(f"describe_walls must be true or false, got {describe_walls!r}")
+        self.describe_walls = describe_walls
         if control is not None and control not in CONTROLS:
             raise ConfigError(unknown("control", str(control), CONTROLS))
         if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
@@ -173,9 +177,9 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     def _in_words(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         unwrapped: Any = self.env.unwrapped
         info["descriptions"] = describe(
-            observation["image"], unwrapped.carrying, self.language, self.compat, self.walls
+            observation["image"], unwrapped.carrying, self.language, self.compat, self.describe_walls
         )
-        if not self.walls and not info["descriptions"]:
+        if not self.describe_walls and not info["descriptions"]:
             info["descriptions"] = [NOTHING[self.language]]
         if hasattr(unwrapped, "current_task"):
             info["task"] = unwrapped.current_task

@@ -133,7 +133,8 @@ class TextConfig(WorldConfig):
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
         if use.demonstrated:
             idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm does not learn from rewards"
-            idle["world.group_size"] = idle["world.step_limit"] = "its algorithm learns from a dataset"
+            for name in ("group_size", "step_limit", "last_step_limit"):
+                idle[f"world.{name}"] = "its algorithm learns from a dataset"
         if not use.policy_reads and self.dataset is None:  # a dataset is refused for showing no symbols
             idle["world.history"] = idle["world.probes"] = "its policy reads no words"
             if (

@@ -4,7 +4,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +29,7 @@ from groundling.prompts.prompt import BLANK
 from groundling.registry import unknown
 from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
+from groundling.worlds.config import Use
 from groundling.worlds.episode import Played
 from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Collected, Recording
@@ -186,14 +187,11 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     # -------------------------------------------------------------------------------------------- recording
 
     def learning_from(self, dataset: Path) -> TextConfig:
-        return replace(
-            self.config,
-            dataset=str(dataset),
-            group_size=None,
-            step_limit=None,
-            last_step_limit=None,
-            bootstrap_truncated=False,
-        )
+        config = replace(self.config, dataset=str(dataset))
+        use = Use(demonstrated=True, learns_values=False, tells_entropy=False)
+        idle = {key.partition("world.")[2] for key in config.unused(use)}
+        usual = {f.name: getattr(TextConfig(env=config.env), f.name) for f in fields(config)}
+        return replace(config, **{name: usual[name] for name in idle if name in usual})
 
     def record_episodes(
         self,
