@@ -144,7 +144,9 @@ def test_a_phone_need_not_scroll_sideways(browser, until, place: str) -> None:
     )
     try:
         browser.get(_at(browser, place))
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+        # the driver may return before the stylesheet applies
+        until(lambda b: b.execute_script("return document.styleSheets.length"))
+        until(lambda b: b.execute_script("return document.documentElement.scrollWidth") <= 390)
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
