@@ -958,7 +958,7 @@ def _copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_a_hostile_file_does_nothing(
     name: str,
     received: Path,

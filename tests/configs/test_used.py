@@ -92,7 +92,7 @@ _RUNS: dict[str, tuple[str, ...]] = {
     ),
 }
 """By kind of world, policy and algorithm, an experiment and its overrides: one update."""
-_USUAL = ("text, action_scoring, ppo", "text, symbolic, ppo", "nethack, nethack, appo", "writing, token, ppo")
+_USUAL = ("text, action_scoring, ppo", "nethack, nethack, appo", "writing, token, ppo")
 _WORLDS = {
     "text": _RUNS["text, action_scoring, ppo"],
     "nethack": _RUNS["nethack, nethack, appo"],

@@ -33,7 +33,7 @@ def _assert_survived(tried: Iterator[Case]) -> list[Case]:
 
 @pytest.mark.parametrize(
     "name",
-    ["train table", "collect --episodes", "evaluate", *thorough("annotate", "distill", "study")],
+    ["train table", "collect --episodes", *thorough("evaluate", "annotate", "distill", "study")],
 )
 def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     done = _assert_survived(cases.killed(bench, every[name], 3))
