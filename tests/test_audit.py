@@ -43,7 +43,6 @@ from groundling.training.checkpoint import MANIFEST, seal
 from tests import test_hostile
 from tests.audit import auditing
 from tests.configs.test_trust import SECRET, demo_values, hostile_model, keep_modules_in, writing_values
-from tests.thorough import one_in
 
 things = test_hostile.things  # a text env's run, pairs, and a reward model
 SERVER = "http://127.0.0.1:9/hostile"
@@ -958,7 +957,7 @@ def _copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-@pytest.mark.parametrize("name", one_in(3, CASES))
+@pytest.mark.parametrize("name", CASES)
 def test_a_hostile_file_does_nothing(
     name: str,
     received: Path,

@@ -256,7 +256,7 @@ TRAIN = [
 """Overrides of a training."""
 
 
-@pytest.mark.parametrize("override", one_in(4, TRAIN), ids=lambda text: text[:40])
+@pytest.mark.parametrize("override", one_in(2, TRAIN), ids=lambda text: text[:40])
 def test_an_override_is_refused(override: str, things: Things, capsys: pytest.CaptureFixture[str]) -> None:
     _told(
         ["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL, "--dry-run", override], capsys
@@ -415,7 +415,7 @@ def _write(path: Path, text: str) -> None:
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
 
 
-@pytest.mark.parametrize("text", one_in(4, BROKEN), ids=lambda text: text[:16])
+@pytest.mark.parametrize("text", one_in(2, BROKEN), ids=lambda text: text[:16])
 @pytest.mark.parametrize(
     ("file", "words"),
     [
@@ -542,7 +542,7 @@ RESEALED: dict[str, Change] = {
 """What is changed in a checkpoint, whose hashes are then made anew."""
 
 
-@pytest.mark.parametrize("name", one_in(6, RESEALED))
+@pytest.mark.parametrize("name", one_in(3, RESEALED))
 def test_a_checkpoint_of_another_run_is_told(
     name: str, copied: Things, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -593,7 +593,7 @@ def _dataset(folder: Path, *rows: dict[str, Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", one_in(4, ROWS))
+@pytest.mark.parametrize("name", ROWS)
 def test_a_datasets_rows_are_checked(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _dataset(tmp_path / "data", _ROW, _ROW | ROWS[name])
     words = [

@@ -26,7 +26,6 @@ from groundling.lm.loading import STARTERS
 from groundling.sharing import shareable, shareable_words
 from groundling.training.dry_run import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving
-from tests.thorough import one_in
 
 SECRET = "swordfish-in-the-environment"
 SMALL = [
@@ -429,30 +428,27 @@ def test_a_command_line_is_given_away_without_places() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    one_in(
-        3,
-        [
-            ("model.trust_remote_code", True),
-            ("model.trust_remote_code", "yes"),
-            ("model.trust_remote_code", "${model.fsdp}"),
-            ("model.attention", "somebody/kernel"),
-            ("model.path", "https://example.org/model"),
-            ("model.tokenizer", "https://example.org/model"),
-            ("evaluation.generation", {"trust_remote_code": 1}),
-            ("evaluation.generation", {"custom_generate": "somebody/generate"}),
-            ("evaluation.metrics", [{"id": "bert_score", "args": {"model_name": "https://example.org/m"}}]),
-            ("evaluation.metrics", [{"id": "perplexity", "args": {"trust_remote_code": True}}]),
-            ("world.args", {"dataset": "csv", "path": "https://example.org/prompts.csv"}),
-            ("world.args", {"trust_remote_code": True}),
-            ("model.lora", {"megatron_config": {"a": 1}, "megatron_core": "os.path"}),
-            ("reward.rouge", {"args": {"options": [{"trust_remote_code": [True]}]}}),
-            ("policy.args", {"base_url": "http://127.0.0.1:1/v1"}),
-            ("algorithm.args", {"api_key_env": "PATH"}),
-            ("world.args", {"api_key_env": "PATH"}),
-            ("world.args", {"savedir": "games"}),
-            ("world.args", {"save_ttyrec_every": 1}),
-        ],
-    ),
+    [
+        ("model.trust_remote_code", True),
+        ("model.trust_remote_code", "yes"),
+        ("model.trust_remote_code", "${model.fsdp}"),
+        ("model.attention", "somebody/kernel"),
+        ("model.path", "https://example.org/model"),
+        ("model.tokenizer", "https://example.org/model"),
+        ("evaluation.generation", {"trust_remote_code": 1}),
+        ("evaluation.generation", {"custom_generate": "somebody/generate"}),
+        ("evaluation.metrics", [{"id": "bert_score", "args": {"model_name": "https://example.org/m"}}]),
+        ("evaluation.metrics", [{"id": "perplexity", "args": {"trust_remote_code": True}}]),
+        ("world.args", {"dataset": "csv", "path": "https://example.org/prompts.csv"}),
+        ("world.args", {"trust_remote_code": True}),
+        ("model.lora", {"megatron_config": {"a": 1}, "megatron_core": "os.path"}),
+        ("reward.rouge", {"args": {"options": [{"trust_remote_code": [True]}]}}),
+        ("policy.args", {"base_url": "http://127.0.0.1:1/v1"}),
+        ("algorithm.args", {"api_key_env": "PATH"}),
+        ("world.args", {"api_key_env": "PATH"}),
+        ("world.args", {"savedir": "games"}),
+        ("world.args", {"save_ttyrec_every": 1}),
+    ],
 )
 def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> None:
     section, name = key.split(".")
@@ -557,7 +553,7 @@ RESOLVERS = [
 ]
 
 
-@pytest.mark.parametrize("text", one_in(3, RESOLVERS))
+@pytest.mark.parametrize("text", RESOLVERS)
 def test_no_file_and_no_override_has_a_resolver(tmp_path: Path, text: str, asked: list[str]) -> None:
     values = demo_values()
     for key, value in (
@@ -618,27 +614,24 @@ def test_a_received_run_reads_no_environment(
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    one_in(
-        3,
-        [
-            ("name: ${oc.env:GROUNDLING_SECRET}", "resolvers"),
-            ("defaults: ['/own/${oc.env:GROUNDLING_SECRET}']", "resolvers"),
-            ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not read"),
-            (
-                "hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
-                "name",
-            ),
-            (
-                "defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
-                "name",
-            ),
-            ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),
-            (
-                "reward: {reward_model: {args: {online: {args: {base_url: 'http://h/v1'}}}}}",
-                "command: reward.reward_model.args.online.args.base_url=http://h/v1",
-            ),
-        ],
-    ),
+    [
+        ("name: ${oc.env:GROUNDLING_SECRET}", "resolvers"),
+        ("defaults: ['/own/${oc.env:GROUNDLING_SECRET}']", "resolvers"),
+        ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not read"),
+        (
+            "hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
+            "name",
+        ),
+        (
+            "defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
+            "name",
+        ),
+        ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),
+        (
+            "reward: {reward_model: {args: {online: {args: {base_url: 'http://h/v1'}}}}}",
+            "command: reward.reward_model.args.online.args.base_url=http://h/v1",
+        ),
+    ],
 )
 def test_an_experiment_of_another_is_settings_too(
     tmp_path: Path, content: str, why: str, asked: list[str], capsys: pytest.CaptureFixture[str]
