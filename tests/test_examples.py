@@ -188,9 +188,11 @@ _NO_ECHO += ["world.num_texts=2", "world.num_tokens=4"]
 @pytest.mark.parametrize(
     ("module", "words", "again"),
     [
-        *thorough(("examples.shelf", _SHELF, ["evaluate", "{run}"])),
-        # an agent needs no reward: it is evaluated without the module, but not trained further
-        ("examples.own_reward", _NO_ECHO, ["train", "{run}/config.yaml", "training.steps=16"]),
+        *thorough(
+            ("examples.shelf", _SHELF, ["evaluate", "{run}"]),
+            # an agent needs no reward: it is evaluated without the module, but not trained further
+            ("examples.own_reward", _NO_ECHO, ["train", "{run}/config.yaml", "training.steps=16"]),
+        ),
     ],
 )
 def test_a_run_says_which_modules_it_was_made_with(

@@ -14,7 +14,7 @@ import groundling
 from groundling import inventory
 from groundling.cli import main
 from groundling.lm.loading import STARTERS
-from tests.thorough import thorough
+from tests.thorough import some_of, thorough
 
 _ROOT = Path(__file__).resolve().parents[1]
 _HEAVY = "[m for m in ('torch', 'transformers', 'hydra', 'accelerate', 'matplotlib') if m in sys.modules]"
@@ -88,7 +88,7 @@ _REGISTERING = {
 }
 
 
-@pytest.mark.parametrize("kind", _REGISTERING)
+@pytest.mark.parametrize("kind", some_of(_REGISTERING, ["pools"]))
 def test_list_tells_what_somebody_registers(kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_REGISTERING[kind])
     listed = f"[main(['list', kind, '--import', 'mine']) for kind in ('envs', '{kind}')]"

@@ -11,6 +11,7 @@ import pytest
 
 from groundling.cli import main
 from groundling.training.tracking import read_metrics
+from tests.thorough import THOROUGH
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 _TRAIN = [
@@ -21,6 +22,7 @@ _WORK = """
 import sys, time
 from rich.console import Console
 from groundling.output import keep_writing, problem
+from tests.thorough import THOROUGH
 keep_writing()
 for number in range(3):
     time.sleep(0.05)  # the reader is gone by then
@@ -64,6 +66,7 @@ def test_work_goes_on_to_its_end(line: str, problem: str | None, tmp_path: Path)
     assert (tmp_path / "work").read_text() == f"True {problem}"  # and no file is taken for the output
 
 
+@THOROUGH
 def test_a_training_that_can_tell_nobody_is_complete(tmp_path: Path) -> None:
     done = _shell(f"$G train {' '.join(_TRAIN)} run_dir=run > /dev/full", tmp_path)
     assert done.returncode == 0, done.stderr

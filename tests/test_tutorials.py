@@ -17,9 +17,9 @@ from groundling.worlds.writing.config import WritingConfig
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "README.md"]
 _FEWER = {
-    r"\bsteps=[\d_]+": "steps=32",
-    r"\bepisodes=\d+": "episodes=2",
-    r"--episodes \d+": "--episodes 2",
+    r"\bsteps=[\d_]+": "steps=8",
+    r"\bepisodes=\d+": "episodes=1",
+    r"--episodes \d+": "--episodes 1",
     r"--pairs \d+": "--pairs 12",
     r"\bepochs=5": "epochs=1",
 }
@@ -46,7 +46,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {TextConfig: {"num_envs": 4, "num_steps": 8}, WritingConfig: {"num_texts": 4, "num_tokens": 10}}
+    small = {TextConfig: {"num_envs": 2, "num_steps": 4}, WritingConfig: {"num_texts": 2, "num_tokens": 4}}
     for config, defaults in small.items():
         for name, default in defaults.items():
             monkeypatch.setattr(config.__dataclass_fields__[name], "default", default)
@@ -77,9 +77,9 @@ def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
                     vars(module).update(known)
                     monkeypatch.setitem(sys.modules, name, module)
             if words[1] == "train" and not any("training.steps=" in word for word in words):
-                words.append("training.steps=32")
+                words.append("training.steps=8")
             if words[1] == "evaluate" and "--episodes" not in words:
-                words += ["--episodes", "2"]
+                words += ["--episodes", "1"]
             assert main(words[1:]) == 0, words
             ran += 1
     assert ran > 0

@@ -16,6 +16,7 @@ from groundling.policies import ActionGeneratingPolicy, ActionHeadPolicy, Action
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.world import TextWorld
 from tests.conftest import Corridor
+from tests.thorough import thorough
 
 _OPTIONS = {"learning_rate": 1e-3, "minibatch_size": 4, "epochs": 2, "value_coefficient": 1.0}
 
@@ -61,7 +62,7 @@ def _changed(policy: Any, before: dict[str, torch.Tensor]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("make", [ActionScoringPolicy, ActionHeadPolicy])
+@pytest.mark.parametrize("make", [ActionHeadPolicy, *thorough(ActionScoringPolicy)])
 def test_in_the_warm_up_only_the_head_learns(lm: LanguageModel, make: Any) -> None:
     policy = _policy(lm, make)
     algorithm = create("ppo", **_OPTIONS, value_warmup=1, value_epochs=3)

@@ -264,7 +264,7 @@ _SCRIPTS = {
     "lamorel-rlhf": "RLHF-like_PPO_LoRA_finetuning",
 }
 """By file, the folder of Lamorel's example."""
-_USUAL = ["lamorel-ppo-lora", "lamorel-rlhf"]
+_USUAL = ["lamorel-ppo-lora"]
 
 
 def _needed(name: str, folder: Path) -> list[str]:
@@ -629,13 +629,15 @@ _HEADS = ["rl_script_args.use_action_heads=true", "lamorel_args.llm_args.pretrai
             ([*_FLAN, *_HEADS, "rl_script_args.load_embedding=true"], "action_head", "embeddings"),
             ([*_FLAN, *_HEADS], "action_head", "random"),
         ),
-        (
-            [
-                "lamorel_args.distributed_setup_args.n_llm_processes=0",
-                "rl_script_args.spm_path=spm_models/unigram_8k.model",
-            ],
-            "drrn",
-            "pretrained",
+        *thorough(
+            (
+                [
+                    "lamorel_args.distributed_setup_args.n_llm_processes=0",
+                    "rl_script_args.spm_path=spm_models/unigram_8k.model",
+                ],
+                "drrn",
+                "pretrained",
+            )
         ),
     ],
     ids=["GFlan", "NPAE", "NPA", "DRRN"],

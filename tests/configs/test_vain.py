@@ -11,140 +11,164 @@ from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.worlds.text.world import TextWorld
+from tests.thorough import one_in
 
 
 @pytest.mark.parametrize(
     ("experiment", "overrides", "message"),
-    [
-        (
-            "demo",
-            ["model.revision=main"],
-            "model.revision=main does nothing: model.path=starter-causal is a folder",
-        ),
-        ("demo", ["name="], "name must be a line"),
-        (
-            "rl4lms/common_gen_supervised",
-            ["training.steps=500"],
-            "training.steps=500 does nothing: training.epochs=4 says",
-        ),
-        (
-            "demo",
-            ["reward.env.coefficient=0"],
-            "there is no reward to learn from: the coefficients of reward.env are all 0",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["model.max_prompt_tokens=9"],
-            "model.max_prompt_tokens=9 does nothing: prompts are cut at world.max_prompt_length",
-        ),
-        ("demo", ["world.actions=[a,b]"], "world.actions names 2 actions .* Name the first 3"),
-        ("demo", ["world.probes=3"], "world.probes must be 1, 2, both or null, got 3"),
-        ("demo", ["world.probes=1", "world.language=french"], "world.probes=null"),
-        ("rl4lms/increasing_numbers_ppo", ["evaluation.generation.num_beam=2"], "'num_beam'.*'num_beams'"),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={num_beams: 0}"],
-            r"evaluation.generation.num_beams must be a whole number of at least 1, got 0",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={num_beams: 1.5}"],
-            r"evaluation.generation.num_beams must be a whole number of at least 1, got 1.5",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={do_sample: true, temperature: 0}"],
-            "evaluation.generation.temperature must be greater than 0, got 0",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={do_sample: true, top_k: many}"],
-            "evaluation.generation.top_k must be of type int, got 'many'",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={max_new_tokens: many}"],
-            "evaluation.generation.max_new_tokens must be of type int",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={max_length: 30}"],
-            "evaluation.generation.max_length=30 does nothing beside max_new_tokens, .*: set max_new_tokens",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={max_new_tokens: null}"],
-            "evaluation.generation.max_new_tokens=null leaves the texts without an end",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={do_sample: true, num_return_sequences: 2}"],
-            "evaluation.generation.num_return_sequences=2 writes 2 texts to each prompt",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={temperature: -1}"],
-            "evaluation.generation cannot be used: `temperature`: `do_sample` is not set",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["evaluation.generation={do_sample: false, temperature: 7, top_k: 3}"],
-            "evaluation.generation cannot be used: `temperature`: `do_sample` is not set",
-        ),
-        (
-            "demo-easy",
-            ["reward.env.args.scale=0"],
-            "reward.env.args: scale=0 leaves nothing of what the env pays",
-        ),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["reward.env=null"],
-            "cannot take reward.env out: the parts are incr",
-        ),
-        ("rl4lms/increasing_numbers_ppo", ["~reward.env"], "cannot take reward.env out: the parts are incr"),
-        (
-            "rl4lms/increasing_numbers_ppo",
-            ["reward.rouge=null"],
-            "cannot take reward.rouge out: the parts are",
-        ),
-        ("rl4lms/increasing_numbers_ppo", ["~reward", "~reward.rouge"], "reward.rouge out: there is no part"),
-        ("demo-easy", ["reward.count=null"], "cannot take reward.count out: the parts are env"),
-        ("demo-easy", ["training.wandb="], "training.wandb must be a project's name, got an empty one"),
-        ("demo-easy", ["training.trackio="], "training.trackio must be a project's name, got an empty one"),
-        ("demo-easy", ["evaluation.baselines=[expert,expert]"], "evaluation.baselines names expert twice"),
-        (
-            "demo-easy",
-            ["model.device_map=auto", "device=cpu"],
-            "model.device_map=auto does nothing: device=cpu has one device",
-        ),
-        ("glam/symbolic", ["world.history=2"], "world.history=2 does nothing: its policy reads no words"),
-        ("glam/symbolic", ["world.probes=1"], "world.probes=1 does nothing: its policy reads no words"),
-        (
-            "glam/symbolic",
-            ["world.actions=[a,b,c,d,e,f]"],
-            "world.actions=.* does nothing: its policy reads no",
-        ),
-        (
-            "glam/drrn",
-            ["world.entropy_floor=0"],
-            "world.entropy_floor=0.0 does nothing: its algorithm does not",
-        ),
-        (
-            "motif/score",
-            ["~reward.reward_model", "world.entropy_floor=0"],
-            "world.entropy_floor=0.0 does nothing: NetHackScore-v1 has no failures, only a score",
-        ),
-        (
-            "glam/bc",
-            ["world.entropy_floor=0"],
-            "world.entropy_floor=0.0 does nothing: its algorithm does not",
-        ),
-        (
-            "demo-easy",
-            ["algorithm.id=reinforce_pp", "~algorithm.args", "world.bootstrap_truncated=true"],
-            "world.bootstrap_truncated=true does nothing: its algorithm learns no value function",
-        ),
-    ],
+    one_in(
+        2,
+        [
+            (
+                "demo",
+                ["model.revision=main"],
+                "model.revision=main does nothing: model.path=starter-causal is a folder",
+            ),
+            ("demo", ["name="], "name must be a line"),
+            (
+                "rl4lms/common_gen_supervised",
+                ["training.steps=500"],
+                "training.steps=500 does nothing: training.epochs=4 says",
+            ),
+            (
+                "demo",
+                ["reward.env.coefficient=0"],
+                "there is no reward to learn from: the coefficients of reward.env are all 0",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["model.max_prompt_tokens=9"],
+                "model.max_prompt_tokens=9 does nothing: prompts are cut at world.max_prompt_length",
+            ),
+            ("demo", ["world.actions=[a,b]"], "world.actions names 2 actions .* Name the first 3"),
+            ("demo", ["world.probes=3"], "world.probes must be 1, 2, both or null, got 3"),
+            ("demo", ["world.probes=1", "world.language=french"], "world.probes=null"),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation.num_beam=2"],
+                "'num_beam'.*'num_beams'",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={num_beams: 0}"],
+                r"evaluation.generation.num_beams must be a whole number of at least 1, got 0",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={num_beams: 1.5}"],
+                r"evaluation.generation.num_beams must be a whole number of at least 1, got 1.5",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={do_sample: true, temperature: 0}"],
+                "evaluation.generation.temperature must be greater than 0, got 0",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={do_sample: true, top_k: many}"],
+                "evaluation.generation.top_k must be of type int, got 'many'",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={max_new_tokens: many}"],
+                "evaluation.generation.max_new_tokens must be of type int",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={max_length: 30}"],
+                "evaluation.generation.max_length=30 does nothing beside max_new_tokens, .*: set max_new_tokens",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={max_new_tokens: null}"],
+                "evaluation.generation.max_new_tokens=null leaves the texts without an end",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={do_sample: true, num_return_sequences: 2}"],
+                "evaluation.generation.num_return_sequences=2 writes 2 texts to each prompt",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={temperature: -1}"],
+                "evaluation.generation cannot be used: `temperature`: `do_sample` is not set",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["evaluation.generation={do_sample: false, temperature: 7, top_k: 3}"],
+                "evaluation.generation cannot be used: `temperature`: `do_sample` is not set",
+            ),
+            (
+                "demo-easy",
+                ["reward.env.args.scale=0"],
+                "reward.env.args: scale=0 leaves nothing of what the env pays",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["reward.env=null"],
+                "cannot take reward.env out: the parts are incr",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["~reward.env"],
+                "cannot take reward.env out: the parts are incr",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["reward.rouge=null"],
+                "cannot take reward.rouge out: the parts are",
+            ),
+            (
+                "rl4lms/increasing_numbers_ppo",
+                ["~reward", "~reward.rouge"],
+                "reward.rouge out: there is no part",
+            ),
+            ("demo-easy", ["reward.count=null"], "cannot take reward.count out: the parts are env"),
+            ("demo-easy", ["training.wandb="], "training.wandb must be a project's name, got an empty one"),
+            (
+                "demo-easy",
+                ["training.trackio="],
+                "training.trackio must be a project's name, got an empty one",
+            ),
+            (
+                "demo-easy",
+                ["evaluation.baselines=[expert,expert]"],
+                "evaluation.baselines names expert twice",
+            ),
+            (
+                "demo-easy",
+                ["model.device_map=auto", "device=cpu"],
+                "model.device_map=auto does nothing: device=cpu has one device",
+            ),
+            ("glam/symbolic", ["world.history=2"], "world.history=2 does nothing: its policy reads no words"),
+            ("glam/symbolic", ["world.probes=1"], "world.probes=1 does nothing: its policy reads no words"),
+            (
+                "glam/symbolic",
+                ["world.actions=[a,b,c,d,e,f]"],
+                "world.actions=.* does nothing: its policy reads no",
+            ),
+            (
+                "glam/drrn",
+                ["world.entropy_floor=0"],
+                "world.entropy_floor=0.0 does nothing: its algorithm does not",
+            ),
+            (
+                "motif/score",
+                ["~reward.reward_model", "world.entropy_floor=0"],
+                "world.entropy_floor=0.0 does nothing: NetHackScore-v1 has no failures, only a score",
+            ),
+            (
+                "glam/bc",
+                ["world.entropy_floor=0"],
+                "world.entropy_floor=0.0 does nothing: its algorithm does not",
+            ),
+            (
+                "demo-easy",
+                ["algorithm.id=reinforce_pp", "~algorithm.args", "world.bootstrap_truncated=true"],
+                "world.bootstrap_truncated=true does nothing: its algorithm learns no value function",
+            ),
+        ],
+    ),
 )
 def test_what_does_nothing_is_told(experiment: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -165,23 +189,30 @@ _ONLINE = "reward.reward_model.args.online"
 
 @pytest.mark.parametrize(
     ("experiment", "overrides", "message"),
-    [
-        ("rl4lms/increasing_numbers_ppo", [f"{_ONLINE}.model=motif"], "reads NetHack's messages alone"),
-        ("demo-easy", [f"{_ONLINE}.model=classifier"], "online.model=characters"),
-        ("demo-easy", [f"{_ONLINE}.model=banana"], "'banana'"),
-        ("demo-easy", [f"{_ONLINE}.banana=1"], "argument of online 'banana'"),
-        ("demo-easy", [f"{_ONLINE}.learning.banana=1"], "argument of online.learning 'banana'"),
-        ("demo-easy", [f"{_ONLINE}.args.banana=1"], "judge 'rules' 'banana'"),
-        ("demo-easy", [f"{_ONLINE}.args.rules=1"], "rules 1: expected pairs"),
-        ("demo-easy", [f"{_ONLINE}.judge=openai"], "judge 'openai' 'rules'"),
-        (
-            "demo-easy",
-            ["reward.reward_model.args.path=x", f"{_ONLINE}.model=table"],
-            "does nothing beside path=x",
-        ),
-        ("demo-easy", ["~reward.reward_model", "reward.diversity={}"], "several figures, name one with key="),
-        ("demo-easy", ["~reward.reward_model", "reward.diversity.args.key=b"], "key of Diversity"),
-    ],
+    one_in(
+        2,
+        [
+            ("rl4lms/increasing_numbers_ppo", [f"{_ONLINE}.model=motif"], "reads NetHack's messages alone"),
+            ("demo-easy", [f"{_ONLINE}.model=classifier"], "online.model=characters"),
+            ("demo-easy", [f"{_ONLINE}.model=banana"], "'banana'"),
+            ("demo-easy", [f"{_ONLINE}.banana=1"], "argument of online 'banana'"),
+            ("demo-easy", [f"{_ONLINE}.learning.banana=1"], "argument of online.learning 'banana'"),
+            ("demo-easy", [f"{_ONLINE}.args.banana=1"], "judge 'rules' 'banana'"),
+            ("demo-easy", [f"{_ONLINE}.args.rules=1"], "rules 1: expected pairs"),
+            ("demo-easy", [f"{_ONLINE}.judge=openai"], "judge 'openai' 'rules'"),
+            (
+                "demo-easy",
+                ["reward.reward_model.args.path=x", f"{_ONLINE}.model=table"],
+                "does nothing beside path=x",
+            ),
+            (
+                "demo-easy",
+                ["~reward.reward_model", "reward.diversity={}"],
+                "several figures, name one with key=",
+            ),
+            ("demo-easy", ["~reward.reward_model", "reward.diversity.args.key=b"], "key of Diversity"),
+        ],
+    ),
 )
 def test_a_part_of_the_reward_is_refused_before_anything_is_made(
     experiment: str, overrides: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ from groundling.envs.babyai_text import BabyAIText, describe
 from groundling.envs.babyai_text.levels import _Sought
 from groundling.envs.babyai_text.sight import image_by_tables, see_faster
 from groundling.envs.make import make_text_env
-from tests.thorough import one_in
+from tests.thorough import one_in, thorough
 
 _BABYAI = sorted(id for id in gymnasium.registry if id.startswith("BabyAI-"))
 _MINIGRID = (
@@ -46,7 +46,7 @@ def test_every_env_is_seen_as_minigrid_sees_it(id: str) -> None:
 
 
 @pytest.mark.parametrize("see_through_walls", [False, True])
-@pytest.mark.parametrize("density", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("density", [0.3, *thorough(0.1, 0.5)])
 def test_whatever_fills_the_grid(density: float, see_through_walls: bool) -> None:
     env = gymnasium.make("BabyAI-GoToLocal-v0").unwrapped
     env.reset(seed=0)

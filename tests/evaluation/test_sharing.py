@@ -26,6 +26,7 @@ from groundling.sharing import _READ, shareable
 from groundling.training import checkpoint
 from groundling.training.build import world_of
 from groundling.worlds import kind, worlds
+from tests.thorough import THOROUGH, thorough
 
 HOME = "/home/alice/private"
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
@@ -155,8 +156,11 @@ def _assert_nothing_private(folder: Path) -> None:
     ("world", "text"),
     [
         ("text", "a path"),
-        ("writing", "servers and keys"),
-        pytest.param("nethack", "a path", marks=pytest.mark.skipif("nethack" not in worlds, reason="no nle")),
+        *thorough(("writing", "servers and keys")),
+        pytest.param(
+            *("nethack", "a path"),
+            marks=[THOROUGH, pytest.mark.skipif("nethack" not in worlds, reason="no nle")],
+        ),
     ],
 )
 def test_no_setting_tells_of_the_machine_in_a_report_or_a_published_folder(

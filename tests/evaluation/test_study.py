@@ -32,6 +32,7 @@ from groundling.evaluation.tables import as_code, in_markdown, markdown_table, w
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing import WritingWorld
+from tests.thorough import THOROUGH, one_in
 
 _STUDY = """
 # A tiny study.
@@ -394,32 +395,35 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("change", "words", "message"),
-    [
-        (None, ["episodes=5"], "holds results of 'tiny' with 4 episodes, and not of tiny with 5"),
-        (
-            None,
-            ["arms.slow.algorithm.args.learning_rate=2e-5"],
-            "slow with algorithm.args.learning_rate=1e-05",
-        ),
-        (None, ["training.steps=96"], "quick with training.steps=64 (here 96)"),
-        (None, ["evaluation.deterministic=true"], "evaluation.deterministic=False (here True)"),
-        (("summary.json", '"study": "tiny"', '"study": "small"'), [], "holds results of 'small'"),
-        (("summary.json", "{", "["), [], "holds no results of a study"),
-        (
-            ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,x"),
-            [],
-            "no results",
-        ),
-        (("curves.csv", "quick,1,", "quick,one,"), [], "holds no results of a study"),
-        (
-            ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,5"),
-            [],
-            "expected a share",
-        ),
-        (("arms/slow.yaml", "seed:", "sead:"), [], "sead"),
-        (("evaluations.csv", "quick,1,trained,", "quick,1,<img src=x>,"), [], "agent is '<img src=x>'"),
-        (("evaluations.csv", "held-out,all,4", "held-out,=A1,4"), [], "task is '=A1', expected letters"),
-    ],
+    one_in(
+        2,
+        [
+            (None, ["episodes=5"], "holds results of 'tiny' with 4 episodes, and not of tiny with 5"),
+            (
+                None,
+                ["arms.slow.algorithm.args.learning_rate=2e-5"],
+                "slow with algorithm.args.learning_rate=1e-05",
+            ),
+            (None, ["training.steps=96"], "quick with training.steps=64 (here 96)"),
+            (None, ["evaluation.deterministic=true"], "evaluation.deterministic=False (here True)"),
+            (("summary.json", '"study": "tiny"', '"study": "small"'), [], "holds results of 'small'"),
+            (("summary.json", "{", "["), [], "holds no results of a study"),
+            (
+                ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,x"),
+                [],
+                "no results",
+            ),
+            (("curves.csv", "quick,1,", "quick,one,"), [], "holds no results of a study"),
+            (
+                ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,5"),
+                [],
+                "expected a share",
+            ),
+            (("arms/slow.yaml", "seed:", "sead:"), [], "sead"),
+            (("evaluations.csv", "quick,1,trained,", "quick,1,<img src=x>,"), [], "agent is '<img src=x>'"),
+            (("evaluations.csv", "held-out,all,4", "held-out,=A1,4"), [], "task is '=A1', expected letters"),
+        ],
+    ),
 )
 def test_results_that_are_not_taken_over(
     change: tuple[str, str, str] | None,
@@ -521,6 +525,7 @@ def test_what_no_results_would_tell_of_is_refused(
     assert not (study.parent / "runs").exists()
 
 
+@THOROUGH
 def test_several_processes_go_on_where_one_fails(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -757,11 +762,14 @@ def test_an_arm_may_be_an_experiment_of_ones_own(study: Path, capsys: pytest.Cap
     assert (study.parent / "runs" / "slow-seed1" / "evaluation" / "held-out.json").exists()
 
 
-def test_the_bundled_studies_can_be_composed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", one_in(4, sorted(studies())))
+def test_a_bundled_study_can_be_composed(name: str, tmp_path: Path) -> None:
+    study, arms = read_study(name)
+    jobs = make_jobs(study, arms, tmp_path)
+    assert len(jobs) == sum(len(arm.seeds or study.seeds) for arm in arms.values()) and study.name == name
+
+
+def test_an_unknown_study_is_told_of_one_like_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "glam-study" in studies()
-    for name in studies():
-        study, arms = read_study(name)
-        jobs = make_jobs(study, arms, tmp_path)
-        assert len(jobs) == sum(len(arm.seeds or study.seeds) for arm in arms.values()) and study.name == name
     assert main(["study", "glam-studi"]) == 1
     assert "glam-study" in capsys.readouterr().err

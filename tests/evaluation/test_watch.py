@@ -11,6 +11,7 @@ from groundling.errors import RunError
 from groundling.evaluation.film import Film, draw
 from groundling.worlds.showing import Moment, Summary
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+from tests.thorough import some_of
 
 _WORLDS = {
     "babyai": ["demo-easy", "model.init=random"],
@@ -25,7 +26,7 @@ _WORLDS = {
 }
 
 
-@pytest.mark.parametrize("world", _WORLDS)
+@pytest.mark.parametrize("world", some_of(_WORLDS, ["babyai"]))
 def test_an_episode_is_told_and_filmed(
     world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

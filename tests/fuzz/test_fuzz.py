@@ -13,8 +13,9 @@ TARGETS = targets()
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_others_wrote_is_read_or_refused(target: Target, tmp_path: Path) -> None:
-    figures = fuzz(target, tmp_path, target.few, "suite")
-    assert figures.inputs == target.few
+    inputs = max(1, target.few // 2)
+    figures = fuzz(target, tmp_path, inputs, "suite")
+    assert figures.inputs == inputs
     assert not figures.findings, "\n".join(one for kind in figures.findings.values() for one in kind)
 
 

@@ -36,8 +36,7 @@ SAMPLE = {
     ("prophetnet", "plain"): "refused",
 }
 _USUAL = [
-    *(("llama", "longrope 40"), ("gemma3_text", "window 24"), ("mamba", "plain"), ("rwkv", "plain")),
-    ("prophetnet", "plain"),
+    *(("gemma3_text", "window 24"), ("rwkv", "plain"), ("prophetnet", "plain")),
 ]
 
 

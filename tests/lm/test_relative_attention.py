@@ -20,7 +20,7 @@ from groundling.lm.relative_attention import (
 from groundling.lm.sampling import Sampling
 from tests.thorough import thorough
 
-LENGTH = 1541
+LENGTH = 1029
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def padded(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, mask
 
 
-@pytest.mark.parametrize(("kind", "batch"), [("t5", 2), ("mt5", 1), *thorough(("t5", 1), ("mt5", 2))])
+@pytest.mark.parametrize(("kind", "batch"), [("t5", 2), *thorough(("t5", 1), ("mt5", 1), ("mt5", 2))])
 def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch: int) -> None:
     tokens, mask = padded(batch, LENGTH)
     weights = torch.randn(batch, LENGTH, 32, generator=torch.Generator().manual_seed(2)) * mask[..., None]
@@ -71,7 +71,7 @@ def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch:
     assert any("relative_attention_bias" in name for name in gradients[0])
 
 
-@pytest.mark.parametrize("kind", ["t5", "mt5"])
+@pytest.mark.parametrize("kind", ["t5", *thorough("mt5")])
 def test_prompts_without_padding_lay_out_no_square(kind: str) -> None:
     tokens, _ = padded(2, LENGTH)
     plain = encoder(kind, in_blocks=False)
@@ -120,7 +120,7 @@ def largest_tensor() -> Iterator[list[int]]:
         yield largest
 
 
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("learns", [True, *thorough(False)])
 def test_memory_does_not_grow_with_the_square_of_the_prompt(learns: bool) -> None:
     largest = {}
     for in_blocks in (False, True):
@@ -149,15 +149,15 @@ def test_a_padded_batch_is_told_so_without_a_mask_of_the_square(starter: Languag
     assert numbers[0] <= 2 * LENGTH * 512  # the widest layer's; of length × length there would be 2 × 8 heads
 
 
-@pytest.mark.parametrize("stretches", ["together", "apart"])
+@pytest.mark.parametrize("stretches", ["together", *thorough("apart")])
 def test_without_gradients_a_padded_prompt_costs_what_its_tokens_do(
     stretches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens, _ = padded(4, LENGTH)
     mask = torch.zeros_like(tokens)
-    mask[0, :40] = mask[1, -700:] = mask[2, 100:900] = 1  # the last text is padding alone
+    mask[0, :40] = mask[1, -500:] = mask[2, 100:700] = 1  # the last text is padding alone
     if stretches == "apart":
-        mask[2, 500:510] = 0
+        mask[2, 400:410] = 0
     lengths = []
     fused = relative_attention.scaled_dot_product_attention
 
@@ -173,7 +173,7 @@ def test_without_gradients_a_padded_prompt_costs_what_its_tokens_do(
         )
     torch.testing.assert_close(read * mask[..., None], plain * mask[..., None], atol=1e-5, rtol=1e-5)
     assert read.isfinite().all()
-    assert lengths == ([40, 700, 800] * 2 if stretches == "together" else [])  # in each of two layers
+    assert lengths == ([40, 500, 600] * 2 if stretches == "together" else [])  # in each of two layers
 
 
 def test_a_writer_reads_long_prompts_as_the_plain_model_does(starter: LanguageModel) -> None:

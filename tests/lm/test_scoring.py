@@ -13,7 +13,7 @@ from groundling.lm import LanguageModel, reader, scoring
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
 from tests.lm.tiny import tiny_config, tiny_model
-from tests.thorough import some_of, thorough
+from tests.thorough import one_in, some_of, thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 
@@ -27,7 +27,7 @@ CANDIDATES = [*ACTIONS, "", "!", "turn", "turn left, then go to the red ball", "
 
 texts = st.text(max_size=25) | st.sampled_from(PROMPTS) | st.sampled_from(CORPUS)
 candidate_texts = st.sampled_from(CANDIDATES) | st.text(max_size=8)
-property_test = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+property_test = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm):
@@ -45,7 +45,7 @@ def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm)
         make_lm("gpt2", add_special_tokens=False)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", one_in(2, FAMILIES))
 def test_equals_the_plain_computation(lms, family):
     lm = lms(family)
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_equals_the_plain_computation(lms, family):
             torch.testing.assert_close(prompt_scores, plain_scores(lm, prompt, CANDIDATES), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", one_in(2, FAMILIES))
 def test_families_are_packed_but_for_those_that_cannot_be(make_lm, family):
     lm = make_lm(family)
     with warnings.catch_warnings(record=True) as caught:
@@ -124,7 +124,7 @@ def _counting(forward, read):
     return counted
 
 
-@pytest.mark.parametrize("family", some_of(SOME, ["gpt2", "llama", "bloom"]))
+@pytest.mark.parametrize("family", some_of(SOME, ["gpt2", "bloom"]))
 @property_test
 @given(data=st.data())
 def test_does_not_depend_on_the_company(lms, family, data):
@@ -304,8 +304,9 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
     ("family", "noise"),
     [
         ("phimoe", {"router_jitter_noise": 10.0}),  # so that it draws among all experts
-        ("mixtral", {"router_jitter_noise": 0.5}),
-        *thorough(("switch_transformers", {"router_jitter_noise": 0.5})),
+        *thorough(
+            ("mixtral", {"router_jitter_noise": 0.5}), ("switch_transformers", {"router_jitter_noise": 0.5})
+        ),
     ],
 )
 def test_experts_are_chosen_alike_with_checkpointed_gradients(tokenizers, family, noise):

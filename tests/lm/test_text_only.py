@@ -23,7 +23,7 @@ from groundling.lm import LanguageModel
 from groundling.lm.loading import STARTERS
 from groundling.lm.text_only import sees
 from groundling.tokenization.chat import Chat
-from tests.thorough import THOROUGH
+from tests.thorough import THOROUGH, one_in
 
 _TEXT = {
     "hidden_size": 32,
@@ -103,7 +103,7 @@ def _log_probs(model: Any) -> torch.Tensor:
     return model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits.log_softmax(-1)
 
 
-@pytest.mark.parametrize("family", _FAMILIES)
+@pytest.mark.parametrize("family", one_in(3, _FAMILIES))
 def test_texts_are_read_as_the_whole_reads_them(family: str, tmp_path: Path) -> None:
     whole = _made(family, tmp_path / "whole")
     lm = LanguageModel.from_pretrained(tmp_path / "whole")
@@ -153,7 +153,9 @@ def test_one_whose_language_model_transformers_does_not_have_is_refused(tmp_path
         LanguageModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("options", [{"device_map": "auto"}, {"load_in_4bit": True, "lora": {"r": 2}}])
+@pytest.mark.parametrize(
+    "options", one_in(2, [{"device_map": "auto"}, {"load_in_4bit": True, "lora": {"r": 2}}])
+)
 def test_it_is_placed_as_others_are(options: dict[str, Any], tmp_path: Path) -> None:
     _made("qwen2_5_vl", tmp_path)
     plain, placed = (LanguageModel.from_pretrained(tmp_path, **more) for more in ({}, options))

@@ -50,7 +50,7 @@ def _policy(lm: LanguageModel, **args: Any) -> ActionGeneratingPolicy:
     ("form", "starter"),
     some_of(
         itertools.product(_FORMS, ["starter-causal", "starter"]),
-        [("guided", "starter-causal"), ("thinking, free", "starter-causal"), ("thinking, guided", "starter")],
+        [("thinking, free", "starter-causal"), ("thinking, guided", "starter")],
     ),
 )
 def test_what_was_written_is_evaluated_as_it_was_drawn(form: str, starter: str) -> None:
@@ -138,7 +138,7 @@ def test_a_guided_action_is_as_likely_as_one_that_is_written_in_one_pass(lm: Lan
     torch.testing.assert_close(outputs.log_probs[0], expected, atol=1e-5, rtol=0)
     every = policy.evaluate([seen] * len(_SIGNS), torch.arange(len(_SIGNS))).log_probs.detach()
     torch.testing.assert_close(every, expected, atol=1e-5, rtol=0)
-    action = policy.act([seen] * 4000, generator=torch.Generator().manual_seed(0))
+    action = policy.act([seen] * 1000, generator=torch.Generator().manual_seed(0))
     shares = torch.bincount(action.actions, minlength=len(_SIGNS)) / len(action.actions)
     error = (expected.exp() * (1 - expected.exp()) / len(action.actions)).sqrt()
     assert ((shares - expected.exp()).abs() <= 4 * error + 1e-4).all(), (shares, expected.exp())
@@ -264,8 +264,8 @@ def test_it_learns_what_pays(lm: LanguageModel, credit: Literal["turn", "token",
     ppo.setup(policy)
     envs = TextVectorEnv(Signpost, 16, None, lambda env, episode: 2 * (1000 * env + episode), history=1)
     envs.reset()
-    collector, generator, rates = EnvCollector(envs, 4), torch.Generator().manual_seed(0), []
-    for _ in range(10):
+    collector, generator, rates = EnvCollector(envs, 2), torch.Generator().manual_seed(0), []
+    for _ in range(6):
         rollout, episodes = collector.collect(policy, generator=generator)
         means = rollout.turn_means()
         assert 1 <= means["tokens_per_turn"] <= 4 and means["invalid_actions"] == 0

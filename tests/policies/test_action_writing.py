@@ -104,11 +104,11 @@ def test_a_world_in_which_to_end_is_a_choice_is_learnt() -> None:
     )
     envs = TextVectorEnv(Signpost, 32, None, lambda env, episode: 2 * (1000 * env + episode), history=1)
     envs.reset()
-    collector, ppo = EnvCollector(envs, 4), PPO(learning_rate=1e-3, epochs=2, normalize_advantages=True)
+    collector, ppo = EnvCollector(envs, 3), PPO(learning_rate=2e-3, epochs=2, normalize_advantages=True)
     ppo.setup(policy)
     generator = torch.Generator().manual_seed(0)
     rates = []
-    for _ in range(12):
+    for _ in range(6):
         rollout, episodes = collector.collect(policy, generator=generator)
         ppo.update(policy, rollout, generator=generator)
         rates.append(sum(e.success for e in episodes) / len(episodes))

@@ -22,7 +22,7 @@ from groundling.policies import (
 from groundling.prompts import Conversation
 from groundling.prompts.prompt import prompts
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
-from tests.thorough import thorough
+from tests.thorough import some_of, thorough
 
 _SEES = ["You see a wall", "You see a red ball", "You see a key", "You see a wall"]
 _ACTIONS = ("turn left", "go forward", "drop")
@@ -67,7 +67,7 @@ def test_a_long_conversation_leaves_room_for_the_longest_answer() -> None:
         assert len(prompt) + 300 + len(lm.tokenizer.encode("Action:")) + 16 <= lm.max_positions + 1
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", some_of(_KINDS, ["scoring"]))
 @pytest.mark.parametrize("room", [260, *thorough(None)])
 def test_an_episode_is_what_its_steps_are_alone(kind: str, room: int | None) -> None:
     lm = LanguageModel.from_pretrained("starter-causal", max_prompt_tokens=room)

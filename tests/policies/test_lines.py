@@ -9,6 +9,7 @@ from groundling.policies.lines import Lines, read_states
 from groundling.policies.policy import Work
 from groundling.processes import Processes
 from tests.lm.truth import _ids, lm_of, variants
+from tests.thorough import thorough
 
 PROMPT, OTHER = _ids(1, 30), _ids(2, 21)
 SHORT = _ids(3, 15)
@@ -44,11 +45,9 @@ def alone(lm, lines):
     ("family", "variant"),
     [
         ("gpt2", "plain"),
-        ("llama", "longrope 40"),
         ("gemma3_text", "window 24"),
-        ("qwen3_5_text", "plain"),
-        ("bloom", "plain"),
         ("mamba", "plain"),
+        *thorough(("llama", "longrope 40"), ("qwen3_5_text", "plain"), ("bloom", "plain")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*cannot read several candidates")

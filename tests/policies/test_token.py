@@ -70,12 +70,12 @@ def test_texts_have_the_log_probs_of_the_plain_computation(make_lm, family):
             assert not tensor[length:, column].any()
 
 
-@pytest.mark.parametrize("family", some_of(FAMILIES, ["llama", "t5"]))
+@pytest.mark.parametrize("family", some_of(FAMILIES, ["llama"]))
 def test_stepping_token_by_token_is_the_same(make_lm, family):
     policy = TokenPolicy(ending_often(make_lm(family)), generation={"top_k": 30, "temperature": 1.3})
     for ends, min_new_tokens in ((True, 1), (False, 0)):
         policy.sampling = replace(policy.sampling, terminate_on_eos=ends, min_new_tokens=min_new_tokens)
-        asked, numbers = prompts(200), uniforms(200, 6)
+        asked, numbers = prompts(100), uniforms(100, 6)
         written = policy.write(asked, numbers)
         for side in ("left", "right"):
             check_steps(policy, asked, numbers, written, side)
@@ -272,7 +272,7 @@ def test_a_text_depends_on_its_own_numbers_alone(make_lm):
 
 @pytest.mark.parametrize("mask_type, top_mask", [("learned_top_p", 0.5), ("learned_top_k", 12), ("topk", 12)])
 @pytest.mark.parametrize(
-    ("family", "stepped"), [("gpt2", True), ("t5", False), *thorough(("gpt2", False), ("t5", True))]
+    ("family", "stepped"), [("gpt2", True), *thorough(("t5", False), ("gpt2", False), ("t5", True))]
 )
 def test_texts_obey_the_mask(make_lm, stepped, family, mask_type, top_mask):
     lm = make_lm(family)

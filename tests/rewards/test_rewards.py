@@ -23,6 +23,7 @@ from groundling.rewards import (
     TokenReward,
     WeightedSum,
 )
+from tests.thorough import THOROUGH
 
 BATCH: tuple[list[str], list[str], list[list[str]]] = (
     ["p", "q"],
@@ -395,6 +396,7 @@ def test_what_is_remembered_is_not_gone_through_to_forget_nothing() -> None:
     assert len(known) == 3 and known.seen == 1
 
 
+@THOROUGH
 def test_processes_give_the_same_rewards() -> None:
     samples = [f"the cat {word} on the mat" for word in ["sat", "lay", "ran", "jumped", "slept", "stood"]]
     args = (["p"] * 6, samples, [["the cat sat on the mat"]] * 6)

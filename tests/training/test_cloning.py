@@ -29,6 +29,7 @@ from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 from tests.building import algorithm_of, policy_of
+from tests.thorough import thorough
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
 
@@ -69,9 +70,8 @@ def test_who_writes_turns_is_taught_turns(dataset: Path, tmp_path: Path) -> None
     ("policy", "objective"),
     [
         ("action_scoring", "text"),
-        ("action_scoring", "choice"),
-        ("action_head", "choice"),
         ("drrn", "choice"),
+        *thorough(("action_scoring", "choice"), ("action_head", "choice")),
     ],
 )
 def test_the_loss_falls(policy: str, objective: str, dataset: Path, tmp_path: Path) -> None:
@@ -90,6 +90,7 @@ def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> Non
         "training.epochs=null",
         "training.steps=40",
         "device=cpu",
+        "world.args={max_steps: 8}",
         f"run_dir={run_dir}",
     ]
     assert main(["train", "glam/bc", *arguments, "--dry-run"]) == 0 and not run_dir.exists()

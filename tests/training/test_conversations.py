@@ -26,7 +26,7 @@ _WORDS = [
     "algorithm.args.learning_rate=1e-4",
     "algorithm.args.kl_coefficient=0.01",
     "world.entropy_floor=0",
-    "training.steps=48",
+    "training.steps=32",
     "device=cpu",
 ]
 
@@ -63,7 +63,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
     assert main(_words(stopped, policy)) == 0
     assert _rows(stopped) == _rows(whole)
     assert all(row["kept_mib"] > 1 for row in _rows(whole))
-    last = "checkpoints/000003"
+    last = "checkpoints/000002"
     for name in ("adapter_model.safetensors", "value_head.safetensors"):
         one, other = load_file(whole / last / name), load_file(stopped / last / name)
         assert all(one[key].equal(other[key]) for key in one)

@@ -21,7 +21,7 @@ _WORDS = [
     "algorithm.args.minibatch_size=4",
     "algorithm.args.contrast_coefficient=0.5",
     "algorithm.args.contrast_prompts=[glam,brief,tagged,narrative]",
-    "training.steps=24",
+    "training.steps=16",
     "device=cpu",
 ]
 
@@ -57,7 +57,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
     monkeypatch.setattr(trainer.Trainer, "update", update)
     assert main(_words(stopped)) == 0
     assert _rows(stopped) == _rows(whole)
-    last = "checkpoints/000003/model.safetensors"
+    last = "checkpoints/000002/model.safetensors"
     one, other = load_file(whole / last), load_file(stopped / last)
     assert all(one[key].equal(other[key]) for key in one)
 

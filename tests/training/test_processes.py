@@ -104,6 +104,7 @@ def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> N
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
 
 
+@THOROUGH
 def test_two_processes_cache_states_of_frozen_layers_and_learn_what_one_does(tmp_path: Path) -> None:
     lora = "{r: 4, layers_to_transform: [2, 3, 4]}"  # of 5
     words = ["training.steps=80", f"model={{path: starter-causal, lora: {lora}}}", "policy.id=action_writing"]
@@ -165,20 +166,27 @@ _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BAT
 
 
 @pytest.mark.parametrize(
-    "algorithm, extra_args, sharded, overrides",
+    "algorithm, extra_args, sharded, launcher, overrides",
     [
         # One text at a time, of which a process may have fewer than the other.
-        ("grpo", "epochs:2,micro_batch_size:1", True, _GROUPED),
+        ("grpo", "epochs:2,micro_batch_size:1", True, "fork", _GROUPED),
         *thorough(
-            ("grpo", "epochs:2", False, _GROUPED),
+            ("grpo", "epochs:2", False, "torchrun", _GROUPED),
             (
                 "nlpo",
                 "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2",
                 True,
+                "torchrun",
                 _MASKED,
             ),
             # Before it learns the main process alone has used the model.
-            ("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED]),
+            (
+                "supervised",
+                "learning_rate_schedule:constant,warmup:0",
+                True,
+                "fork",
+                [*_VALIDATED, *_ADAPTED],
+            ),
         ),
     ],
 )
@@ -186,6 +194,7 @@ def test_two_processes_write_and_learn_what_one_does(
     algorithm: str,
     extra_args: str,
     sharded: bool,
+    launcher: str,
     overrides: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +219,7 @@ def test_two_processes_write_and_learn_what_one_does(
     _train_here(tmp_path / "1", "training.steps=80", *overrides, experiment=experiment)
     for steps in (40, 80):  # which go on
         parts = [f"training.steps={steps}", f"model.fsdp={sharded}", *overrides]
-        if steps == 40:
+        if steps == 40 or launcher == "fork":
             _train_forked(tmp_path / "2", *parts, experiment=experiment)
         else:
             _train(2, tmp_path / "2", *parts, experiment=experiment)

@@ -112,7 +112,7 @@ def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
     assert rows == list(range(1, len(rows) + 1)) and len(rows) > len(done) > 0
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bart"])
+@pytest.mark.parametrize("family", ["gpt2", *thorough("bart")])
 def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left " * 300] * 4, "turn right " * 300)
     error = _line(train(*pool, "world.max_prompt_length=300", family=family))

@@ -102,7 +102,7 @@ def _changed(policy: torch.nn.Module, before: dict[str, Tensor]) -> set[str]:
     return {name.split(".")[0] for name, p in policy.named_parameters() if not torch.equal(p, before[name])}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", some_of(ALGORITHMS, ["nlpo", "trpo", "grpo", "supervised"]))
 def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Trainer]) -> None:
     run = make_run(algorithm, "bart")
     before = _weights(run.policy)
@@ -126,7 +126,7 @@ def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Tr
     ("algorithm", "adapter", "family"),
     some_of(
         itertools.product(["ppo", "trpo"], [True, False], ["llama", "bart"]),
-        [("ppo", True, "llama"), ("ppo", False, "bart"), ("trpo", True, "bart")],
+        [("ppo", True, "llama")],
     ),
 )
 def test_two_updates_train_an_adapter_for_values(
@@ -167,7 +167,7 @@ def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Ca
     assert gain > 0 and row["surrogate_gain"] == pytest.approx(gain, abs=1e-4)
 
 
-@pytest.mark.parametrize("family", some_of(FAMILIES, ["gpt2", "bart"]))
+@pytest.mark.parametrize("family", some_of(FAMILIES, ["gpt2"]))
 def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Callable[..., Trainer]) -> None:
     run = make_run("nlpo", family)
     policy = run.policy

@@ -1,8 +1,10 @@
 """Runs of several roles, a judged dataset and a study, small ones, as `groundling ui` shows them."""
 
+import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from groundling.cli import main
 from tests.rehearsal.paths import HAS_NETHACK
@@ -10,7 +12,16 @@ from tests.rehearsal.paths import HAS_NETHACK
 
 @pytest.fixture(scope="package")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    home = tmp_path_factory.mktemp("ui")
+    """Made once, also where several workers of pytest-xdist show them: none changes them."""
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ui"
+    with FileLock(f"{home}.lock"):
+        if not (home / "results").exists():
+            _make(home)
+    return [home / "runs", home / "data", home / "results"]
+
+
+def _make(home: Path) -> None:
     reader, writer, player = (home / "runs" / name for name in ("reader", "writer", "player"))
     small = [
         "world.num_envs=2",
@@ -42,7 +53,6 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (study / "README.md").write_text("# What was found <script>alert(1)</script>\n")
     (study / "curve.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
     (study / "elsewhere.svg").symlink_to("/etc/passwd")
-    return [home / "runs", home / "data", home / "results"]
 
 
 def _run(*words: str) -> None:

@@ -29,6 +29,7 @@ from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.pairs import caption, caption_in_context, context, record
 from groundling.worlds.world import Demonstrator
+from tests.thorough import thorough
 
 SHELF = ("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=4")
 NUMBERS = (
@@ -192,7 +193,7 @@ def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path
     assert begins <= {0, 1, 3, 4} and len(begins) > 2
 
 
-@pytest.mark.parametrize("words", [SHELF, (*NUMBERS, "evaluation.batch_size=4")])
+@pytest.mark.parametrize("words", [SHELF, *thorough(((*NUMBERS, "evaluation.batch_size=4"),))])
 def test_a_killed_recording_goes_on_as_if_nothing_had_been(
     words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
