@@ -39,7 +39,7 @@ from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import one_in, thorough
 
-_UPDATES = 4
+_UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
 
 
@@ -121,7 +121,7 @@ def _run_and_kill(config: Config, kill: Callable[[multiprocessing.process.BasePr
     return child.exitcode
 
 
-@pytest.mark.parametrize(("make", "kills"), [(_corridor, 2), *thorough((_corridor, 12), (_starter, 5))])
+@pytest.mark.parametrize(("make", "kills"), [(_corridor, 4), *thorough((_corridor, 12), (_starter, 5))])
 def test_sigkill_at_random_moments(make: Callable[[Path], Config], kills: int, tmp_path: Path) -> None:
     began = time.monotonic()
     assert _run_and_kill(make(tmp_path / "whole"), lambda child: None) == 0
@@ -160,7 +160,7 @@ def _train_killed_at_call(config: Config, function: str, call: int) -> None:
 
 @pytest.mark.parametrize(
     ("function", "call"),
-    one_in(4, ((f, n) for f in ("fsync", "rename") for n in (1, 2, 3, 5, 8, 13, 21, 30))),
+    one_in(2, ((f, n) for f in ("fsync", "rename") for n in (1, 2, 3, 5, 8, 13, 21, 30))),
 )
 def test_sigkill_while_a_checkpoint_is_written(
     function: str, call: int, whole_corridor: Path, tmp_path: Path
@@ -179,16 +179,16 @@ def test_sigkill_while_a_checkpoint_is_written(
 def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_path: Path) -> None:
     """As of a process that was killed while it deleted the last of its old checkpoints."""
     checkpoints = shutil.copytree(whole_corridor, tmp_path / "killed") / "checkpoints"
-    (checkpoints / ".partial-000002").mkdir()
+    (checkpoints / ".partial-000004").mkdir()
     _train(_corridor(tmp_path / "killed"))
-    assert {path.name for path in checkpoints.iterdir()} == {f"{_UPDATES - 1:06d}", f"{_UPDATES:06d}"}
+    assert {path.name for path in checkpoints.iterdir()} == {"000005", "000006"}
 
 
 @pytest.mark.parametrize(
     "model",
     [
         *thorough(ModelConfig(path="starter-causal")),
-        *thorough(ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]})),
+        ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]}),
         ModelConfig(path="starter-causal", lora={"r": 2, "layers_to_transform": [2, 3, 4]}),  # of 5
         *thorough(ModelConfig(lora={"r": 2, "target_modules": "all-linear"})),
         *thorough(ModelConfig(init=Init.random, gradient_checkpointing=True)),
@@ -259,7 +259,7 @@ def _assert_goes_on_exactly(tmp_path: Path, **parts: object) -> None:
         for part, value in parts.items():
             setattr(config, part, value)
         target, args = (
-            (_train, (config,)) if name == "whole" else (_train_killed_at_call, (config, "rename", 4))
+            (_train, (config,)) if name == "whole" else (_train_killed_at_call, (config, "rename", 6))
         )
         child = _FORK.Process(target=target, args=args)
         child.start()
@@ -341,7 +341,7 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
         _train(config)
 
 
-@pytest.mark.parametrize("number", one_in(3, [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS]))
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_told_and_trained_on(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,8 +390,8 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "advice"),
     [
+        ({}, r"normalize=sum .* take policy\.id=action_writing"),
         ({"normalize": "token"}, r"raise policy\.args\.temperature=1, which"),
-        *thorough(({}, r"normalize=sum .* take policy\.id=action_writing")),
     ],
 )
 def test_a_policy_that_never_explored_is_told_what_keeps_it_from_that(
@@ -502,8 +502,7 @@ def test_a_run_is_not_told_to_have_been_shorter(whole_corridor: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("schedule", "before", "now"),
-    one_in(2, [("linear", "0", "0.005"), ("cosine", "0", "0.005"), ("constant", "", "")]),
+    ("schedule", "before", "now"), [("linear", "0", "0.005"), ("cosine", "0", "0.005"), ("constant", "", "")]
 )
 def test_a_schedule_that_a_longer_training_makes_jump_is_reported(
     schedule: str, before: str, now: str, tmp_path: Path
@@ -567,10 +566,7 @@ def test_an_env_that_does_not_repeat_its_episodes_is_refused(tmp_path: Path) -> 
             num_steps=4,
         )
         _train(config)
-        try:
+    with pytest.raises(RunError, match="equal seeds"):
+        for seed in range(1, 6):
+            config.run_dir = str(tmp_path / str(seed))
             _train(config)
-        except RunError as error:
-            assert "equal seeds" in str(error)
-            break
-    else:
-        pytest.fail("an env that does not repeat its episodes was trained on")

@@ -23,7 +23,7 @@ _LORA = {"r": 2, "target_modules": "all-linear"}
 
 
 def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **policy: Any) -> dict[str, Any]:
-    """Of a config: 4 texts of exactly 4 tokens in every update, measured in every second."""
+    """Of a config: 4 texts of exactly 4 tokens in every update, measured in every third."""
     rows = folder / "rows.jsonl"
     rows.write_text(
         "".join(json.dumps({"ask": f"go {i}", "say": f"{i} turn left {i}"}) + "\n" for i in range(9))
@@ -43,23 +43,15 @@ def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **polic
         "policy": ComponentConfig("token", {"generation": generation, **policy}),
         "algorithm": algorithm,
         "training": TrainingConfig(steps=_UPDATES * 4 * 4),
-        "evaluation": WritingEvaluation(episodes=3, every=2, metrics=[ComponentConfig("diversity")]),
+        "evaluation": WritingEvaluation(episodes=3, every=3, metrics=[ComponentConfig("diversity")]),
     }
 
 
 @pytest.mark.parametrize(
     ("algorithm", "family"),
     [
-        ("nlpo", "bart"),
-        *thorough(
-            *(
-                ("ppo", "gpt2"),
-                ("ppo", "bart"),
-                ("nlpo", "gpt2"),
-                ("supervised", "gpt2"),
-                ("supervised", "bart"),
-            )
-        ),
+        *(("nlpo", "bart"), ("supervised", "gpt2")),
+        *thorough(("ppo", "gpt2"), ("ppo", "bart"), ("nlpo", "gpt2"), ("supervised", "bart")),
     ],
 )
 def test_a_writer_goes_on_exactly(
@@ -79,7 +71,7 @@ def test_a_writer_goes_on_exactly(
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert len({(tmp_path / run / last / name).read_bytes() for run in ("whole", "killed")}) == 1, name
     whole, killed = (read_rows(tmp_path / name / "validation.jsonl") for name in ("whole", "killed"))
-    assert whole == killed and [row["update"] for row in whole] == [0, 2, 4]
+    assert whole == killed and [row["update"] for row in whole] == [0, 3, 6]
     whole, killed = (read_rows(tmp_path / name / "samples" / "train.jsonl") for name in ("whole", "killed"))
     assert whole == killed and bool(whole) == (algorithm != "supervised")  # which writes nothing
     for row in read_metrics(tmp_path / "killed") if whole else []:
