@@ -22,7 +22,6 @@ _WORK = """
 import sys, time
 from rich.console import Console
 from groundling.output import keep_writing, problem
-from tests.thorough import THOROUGH
 keep_writing()
 for number in range(3):
     time.sleep(0.05)  # the reader is gone by then

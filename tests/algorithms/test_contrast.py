@@ -17,7 +17,7 @@ from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
 from groundling.worlds.text.world import TextWorld
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 _FORMS = ("glam", "brief", "tagged")
 _THINGS = ("a wall", "a key", "a red ball", "a blue box", "a green door", "a grey key")
@@ -123,6 +123,7 @@ def _nearer(policy: ActionScoringPolicy) -> float:
     return torch.stack(shares).mean().item()
 
 
+@THOROUGH
 @pytest.mark.parametrize(("updates", "nearer"), [(8, 0.25), *thorough((30, 0.8))])
 def test_it_brings_forms_together(updates: int, nearer: float, policy: ActionScoringPolicy) -> None:
     without, _ = _learn(policy, updates)

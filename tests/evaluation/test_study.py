@@ -594,6 +594,7 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
     assert (tmp_path / "out" / "cloning.svg").exists()
 
 
+@THOROUGH
 @pytest.mark.usefixtures("all_figures")
 def test_a_study_of_texts_keeps_and_draws_what_its_world_says(tmp_path: Path) -> None:
     path = tmp_path / "writers.yaml"

@@ -9,7 +9,7 @@ from tests.faults import cases
 from tests.faults.cases import Bench, Case
 from tests.faults.harness import Scenario
 from tests.faults.scenarios import prepare, scenarios
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: di
     assert sum(case.kills for case in done) >= 1
 
 
+@THOROUGH
 @pytest.mark.parametrize("name", ["train table", *thorough("distill")])
 def test_a_full_disk_costs_nothing(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     _assert_survived(cases.full_disk(bench, every[name], 2))

@@ -10,7 +10,7 @@ from starter_words import ENGLISH
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import groundling
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 STARTER = Path(groundling.__file__).parent / "lm" / "starter"
 KINDS = {"encoder_decoder": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
@@ -95,6 +95,7 @@ def test_dropout_is_off(starter):
     assert all(module.p == 0 for module in model.modules() if isinstance(module, torch.nn.Dropout))
 
 
+@THOROUGH
 @pytest.mark.parametrize(
     ("condition", "least"), [("pairs", 0.95), *thorough(("nouns", 0.8), ("things", 0.8))]
 )

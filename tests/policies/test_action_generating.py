@@ -18,7 +18,7 @@ from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.answer import Answer, Form, find_action
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor
-from tests.thorough import some_of, thorough
+from tests.thorough import THOROUGH, some_of, thorough
 
 _SIGNS = ("go", "go left", "go left now", "wait")
 _FORMS: dict[str, dict[str, Any]] = {
@@ -289,6 +289,7 @@ def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -
             torch.testing.assert_close(of_tokens[..., 0], of_turns)
 
 
+@THOROUGH
 @pytest.mark.parametrize("actions", [["turn left", "turn right"], *thorough(["wait"])])
 def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
     lm: LanguageModel, actions: list[str]

@@ -11,7 +11,7 @@ from groundling.lm.adapters import merge_adapters
 from groundling.policies import TokenPolicy
 from tests.lm.reference import plain_ids_log_probs
 from tests.policies.test_token import ending_often, prompts, uniforms
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 LORA = {"r": 2, "target_modules": "all-linear"}
 
@@ -90,6 +90,7 @@ def test_to_merge_its_adapter_changes_no_value(make_policy):
     assert torch.equal(after.values, before.values) and torch.equal(after.log_probs, before.log_probs)
 
 
+@THOROUGH
 @pytest.mark.parametrize(
     ("family", "checkpointing"),
     [("bart", True), *thorough(("bart", False), ("llama", True), ("llama", False))],

@@ -27,6 +27,7 @@ def _process(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@THOROUGH
 @pytest.mark.parametrize(("words", "paths"), [(["--few"], 6), *thorough(([], 35))])
 def test_paths_are_rehearsed_and_nothing_is_misplaced(words: list[str], paths: int) -> None:
     done = _process("tests.rehearsal", *words)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from groundling.cli import main
 from groundling.training import trainer
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
-from tests.thorough import some_of, thorough
+from tests.thorough import THOROUGH, some_of, thorough
 
 _WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.history=2", "device=cpu"]
 _SHORT = [
@@ -71,6 +71,7 @@ def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -
     assert "open " in (run_dir / "report.html").read_text()
 
 
+@THOROUGH
 @pytest.mark.parametrize(("agent", "workers"), [("scoring", 2), *thorough(("scoring", 0), ("writing", 0))])
 def test_a_stopped_run_goes_on_to_the_last_bit(
     agent: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

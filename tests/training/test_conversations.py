@@ -69,6 +69,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
         assert all(one[key].equal(other[key]) for key in one)
 
 
+@THOROUGH
 @pytest.mark.parametrize("policy", ["action_generating", *thorough("action_scoring")])
 def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"

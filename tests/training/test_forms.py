@@ -41,6 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+@THOROUGH
 def test_a_stopped_run_goes_on_to_the_last_bit(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

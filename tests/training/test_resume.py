@@ -188,7 +188,7 @@ def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_pat
     "model",
     [
         *thorough(ModelConfig(path="starter-causal")),
-        ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]}),
+        *thorough(ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]})),
         ModelConfig(path="starter-causal", lora={"r": 2, "layers_to_transform": [2, 3, 4]}),  # of 5
         *thorough(ModelConfig(lora={"r": 2, "target_modules": "all-linear"})),
         *thorough(ModelConfig(init=Init.random, gradient_checkpointing=True)),
@@ -390,7 +390,7 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "advice"),
     [
-        ({}, r"normalize=sum .* take policy\.id=action_writing"),
+        *thorough(({}, r"normalize=sum .* take policy\.id=action_writing")),
         ({"normalize": "token"}, r"raise policy\.args\.temperature=1, which"),
     ],
 )

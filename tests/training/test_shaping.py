@@ -14,6 +14,7 @@ from groundling.configs.compose import compose
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
+from tests.thorough import THOROUGH
 
 
 def _rollout(rewards: list[list[float]], dones: list[list[int]]) -> Rollout:
@@ -54,6 +55,7 @@ def test_an_episode_in_which_a_group_was_cut_off_counts_as_far_as_it_went() -> N
         assert returns.add(rollout, rollout.rewards)["shaped_return_mean"] == expected
 
 
+@THOROUGH
 def test_a_shaped_run_logs_them_and_goes_on_in_the_middle_of_an_episode(tmp_path: Path) -> None:
     small = ["world.num_envs=4", "world.num_steps=24", "algorithm.args.minibatch_size=48"]
     small += ["algorithm.args.kl_coefficient=0.5", "algorithm.args.epochs=1", "device=cpu"]

@@ -14,7 +14,7 @@ from groundling.rewards import RewardPartConfig
 from groundling.rows import read_rows
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 from tests.training.test_resume import _UPDATES, _assert_goes_on_exactly
 
 _CLIPPED = {"minibatch_size": 8, "learning_rate": 1e-2, "kl_coefficient": 0.1, "kl_target": 0.05}
@@ -98,6 +98,7 @@ def test_adapters_go_on_exactly_with_themselves_off_as_reference(
     _assert_saved_as_an_adapter(tmp_path / "killed")
 
 
+@THOROUGH
 @pytest.mark.parametrize(
     ("family", "adapter", "value_lora"), [("llama", True, {"r": 3}), *thorough(("bart", False, {"r": 2}))]
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.paths import HAS_NETHACK
+from tests.thorough import thorough
 
 webdriver = pytest.importorskip("selenium.webdriver")
 pytest.importorskip("groundling.ui.app")
@@ -81,7 +82,7 @@ def test_runs_are_chosen_and_compared(browser, until) -> None:
     assert "runs/reader" in browser.page_source and "Trained agents: held-out" in browser.page_source
 
 
-@pytest.mark.parametrize("run", ["reader", "writer", *(["player"] if HAS_NETHACK else [])])
+@pytest.mark.parametrize("run", ["reader", "writer", *(thorough("player") if HAS_NETHACK else [])])
 def test_a_run_of_each_role_is_shown(browser, until, run: str) -> None:
     browser.get(_at(browser, "/"))
     browser.find_element(By.LINK_TEXT, f"runs/{run}").click()
