@@ -1,6 +1,7 @@
 """Imports run downwards, in no circle, as docs/architecture.md says."""
 
 import ast
+import functools
 import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -38,7 +39,9 @@ def _imported(path: Path, typing_too: bool = False) -> set[str]:
     return {name for name in names if name in _MODULES}
 
 
-_GRAPH = {module: _imported(path) - {module} for module, path in _MODULES.items()}
+@functools.cache
+def _graph() -> dict[str, set[str]]:
+    return {module: _imported(path) - {module} for module, path in _MODULES.items()}
 
 
 def _layers() -> list[set[str]]:
@@ -63,7 +66,7 @@ def test_parts_import_only_what_stands_below_them() -> None:
     height = {part: number for number, layer in enumerate(_layers()) for part in layer}
     upwards = {
         f"{module} imports {other}"
-        for module, imported in _GRAPH.items()
+        for module, imported in _graph().items()
         for other in imported
         if (above := _part(module)) in height
         and (below := _part(other)) in height

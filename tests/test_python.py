@@ -16,6 +16,7 @@ from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
 from groundling.evaluation.shown import episodes_of, read_run
 from groundling.lm.loading import STARTERS
+from tests.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[1]
 _SMALL = [
@@ -59,6 +60,7 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
         run.evaluate(episodes=0)
 
 
+@THOROUGH
 def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)

@@ -14,6 +14,7 @@ from groundling.evaluation.shown import by_suite, read_run
 from groundling.prompts import PromptReader
 from groundling.worlds.episode import Figure
 from tests.judges.asking.chat_server import ChatServer, serving
+from tests.thorough import THOROUGH
 
 _TASKS = ("goto", "pickup", "open", "putnext", "pick-up-seq-go-to")
 
@@ -32,6 +33,7 @@ def test_an_expert_does_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10
 
 
+@THOROUGH
 def test_a_table_of_suites_shows_a_protocols_mean(tmp_path: Path) -> None:
     small = ["world.num_envs=2", "world.num_steps=2", "algorithm.args.minibatch_size=4", "training.steps=4"]
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", "device=cpu", *small]) == 0

@@ -23,6 +23,7 @@ from groundling.lm.loading import STARTERS
 from groundling.rewards.table import RewardTable
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
+from tests.thorough import THOROUGH
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,7 @@ def test_a_published_writer_is_evaluated_elsewhere_as_its_run(
     assert "is broken (model.safetensors has 3 bytes instead of" in capsys.readouterr().err
 
 
+@THOROUGH
 def test_a_published_adapter_names_the_model_that_it_stands_on(
     adapted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -322,6 +322,7 @@ def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture
     assert "arms.slow.seeds: [7] are not among the study's seeds, [1, 2]" in capsys.readouterr().err
 
 
+@THOROUGH
 def test_results_of_another_machine_are_taken_over(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 from tests.building import algorithm_of, policy_of
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
 
@@ -236,6 +236,7 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
         create("bc", weight_decay=-1)
 
 
+@THOROUGH
 def test_passes_over_the_data_decide_the_length(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

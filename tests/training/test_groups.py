@@ -24,6 +24,7 @@ from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 from tests.launching import groundling
+from tests.thorough import THOROUGH
 
 _ACTIONS = ["left", "right", "stay"]
 
@@ -202,6 +203,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
 
 
+@THOROUGH
 def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*_WORDS, "algorithm.id=gigpo", _LEARNER]
     whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
