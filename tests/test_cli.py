@@ -19,7 +19,7 @@ from groundling.evaluation import report
 from groundling.evaluation.shown import learning_figures, read_run
 from groundling.evaluation.target import find
 from groundling.worlds.text.suites import SUITES
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 _SMALL = [
     "world.num_envs=4",
@@ -101,6 +101,7 @@ def test_list_gives_an_overview_and_finds(capsys: pytest.CaptureFixture[str]) ->
     assert "nothing of policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
 
 
+@THOROUGH
 def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     suites = "french,invented-words,synonym-actions,pick-up-then-pick-up"
     arguments = ["evaluate", str(trained), "--suite", suites, "--episodes", "2"]
@@ -320,6 +321,7 @@ def test_a_table_says_what_was_changed_of_the_run(
     assert report._levels(read_run(run), "success") == {}, "a line beside the run's curve is of its own world"
 
 
+@THOROUGH
 @pytest.mark.usefixtures("all_figures")
 def test_a_report_draws_each_part_of_the_reward(tmp_path: Path) -> None:
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "reward.count.coefficient=0.1"]) == 0

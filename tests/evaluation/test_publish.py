@@ -98,6 +98,7 @@ def _agents(folder: Path, suite: str) -> dict[str, Any]:
     return agents
 
 
+@THOROUGH
 def test_a_published_writer_is_evaluated_elsewhere_as_its_run(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

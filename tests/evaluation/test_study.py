@@ -645,6 +645,7 @@ def test_a_study_of_texts_keeps_and_draws_what_its_world_says(tmp_path: Path) ->
     assert "3 held-out drawings for each run; strokes of" in (tmp_path / "strokes" / "README.md").read_text()
 
 
+@THOROUGH
 def test_an_arm_is_trained_when_its_epochs_are_over(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

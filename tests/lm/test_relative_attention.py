@@ -18,7 +18,7 @@ from groundling.lm.relative_attention import (
     reads_in_blocks,
 )
 from groundling.lm.sampling import Sampling
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 LENGTH = 1029
 
@@ -120,6 +120,7 @@ def largest_tensor() -> Iterator[list[int]]:
         yield largest
 
 
+@THOROUGH
 @pytest.mark.parametrize("learns", [True, *thorough(False)])
 def test_memory_does_not_grow_with_the_square_of_the_prompt(learns: bool) -> None:
     largest = {}

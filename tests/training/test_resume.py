@@ -37,7 +37,7 @@ from groundling.training.trainer import Trainer
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
-from tests.thorough import one_in, thorough
+from tests.thorough import THOROUGH, one_in, thorough
 
 _UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
@@ -387,6 +387,7 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
     assert _updates_done(tmp_path) == _UPDATES
 
 
+@THOROUGH
 @pytest.mark.parametrize(
     ("args", "advice"),
     [
