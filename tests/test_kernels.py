@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from groundling import kernels
 from groundling.algorithms.trpo import _twice_differentiable
 from groundling.kernels import FastGRU
+from tests.thorough import THOROUGH
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,7 @@ print(resident() - before)
 """
 
 
+@THOROUGH
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_products_of_many_shapes_are_not_all_kept_prepared() -> None:
     settings = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")

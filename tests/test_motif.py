@@ -208,6 +208,7 @@ def test_the_studys_results_are_laid_out_as_the_committed_ones(folder: Path) -> 
     assert keys[0] == keys[1] and "frames" in keys[0]
 
 
+@THOROUGH
 def test_every_root_env_has_a_command_that_trains(folder: Path, tmp_path: Path) -> None:
     trained = []
     for words in _documented():

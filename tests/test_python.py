@@ -42,6 +42,7 @@ def _figures(evaluation: gl.Evaluation) -> dict[str, float]:
     return {name: figure.value for name, figure in evaluation.figures["trained"].items()}
 
 
+@THOROUGH
 def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["step"] for row in run.metrics] == [16, 32, 48]
     evaluation = run.evaluate(episodes=4)

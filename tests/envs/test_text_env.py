@@ -33,6 +33,7 @@ from groundling.worlds.showing import Moment
 from groundling.worlds.text.pairs import caption
 from tests.conftest import Corridor
 from tests.envs.doors import Doors, Ends, Wandering
+from tests.thorough import thorough
 
 
 def _make(num_envs: int = 3, workers: int = 0, timeout: float = 60.0, **args: Any) -> TextVectorEnv:
@@ -204,7 +205,7 @@ def test_an_env_that_is_lost_at_its_first_step_knows_nothing_of_the_episode_befo
     assert first.success and not lost.success and lost.length == 0
 
 
-@pytest.mark.parametrize("trouble", ["raise", "die", "hang"])
+@pytest.mark.parametrize("trouble", ["die", *thorough("raise", "hang")])
 def test_an_env_that_is_lost_once_goes_on_as_if_nothing_had_been(trouble: str, tmp_path: Path) -> None:
     times = tmp_path / "times"
     times.write_text("x")

@@ -12,7 +12,7 @@ from groundling.cli import main
 from groundling.envs.checking import check_env
 from groundling.envs.seeds import held_out_seed
 from groundling.errors import ConfigError
-from tests.thorough import thorough
+from tests.thorough import THOROUGH, thorough
 
 pytest.importorskip("textworld_express")
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="TextWorldExpress needs Java")
@@ -71,6 +71,7 @@ def test_what_the_engine_does_not_have_is_told() -> None:
             gymnasium.make(ID, **args)
 
 
+@THOROUGH
 def test_drrn_trains_in_it(tmp_path: Path) -> None:
     words = ["world.num_envs=2", "training.steps=16", "world.num_steps=4", "device=cpu"]
     assert main(["train", "worlds/coin_drrn", *words, f"run_dir={tmp_path / 'run'}"]) == 0

@@ -19,6 +19,7 @@ from groundling.worlds.episode import Figure, Played, number
 from groundling.worlds.text.episodes import record_of
 from groundling.worlds.text.suites import SUITES, find_suites
 from tests.launching import Forked
+from tests.thorough import THOROUGH
 
 _ROOM = [
     "world.env=BabyAI-MixedTrainLocal-v0",
@@ -142,6 +143,7 @@ def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
     assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # who does not read does the same
 
 
+@THOROUGH
 def test_a_study_sums_it_up(tmp_path: Path) -> None:
     common = [*_ROOM, "world.num_envs=4", "training.steps=160", "world.num_steps=20"]
     common += ["evaluation.baselines=[]", "world.history=1"]

@@ -569,6 +569,7 @@ def test_an_interrupt_ends_all_processes_and_is_passed_on(
     assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
 
 
+@THOROUGH
 def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,9 +35,7 @@ SAMPLE = {
     ("switch_transformers", "plain"): "",
     ("prophetnet", "plain"): "refused",
 }
-_USUAL = [
-    *(("gemma3_text", "window 24"), ("rwkv", "plain"), ("prophetnet", "plain")),
-]
+_USUAL = [("gemma3_text", "window 24"), ("prophetnet", "plain")]
 
 
 def changes_of(family, variant):

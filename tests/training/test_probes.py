@@ -22,6 +22,7 @@ from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.probes import PROBES, ProbeLog, observations, read_probes, right_actions
 from tests.building import policy_of
+from tests.thorough import THOROUGH
 
 _THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
 _PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"
@@ -130,6 +131,7 @@ def test_a_resumed_run_drops_what_it_does_again(probed: Path, tmp_path: Path) ->
         read_probes(tmp_path)
 
 
+@THOROUGH
 def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
     page = write_report([probed], tmp_path / "report.html").read_text()
     assert (

@@ -169,7 +169,7 @@ _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BAT
     "algorithm, extra_args, sharded, launcher, overrides",
     [
         # One text at a time, of which a process may have fewer than the other.
-        ("grpo", "epochs:2,micro_batch_size:1", True, "fork", _GROUPED),
+        ("grpo", "epochs:1,micro_batch_size:1", True, "fork", _GROUPED),
         *thorough(
             ("grpo", "epochs:2", False, "torchrun", _GROUPED),
             (

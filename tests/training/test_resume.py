@@ -242,6 +242,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@THOROUGH
 @pytest.mark.parametrize("objective", ["choice", *thorough("text")])
 def test_cloning_goes_on_exactly(objective: str, demonstrations: Path, tmp_path: Path) -> None:
     _assert_goes_on_exactly(

@@ -12,6 +12,7 @@ from groundling.configs.compose import compose
 from groundling.judges.reward_models import reward_models
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
+from tests.thorough import some_of
 
 _WORLDS = {
     "text": [
@@ -56,7 +57,7 @@ def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("world", _WORLDS)
+@pytest.mark.parametrize("world", some_of(_WORLDS, ["nethack", "writing"]))
 def test_a_sum_of_parts_is_learnt_from_in_every_world_and_a_run_goes_on(
     world: str, distilled: Path, tmp_path: Path
 ) -> None:

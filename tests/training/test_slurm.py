@@ -18,6 +18,7 @@ from groundling.errors import ConfigError
 from groundling.training import slurm, trainer
 from groundling.training.build import make_policy
 from groundling.training.tracking import read_metrics
+from tests.thorough import THOROUGH
 
 _STAND_INS = {
     "sbatch": """
@@ -110,6 +111,7 @@ def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
     assert len(read_metrics(runs / "2")) == 6 and not (cluster / "scontrol").exists()
 
 
+@THOROUGH
 def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
     assert main(["train", "demo-easy", "world.args={nowhere: 1}", "device=cpu", "--slurm"]) == 0
     done = _run_job(cluster)

@@ -84,6 +84,7 @@ def test_a_writer_goes_on_exactly(
         assert len(set(coefficients)) == _UPDATES  # it was steered all the time
 
 
+@THOROUGH
 @pytest.mark.parametrize("family", ["llama", *thorough("bart")])
 def test_adapters_go_on_exactly_with_themselves_off_as_reference(
     family: str, tmp_path: Path, model_folder: Callable[[str], Path]
