@@ -56,7 +56,7 @@ class LanguageRewardModel(RewardModel):
         self.head = ValueHead(self.lm.hidden_size, hidden_sizes=tuple(hidden_sizes))
 
     def forward(self, captions: Sequence[str]) -> Tensor:
-        texts = [self.args["prompt"].replace("{caption}", caption) for caption in captions]
+        texts = [self.args["prompt"].replace("{caption}", self.lm.mask(caption)) for caption in captions]
         with self.lm.autocast():
             states = self.lm.encode(texts)  # (n, hidden_size) float32
         output: Tensor = self.head(states)

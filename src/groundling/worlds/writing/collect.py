@@ -1,7 +1,8 @@
 """Rollouts of texts: the policy writes to a pool's prompts, or reads the pool's references."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum, Stretch, Texts
 from groundling.tokenization.chat import Chat
+from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.end_tokens import EndTokens
 from groundling.worlds.collector import Collector, Finished
 
@@ -72,6 +74,7 @@ class PromptEncoder:
             prompt_truncation_side,
         )
         self._chat, self._system, self._add_special_tokens = chat, system, add_special_tokens
+        self._words = TextEncoder(tokenizer)
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Token ids of each prompt.
@@ -102,10 +105,29 @@ class PromptEncoder:
         )
         return TokenPrompt.unpad(*encoded)
 
-    def target(self, text: str, has_decoder: bool) -> list[int]:
-        """Token ids of a text to be written to a prompt, without an end token unless a decoder's tokenizer adds it."""
+    def of_pool(self, sample: Sample) -> set[str] | None:
+        """Control tokens that a pool writes into its prompts; None if it does not say what comes from a dataset."""
+        if not sample.data:
+            return None
+        return self._words.spelled(self._words.mask_parts(sample.prompt, sample.data))
+
+    def target(self, text: str, has_decoder: bool, of_pool: Collection[str] | None = None) -> list[int]:
+        """Token ids of a text to be written to a prompt, without an end token unless a decoder's tokenizer adds it.
+
+        Args:
+            text: A reference. Control tokens that it spells are read as plain text, with a warning.
+            has_decoder: Whether the model is an encoder-decoder.
+            of_pool: Control tokens that are read as such all the same; None: all.
+        """
         if self._chat is not None and not has_decoder:
             return [*self._chat.lead, *self._chat.answers([text])[0]]
+        if of_pool is not None and (spelled := self._words.spelled(text).difference(of_pool)):
+            warnings.warn(
+                f"references of the pool spell control tokens ({', '.join(sorted(spelled))}), which are learnt as "
+                "plain text: leave them out; each reference is followed by the end token",
+                stacklevel=2,
+            )
+            return self._words.encode(self._words.mask(text, of_pool), special_tokens=has_decoder)
         return list(self.tokenizer(text_target=text, add_special_tokens=has_decoder)["input_ids"])
 
 
@@ -264,6 +286,7 @@ class References(_PoolCollector):
             )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._has_decoder, self._end_token, self._by_pass = has_decoder, encode.end_token, False
+        self._of_pool = encode.of_pool(order.samples[0])
 
     def collect(
         self,
@@ -327,7 +350,7 @@ class References(_PoolCollector):
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer
-        ids = self._encode.target(text, self._has_decoder)
+        ids = self._encode.target(text, self._has_decoder, self._of_pool)
         last = ids[-2:] if self._has_decoder else []  # mBART writes the language after its end token
         if tokenizer.eos_token_id in last:
             ids[-2:] = [self._end_token if token == tokenizer.eos_token_id else token for token in last]
