@@ -1,6 +1,7 @@
 """Value heads that are trained on their own: warm-up, more epochs, their own learning rate, no gradient beyond them."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.policies import ActionGeneratingPolicy, ActionHeadPolicy, ActionScoringPolicy
+from groundling.policies import ActionGeneratingPolicy, ActionHeadPolicy, ActionScoringPolicy, TokenPolicy
+from groundling.policies.texts import TokenPrompt
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.world import TextWorld
 from tests.conftest import Corridor
@@ -134,6 +136,38 @@ def test_turns_are_fitted_token_by_token(lm: LanguageModel) -> None:
     algorithm.setup(policy)
     _update(policy, rollout, algorithm)
     assert len(algorithm.tensors()["0.returns"]) == int(rollout.tokens.mask.sum())
+
+
+def test_texts_of_any_length_are_fitted_token_by_token(lm: LanguageModel) -> None:
+    """Each row that is kept is the head's input at one token, with the return of that token."""
+    policy = TokenPolicy(copy.deepcopy(lm), value_hidden_sizes=(8,))
+    prompts = [TokenPrompt(tuple(lm.tokenizer(text)["input_ids"])) for text in ("go", "see", "a ball")]
+    written = policy.write(prompts, torch.rand(3, 6, generator=torch.Generator().manual_seed(0)).double())
+    for column, length in enumerate((2, 6, 3)):  # as if the first and the last had ended
+        written.mask[length:, column] = False
+        written.observations[column] = replace(written.observations[column], length=length)
+        written.dones[length - 1, column] = True
+    rewards = torch.arange(18.0).view(6, 3) * written.mask
+    rollout = Rollout(
+        written.observations,
+        written.actions,
+        written.log_probs,
+        written.values,
+        rewards,
+        written.dones,
+        torch.zeros(3),
+        [],
+        sequences=True,
+        mask=written.mask,
+    )
+    algorithm = create("ppo", minibatch_size=5, epochs=1, gamma=0.0, value_epochs=1, learning_rate=1e-12)
+    algorithm.setup(policy)
+    algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(1))
+    kept = algorithm.tensors()
+    assert kept["0.returns"].tolist() == rewards.T[written.mask.T].tolist()
+    with torch.no_grad():
+        values = policy.evaluate(written.observations, written.actions.T).values[written.mask.T]
+        torch.testing.assert_close(policy.value_head(kept["0.states"]), values)
 
 
 @pytest.mark.parametrize(

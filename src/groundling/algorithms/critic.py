@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.optimisation import Learner, Terms, accumulate, learn
 from groundling.policies.policy import Policy
+from groundling.policies.texts import Written
 from groundling.policies.turns import Turn
 
 TermsOf = Callable[[Tensor], Terms]
@@ -98,9 +99,7 @@ class HeadInputs:
     def _evaluated(self, micro: Tensor, counted: Tensor) -> Tensor:
         """Bool, of ``counted``'s shape: the steps or tokens that the head has a row for."""
         seen = [self._batch.observations[i] for i in micro.tolist()]
-        if not isinstance(seen[0], Turn):
-            return torch.ones_like(counted)
-        lengths = torch.tensor([[len(turn.tokens)] for turn in seen], device=counted.device)
+        lengths = torch.tensor([[_num_tokens(one)] for one in seen], device=counted.device)
         return torch.arange(counted.shape[1], device=counted.device) < lengths
 
     def _counted(self, micro: Tensor) -> Tensor:
@@ -111,6 +110,16 @@ class HeadInputs:
         return (
             torch.ones(shape, dtype=torch.bool, device=device) if weights is None else weights.view(shape) > 0
         )
+
+
+def _num_tokens(observation: object) -> int:
+    """Tokens of a turn or a text; of any other observation 1, its step."""
+    match observation:
+        case Turn():
+            return len(observation.tokens)
+        case Written():
+            return observation.length
+    return 1
 
 
 class CriticMemory:
