@@ -99,7 +99,7 @@ class HeadInputs:
     def _evaluated(self, micro: Tensor, counted: Tensor) -> Tensor:
         """Bool, of ``counted``'s shape: the steps or tokens that the head has a row for."""
         seen = [self._batch.observations[i] for i in micro.tolist()]
-        lengths = torch.tensor([[_num_tokens(one)] for one in seen], device=counted.device)
+        lengths = torch.tensor([[_num_rows(one, counted.shape[1])] for one in seen], device=counted.device)
         return torch.arange(counted.shape[1], device=counted.device) < lengths
 
     def _counted(self, micro: Tensor) -> Tensor:
@@ -112,14 +112,14 @@ class HeadInputs:
         )
 
 
-def _num_tokens(observation: object) -> int:
-    """Tokens of a turn or a text; of any other observation 1, its step."""
+def _num_rows(observation: object, num_steps: int) -> int:
+    """Rows of the head's input at an element: the tokens of a turn or a text, or all ``num_steps`` steps."""
     match observation:
         case Turn():
             return len(observation.tokens)
         case Written():
             return observation.length
-    return 1
+    return num_steps
 
 
 class CriticMemory:

@@ -286,7 +286,7 @@ class References(_PoolCollector):
             )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._has_decoder, self._end_token, self._by_pass = has_decoder, encode.end_token, False
-        self._of_pool = encode.of_pool(order.samples[0])
+        self._of_pool = encode.of_pool(order.samples[0])  # a pool builds all its prompts alike
 
     def collect(
         self,
