@@ -35,12 +35,11 @@ demo: install  ## Train the starter model on a text world, evaluate it, write th
 	$(BIN)/groundling report $(RUN)
 
 demo-smollm2: export OMP_NUM_THREADS = 1
-demo-smollm2: install  ## Teach a pretrained model to go to what it is told to, by whole conversations
-	$(BIN)/groundling collect expert world.env=BabyAI-GoToLocalS6N3-v0 'world.args={max_steps: 20}' 'world.actions=[turn left, turn right, go forward]' world.history=null --episodes 3000 --output $(SMOLLM2)/episodes
-	$(BIN)/torchrun --standalone --nproc-per-node 2 -m groundling train demo-smollm2 world.dataset=$(SMOLLM2)/episodes run_dir=$(SMOLLM2)/run
-	$(BIN)/groundling evaluate $(SMOLLM2)/run --suite swapped 'evaluation.baselines=[random]' & \
-	  $(BIN)/groundling evaluate $(SMOLLM2)/run && wait $$!
-	$(BIN)/groundling report $(SMOLLM2)/run
+demo-smollm2: install  ## Ground a pretrained model: clone 150 episodes of a bot, go on by PPO
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m groundling train demo-smollm2 run_dir=$(SMOLLM2)
+	$(BIN)/groundling evaluate $(SMOLLM2) --suite held-out,swapped,dropped,scrambled --jobs 2
+	$(BIN)/groundling forgetting $(SMOLLM2)
+	$(BIN)/groundling report $(SMOLLM2)
 
 demo-writing: install  ## Let PPO and NLPO teach the starter model to write numbers, five seeds each; write the report
 	$(BIN)/groundling train rl4lms/increasing_numbers_ppo seed=1,2,3,4,5 'run_dir=$(WRITING)/ppo-seed$${seed}'
