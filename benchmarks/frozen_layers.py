@@ -72,14 +72,13 @@ def make_trainer(arguments: argparse.Namespace, folder: Path) -> Trainer:
         "world.args={max_steps: 8, describe_walls: false}",
         f"world.num_envs={arguments.envs}",
         f"world.num_steps={arguments.steps}",
-        "world.dataset=null",
         f"model={ {'path': str(path), 'lora': lora} }".replace("'", ""),
         f"policy.id={arguments.policy}",
-        "~policy.args.system",
         "policy.args.prompt=brief",
         "algorithm.id=ppo",
         "~algorithm.args",
         f"algorithm.args={ppo}".replace("'", ""),
+        "cloning.episodes=null",
         "device=cpu",
     ]
     run = folder / "run"
