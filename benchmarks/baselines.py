@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from groundling.cli import main
-from groundling.evaluation.plots import learning_curve
+from groundling.cli.main import main
+from groundling.reports.plots import learning_curve
 from groundling.training.tracking import read_metrics
 
 RESULTS = Path(__file__).parent / "results"

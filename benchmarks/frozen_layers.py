@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from groundling.algorithms import Rollout
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.lm import LanguageModel
 from groundling.training.trainer import Trainer
 

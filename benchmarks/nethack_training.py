@@ -44,8 +44,8 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
     from groundling.judges.reward_models import reward_models
     from groundling.judges.reward_models.reward_model import Normalization
     from groundling.policies.nethack import NetHackPolicy
-    from groundling.processes import Processes
     from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum
+    from groundling.runtime.processes import Processes
     from groundling.worlds.nethack.collect import NetHackCollector
 
     torch.set_num_threads(1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.intervals import IntervalEstimate, estimate
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics

@@ -54,8 +54,8 @@ from transformers.models.t5 import T5Config
 from groundling.algorithms import Rollout, algorithms
 from groundling.algorithms.losses import ppo_loss
 from groundling.lm import LanguageModel
-from groundling.lm.decoding import Decoder
-from groundling.lm.sampling import Sampling
+from groundling.lm.write.decoding import Decoder
+from groundling.lm.write.sampling import Sampling
 from groundling.policies import TokenPolicy, TokenPrompt
 
 RESULTS = Path(__file__).parent / "results"

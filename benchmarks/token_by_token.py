@@ -18,7 +18,7 @@ from rich.console import Console
 from writing import RESULTS, SEEDS, complete, experiment, first_and_last, rows_of, run_dir
 
 from groundling.algorithms import Rollout
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.intervals import estimate
 from groundling.policies import Policy
 from groundling.training.trainer import Trainer

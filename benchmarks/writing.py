@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from groundling.cli import main
-from groundling.configs.compose import compose
-from groundling.evaluation import plots
+from groundling.cli.main import main
+from groundling.config.compose import compose
 from groundling.intervals import IntervalEstimate, estimate
+from groundling.reports import plots
 from groundling.training.tracking import read_metrics
 
 ALGORITHMS = ("ppo", "nlpo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp")
@@ -171,7 +171,7 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
         f"which begin with the same weights. Trained: the mean of the texts of the last {LAST:.0%} of the tokens, as "
         "interquartile mean over seeds (of less than four: mean) with a 95 % bootstrap interval, which of few seeds is "
         "narrow at best. CPU seconds were taken on a machine that other programs kept busy; the settings are those of "
-        "`src/groundling/configs/experiment/rl4lms/`, found by a few tries with seeds 1 and 2, and the algorithms were "
+        "`src/groundling/config/experiment/rl4lms/`, found by a few tries with seeds 1 and 2, and the algorithms were "
         "not tuned alike: this shows that each learns, not which is best.",
         "\n".join(lines),
         "![Reward of a text over tokens written, interquartile mean over seeds](curves.png)",

@@ -6,7 +6,7 @@ from groundling import LanguageModel
 from groundling.algorithms import generalized_advantage, ppo_loss, standardise
 from groundling.envs.vector import TextVectorEnv
 from groundling.policies import Action, ActionScoringPolicy
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 
 processes = Processes.join("cpu")
 torch.manual_seed(1)  # the same value head, actions and minibatches in all processes

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from groundling import LanguageModel
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 
 ANSWERS = ["left", "right", "ahead"]
 PLACES = {"left": "2 steps left", "right": "3 steps right", "ahead": "4 steps forward"}

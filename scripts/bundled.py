@@ -1,12 +1,12 @@
 """What `groundling list` tells of the packages that take seconds to import, as their registries tell it.
 
-python -m scripts.bundled     # writes src/groundling/bundled.json anew
+python -m scripts.bundled     # writes src/groundling/cli/bundled.json anew
 """
 
 import json
 
 import groundling.worlds  # noqa: F401  (so that the registries are asked)
-from groundling.inventory import BUNDLED, inventory
+from groundling.cli.inventory import BUNDLED, inventory
 
 _QUICK = ("envs", "prompts", "pools")
 """Kinds whose modules import neither torch nor Transformers."""

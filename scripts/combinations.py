@@ -16,9 +16,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
-from groundling.configs.compose import from_values
-from groundling.configs.schema import Config
-from groundling.configs.used import check_used
+from groundling.config.compose import from_values
+from groundling.config.schema import Config
+from groundling.config.used import check_used
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
 from groundling.policies.policy import has_model

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.cli import make_parser
+from groundling.cli.main import make_parser
 from groundling.policies.policy import policies
 from groundling.worlds import worlds
 

@@ -19,8 +19,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from groundling.lm import loading
-from groundling.lm.gguf import SMOLLM2
+from groundling.lm.load import loading
+from groundling.lm.load.gguf import SMOLLM2
 
 _CORPUS = [
     "You see a wall 2 steps left",

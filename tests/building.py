@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.configs.schema import Config
+from groundling.config.schema import Config
 from groundling.policies.policy import Policy
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 from groundling.training.build import make_algorithm, make_policy, world_of
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import groundling.worlds  # noqa: F401  (which tell judges what they are)
 from groundling.algorithms import Rollout
 from groundling.envs.observation import TextObservation
-from groundling.evaluation import plots
 from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.reports import plots
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):

@@ -15,7 +15,7 @@ from typing import IO
 
 import torch
 
-from groundling.cli import main
+from groundling.cli.main import main
 
 _FORK = multiprocessing.get_context("fork")
 

@@ -1,6 +1,6 @@
 """Hostile files of every kind, each with an audit hook on: they start, send, import, unpickle and read nothing.
 
-What else such files could try is in ``tests/configs/test_trust.py`` (settings) and ``tests/test_hostile.py`` (files
+What else such files could try is in ``tests/config/test_trust.py`` (settings) and ``tests/test_hostile.py`` (files
 that do not fit).
 """
 
@@ -36,13 +36,13 @@ import transformers
 import yaml
 from safetensors.torch import load_file, save_file
 
-from groundling.beside import CommandLine, run_beside
-from groundling.cli import main
-from groundling.lm.loading import STARTERS
+from groundling.cli.main import main
+from groundling.lm.load.loading import STARTERS
+from groundling.runtime.parallel import CommandLine, run_beside
 from groundling.training.checkpoint import MANIFEST, seal
 from tests import test_hostile
 from tests.audit import auditing
-from tests.configs.test_trust import SECRET, demo_values, hostile_model, keep_modules_in, writing_values
+from tests.config.test_trust import SECRET, demo_values, hostile_model, keep_modules_in, writing_values
 
 things = test_hostile.things  # a text env's run, pairs, and a reward model
 SERVER = "http://127.0.0.1:9/hostile"
@@ -1008,7 +1008,9 @@ def test_a_log_that_is_a_link_overwrites_no_file(tmp_path: Path, monkeypatch: py
     (tmp_path / "outside.txt").write_text("mine\n")
     log = tmp_path / "held-out.log"
     log.symlink_to(tmp_path / "outside.txt")
-    monkeypatch.setattr("groundling.beside._start", lambda words, log: subprocess.Popen(words, stdout=log))
+    monkeypatch.setattr(
+        "groundling.runtime.parallel._start", lambda words, log: subprocess.Popen(words, stdout=log)
+    )
     assert run_beside([CommandLine("a", ["echo", "told"], log)], 1, print) == []
     assert (tmp_path / "outside.txt").read_text() == "mine\n" and log.read_text() == "told\n"
 

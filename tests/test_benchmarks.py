@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from tests.thorough import thorough
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

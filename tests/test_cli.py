@@ -11,13 +11,13 @@ import pytest
 import yaml
 from rich.table import Table
 
-from groundling import cli
-from groundling.cli import main
-from groundling.configs.compose import changed, compose
-from groundling.console import episode_bars, make_console
-from groundling.evaluation import report
-from groundling.evaluation.shown import learning_figures, read_run
+from groundling.cli import main as cli
+from groundling.cli.main import main
+from groundling.config.compose import changed, compose
 from groundling.evaluation.target import find
+from groundling.io.console import episode_bars, make_console
+from groundling.reports import page as report
+from groundling.reports.run_folder import learning_figures, read_run
 from groundling.worlds.text.suites import SUITES
 from tests.thorough import THOROUGH, thorough
 

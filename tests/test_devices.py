@@ -6,10 +6,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.configs.compose import compose
-from groundling.devices import find_device, share_of_gpus
+from groundling.config.compose import compose
 from groundling.errors import ConfigError
-from groundling.lm import loading
+from groundling.lm.load import loading
+from groundling.runtime.devices import find_device, share_of_gpus
 from groundling.training.build import world_of
 from groundling.training.train import train
 

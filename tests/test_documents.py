@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from groundling import documents
-from groundling.cli import main
-from groundling.documents import DocumentError
+from groundling.cli.main import main
+from groundling.io import documents
+from groundling.io.documents import DocumentError
 
 _ALIASES = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)

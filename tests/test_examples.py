@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from groundling.cli import main
-from groundling.lm.loading import resolve
+from groundling.cli.main import main
+from groundling.lm.load.loading import resolve
 from tests.launching import launch
 from tests.thorough import THOROUGH, thorough
 

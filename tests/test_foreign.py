@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from groundling import cli
+from groundling.cli import main as cli
 from groundling.envs.observation import TextObservation
 from groundling.envs.text_env import SUCCESSES, read_success, read_text_step, success_key
 from groundling.envs.text_generation import Sample, pools
@@ -201,7 +201,7 @@ def test_a_reward_that_raises_is_told() -> None:
 
 
 def _command(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groundling.commands.doctor.run", lambda arguments: _raise(error))
+    monkeypatch.setattr("groundling.cli.doctor.run", lambda arguments: _raise(error))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.training.checkpoint import seal
 from groundling.worlds.text.dataset import schema
 from tests.thorough import one_in, thorough
@@ -726,7 +726,7 @@ def test_others_entries_are_checked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     line = _foreign(option, key, value, tmp_path / "file.yaml")
-    monkeypatch.setattr("groundling.commands.train._dry_run", lambda config: 0)
+    monkeypatch.setattr("groundling.cli.train._dry_run", lambda config: 0)
     capsys.readouterr()
     status = main(line)  # an entry that is not known is left out of GLAM's, with a warning
     output = capsys.readouterr().err

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import groundling
-from groundling import inventory
-from groundling.cli import main
-from groundling.lm.loading import STARTERS
+from groundling.cli import inventory
+from groundling.cli.main import main
+from groundling.lm.load.loading import STARTERS
 from tests.thorough import some_of, thorough
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -48,13 +48,13 @@ def test_what_groundling_names_is_there_once_it_is_asked_for() -> None:
 
 
 def test_list_imports_neither_torch_nor_transformers() -> None:
-    code = f"import sys; from groundling.cli import main; main(['list']); print({_HEAVY})"
+    code = f"import sys; from groundling.cli.main import main; main(['list']); print({_HEAVY})"
     assert _python(code).endswith("\n[]\n")
 
 
 def test_list_tells_what_the_registries_tell() -> None:
     listing = (
-        "from groundling.cli import main; from groundling.inventory import inventory; "
+        "from groundling.cli.main import main; from groundling.cli.inventory import inventory; "
         "[main(['list', kind]) for kind in inventory()]"
     )
     output, _, written = _python(
@@ -92,7 +92,7 @@ _REGISTERING = {
 def test_list_tells_what_somebody_registers(kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_REGISTERING[kind])
     listed = f"[main(['list', kind, '--import', 'mine']) for kind in ('envs', '{kind}')]"
-    output = _python(f"import sys; from groundling.cli import main; {listed}; print({_HEAVY})", tmp_path)
+    output = _python(f"import sys; from groundling.cli.main import main; {listed}; print({_HEAVY})", tmp_path)
     section = re.split(rf"^{kind} \(\d+\):\n", output, flags=re.MULTILINE)[1]
     assert re.search(r"^  mine +A (pool|metric) of mine\.$", section, re.MULTILINE), section
     if kind == "pools":

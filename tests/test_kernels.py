@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groundling import kernels
 from groundling.algorithms.trpo import _twice_differentiable
-from groundling.kernels import FastGRU
+from groundling.runtime import kernels
+from groundling.runtime.kernels import FastGRU
 from tests.thorough import THOROUGH
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from groundling.cli import main
-from groundling.configs.compose import compose
+from groundling.cli.main import main
+from groundling.config.compose import compose
 from groundling.envs.nethack import TASKS, make_task
 from groundling.envs.seeds import held_out_seed
 from groundling.judges import open_pairs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.training.tracking import read_metrics
 from tests.thorough import THOROUGH
 
@@ -21,7 +21,7 @@ _TRAIN = [
 _WORK = """
 import sys, time
 from rich.console import Console
-from groundling.output import keep_writing, problem
+from groundling.io.terminal import keep_writing, problem
 keep_writing()
 for number in range(3):
     time.sleep(0.05)  # the reader is gone by then
@@ -96,8 +96,8 @@ def test_warnings_of_libraries_are_lines_like_those_of_commands(monkeypatch: pyt
 def test_a_warning_is_written_though_the_process_is_killed_after_it(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         "import os, signal\n"
-        "from groundling.console import warn\n"
-        "from groundling.output import keep_writing\n"
+        "from groundling.io.console import warn\n"
+        "from groundling.io.terminal import keep_writing\n"
         "keep_writing()\n"
         "warn('a judge does not answer')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -15,11 +15,11 @@ import pytest
 from markupsafe import escape
 
 import groundling as gl
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs import make
 from groundling.errors import ConfigError
-from groundling.evaluation.report import write_report
-from groundling.evaluation.shown import episodes_of, read_run
+from groundling.reports.page import write_report
+from groundling.reports.run_folder import episodes_of, read_run
 
 _ID, _WORDS = "test/OfMine-v0", "--import my_module"
 

@@ -11,7 +11,7 @@ import gymnasium
 import pytest
 
 from groundling.envs.workers import WorkerEnvs
-from groundling.parent import VARIABLE
+from groundling.runtime.parent import VARIABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux offers it")
 _SECONDS = 2.0
@@ -42,7 +42,7 @@ _COMMAND = "[sys.executable, '-m', 'groundling', 'doctor', '--import', 'asleep']
 PARENTS = {
     "a worker of envs": "from tests.test_parent import start_hanging_worker\nif __name__ == '__main__':\n"
     "    start_hanging_worker()",
-    "a study's process": "from pathlib import Path\nfrom groundling.beside import CommandLine, run_beside\n"
+    "a study's process": "from pathlib import Path\nfrom groundling.runtime.parallel import CommandLine, run_beside\n"
     "run_beside([CommandLine('a', ['doctor', '--import', 'asleep'], Path('log'))], 1, print)",
     "torchrun's process": "import os, subprocess, sys\nos.environ['TORCHELASTIC_RUN_ID'] = 'x'\n"
     f"subprocess.run({_COMMAND})",

@@ -11,11 +11,11 @@ import pytest
 from huggingface_hub import ModelCard
 
 import groundling as gl
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
-from groundling.evaluation.shown import episodes_of, read_run
-from groundling.lm.loading import STARTERS
+from groundling.lm.load.loading import STARTERS
+from groundling.reports.run_folder import episodes_of, read_run
 from tests.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from groundling.cli import main
-from groundling.configs import keys
+from groundling.cli.main import main
+from groundling.config import keys
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.writing.config import WritingConfig
 from tests.thorough import some_of

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.cli import main
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.cli.main import main
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
 from groundling.registry import ComponentConfig

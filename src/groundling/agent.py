@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium
 import torch
 
-from groundling.configs.trust import ENV
-from groundling.console import warn
+from groundling.config.trust import ENV
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
+from groundling.io.console import warn
 from groundling.policies.policy import Policy
 
 

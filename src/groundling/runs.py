@@ -8,19 +8,19 @@ from typing import Any
 import gymnasium
 
 from groundling.agent import Agent
-from groundling.configs.compose import compose, from_file
-from groundling.configs.grammar import write
-from groundling.configs.schema import Config, WorldConfig
-from groundling.configs.trust import ENV, EVERYTHING
-from groundling.console import episode_bars, make_console, warn
+from groundling.config.compose import compose, from_file
+from groundling.config.grammar import write
+from groundling.config.schema import Config, WorldConfig
+from groundling.config.trust import ENV, EVERYTHING
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation import plots
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
+from groundling.io.console import episode_bars, make_console, warn
 from groundling.registry import did_you_mean
+from groundling.reports import plots
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 from groundling.training.train import train as train_run

@@ -13,7 +13,7 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 

@@ -13,7 +13,7 @@ from groundling.algorithms.batch import Batch
 from groundling.algorithms.optimisation import accumulate, make_adamw, share_of_rate
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 from tests.conftest import MaskedSequencePolicy, SequencePolicy
 from tests.thorough import thorough
 

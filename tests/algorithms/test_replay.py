@@ -12,7 +12,7 @@ from torch import nn
 
 from groundling.algorithms import DRRN
 from groundling.algorithms.replay import ReplayFile, Transition
-from groundling.configs.schema import Config, TrainingConfig
+from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.policies.drrn import DRRNPolicy
 from groundling.registry import ComponentConfig

@@ -15,8 +15,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from groundling.cli import main
-from groundling.commands.check_env import texts_alike
+from groundling.cli.check_env import texts_alike
+from groundling.cli.main import main
 from groundling.envs.checking import Played, check_env
 from groundling.envs.make import TextEnvMaker, make_text_env, name_actions
 from groundling.envs.observation import TextObservation
@@ -25,10 +25,10 @@ from groundling.envs.splits import compare_splits
 from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation.film import draw
-from groundling.judges.asking.fence import fence
+from groundling.judges.asking.quoting import fence
 from groundling.prompts.conversation import tell_episode
 from groundling.prompts.prompt import PromptReader, prompts
+from groundling.reports.gif import draw
 from groundling.worlds.showing import Moment
 from groundling.worlds.text.pairs import caption
 from tests.conftest import Corridor
@@ -351,7 +351,7 @@ def test_check_env_names_what_the_model_cannot_tell_apart() -> None:
 def test_check_env_reads_so_many_actions_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("groundling.commands.check_env._MOST_READ", 20)
+    monkeypatch.setattr("groundling.cli.check_env._MOST_READ", 20)
     for count, message in (
         (8, "over 2 lists of 16 (20 actions are read at most)"),
         (30, "of these 30 actions is not read: at most 20 are"),

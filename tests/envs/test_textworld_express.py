@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.checking import check_env
 from groundling.envs.seeds import held_out_seed
 from groundling.errors import ConfigError

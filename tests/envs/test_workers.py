@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 from groundling import registry
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.workers import WorkerEnvs
 from tests.envs.doors import Doors

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.worlds.text.suites import find_suites
 from tests.thorough import some_of, thorough
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.make import make_text_env
 from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from groundling.errors import GroundlingError
-from groundling.evaluation import rating
 from groundling.evaluation.evaluate import evaluate, read_evaluation
-from groundling.evaluation.shown import read_run
 from groundling.evaluation.target import Target, find
 from groundling.judges.preferences.labels import Labels
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import Normalization
+from groundling.reports import rating
+from groundling.reports.run_folder import read_run
 from groundling.training import checkpoint
 from groundling.training.folder import write_settings
 from groundling.worlds.episode import HeldOutEpisode, Played

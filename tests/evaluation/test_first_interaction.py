@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from groundling import beside
-from groundling.cli import main
-from groundling.configs.compose import compose, to_yaml
+from groundling.cli.main import main
+from groundling.config.compose import compose, to_yaml
 from groundling.envs.first_interaction import FirstInteraction, Target
 from groundling.envs.vector import Episode
 from groundling.intervals import wilson_interval
+from groundling.runtime import parallel as beside
 from groundling.worlds.collector import summarise as summarise_update
 from groundling.worlds.episode import Figure, Played, number
 from groundling.worlds.text.episodes import record_of

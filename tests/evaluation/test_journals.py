@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.errors import RunError
 from groundling.evaluation import journals as journals_module
 from groundling.evaluation.evaluate import evaluate

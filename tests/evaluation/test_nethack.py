@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
@@ -23,8 +23,8 @@ from groundling.worlds.episode import Played
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.agents import Alone, PolicyAgent, features, mixed
 from groundling.worlds.nethack.episodes import Game, play, record_of
+from groundling.worlds.nethack.message_scores import Taste
 from groundling.worlds.nethack.pairs import random_player
-from groundling.worlds.nethack.taste import Taste
 from groundling.worlds.nethack.watching import sights
 
 

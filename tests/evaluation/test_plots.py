@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.evaluation import plots
 from groundling.intervals import IntervalEstimate
+from groundling.reports import plots
 
 
 def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:

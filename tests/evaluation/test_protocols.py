@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.observation import TextObservation
 from groundling.evaluation import protocols
 from groundling.evaluation.protocols import mean_of_tasks
-from groundling.evaluation.shown import by_suite, read_run
 from groundling.prompts import PromptReader
+from groundling.reports.run_folder import by_suite, read_run
 from groundling.worlds.episode import Figure
 from tests.judges.asking.chat_server import ChatServer, serving
 from tests.thorough import THOROUGH

@@ -12,14 +12,14 @@ import yaml
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.errors import RunError
 from groundling.evaluation.hub import upload
-from groundling.evaluation.publish import model_card
 from groundling.evaluation.target import find
 from groundling.judges.reward_models import CharacterRewardModel
 from groundling.lm import LanguageModel
-from groundling.lm.loading import STARTERS
+from groundling.lm.load.loading import STARTERS
+from groundling.reports.publish import model_card
 from groundling.rewards.table import RewardTable
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics

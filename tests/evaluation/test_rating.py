@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
-from groundling.evaluation.rating import read_answers, write_likert, write_pairwise
-from groundling.evaluation.rating_tasks import RATING_TASKS
+from groundling.reports.rating import read_answers, write_likert, write_pairwise
+from groundling.reports.rating_tasks import RATING_TASKS
 from groundling.worlds.writing.validation import Written, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"

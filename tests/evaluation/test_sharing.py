@@ -17,12 +17,12 @@ import yaml
 from omegaconf import OmegaConf
 from PIL import Image
 
-from groundling.cli import main
-from groundling.configs.compose import compose, from_values, to_yaml
+from groundling.cli.main import main
+from groundling.config.compose import compose, from_values, to_yaml
 from groundling.errors import GroundlingError
-from groundling.evaluation import plots
-from groundling.evaluation.shown import usual_suite
-from groundling.sharing import _READ, shareable
+from groundling.io.redaction import _READ, shareable
+from groundling.reports import plots
+from groundling.reports.run_folder import usual_suite
 from groundling.training import checkpoint
 from groundling.training.build import world_of
 from groundling.worlds import kind, worlds

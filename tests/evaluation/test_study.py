@@ -15,21 +15,21 @@ from typing import Any, ClassVar
 
 import pytest
 
-from groundling import beside
-from groundling.cli import INTERRUPTED, main
-from groundling.configs.compose import compose
-from groundling.configs.studies import read_study, studies
+from groundling.cli.main import INTERRUPTED, main
+from groundling.config.compose import compose
 from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
-from groundling.evaluation import plots
-from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
-from groundling.evaluation.study import make_jobs, run_jobs_beside
-from groundling.evaluation.study_by_figures import write_study_by_figures
-from groundling.evaluation.study_lines import SHARED, changes, differences, shared_suites, successes
-from groundling.evaluation.study_results import Score
 from groundling.evaluation.tables import as_code, in_markdown, markdown_table, write_csv
 from groundling.intervals import IntervalEstimate, wilson_interval
+from groundling.reports import plots
+from groundling.runtime import parallel as beside
+from groundling.studies import run as study_module
+from groundling.studies.arms import SHARED, changes, differences, shared_suites, successes
+from groundling.studies.definition import read_study, studies
+from groundling.studies.figures_page import write_study_by_figures
+from groundling.studies.results import Score
+from groundling.studies.run import make_jobs, run_jobs_beside
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing import WritingWorld
 from tests.thorough import THOROUGH, one_in

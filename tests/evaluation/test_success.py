@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.vector import TextVectorEnv
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from groundling.cli import main
-from groundling.configs.compose import changed, compose, from_file, to_yaml
-from groundling.configs.schema import Config
-from groundling.configs.trust import EVERYTHING
+from groundling.cli.main import main
+from groundling.config.compose import changed, compose, from_file, to_yaml
+from groundling.config.schema import Config
+from groundling.config.trust import EVERYTHING
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.errors import RunError
-from groundling.evaluation.film import Film, draw
+from groundling.reports.gif import Film, draw
 from groundling.worlds.showing import Moment, Summary
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import some_of

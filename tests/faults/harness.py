@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from groundling.cli import main
-from groundling.files import LOCK
+from groundling.cli.main import main
+from groundling.io.files import LOCK
 from groundling.training.tracking import TIME_KEYS
 from groundling.worlds import journal
 

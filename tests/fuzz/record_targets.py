@@ -9,12 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from groundling.documents import check_depth, parse_json, read_lines
-from groundling.evaluation import rating, shown, study_results
 from groundling.evaluation.evaluate import read_evaluation
+from groundling.io.documents import check_depth, parse_json, read_lines
+from groundling.io.row_files import read_rows, scan_rows
 from groundling.judges.preferences.recording import _read as read_recorded
 from groundling.judges.preferences.store import Answer, Store
-from groundling.rows import read_rows, scan_rows
+from groundling.reports import rating
+from groundling.reports import run_folder as shown
+from groundling.studies import results as study_results
 from groundling.training import checkpoint
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target

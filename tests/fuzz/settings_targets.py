@@ -9,14 +9,15 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from groundling.compat import entries, glam_config, rl4lms_config
-from groundling.configs import grammar, overrides, studies, trust
-from groundling.configs.compose import compose, from_file, to_yaml
-from groundling.configs.schema import Config
-from groundling.configs.studies import read_study
-from groundling.documents import check_depth, read_yaml
+from groundling.config import grammar, overrides, trust
+from groundling.config.compose import compose, from_file, to_yaml
+from groundling.config.schema import Config
+from groundling.convert import entries, glam_config, rl4lms_config
 from groundling.errors import ConfigError
-from tests.compat import rl4lms_configs, test_glam_config
+from groundling.io.documents import check_depth, read_yaml
+from groundling.studies import definition as studies
+from groundling.studies.definition import read_study
+from tests.convert import rl4lms_configs, test_glam_config
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
 from tests.test_hostile import TRAIN

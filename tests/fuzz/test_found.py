@@ -11,23 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from groundling.compat import entries, rl4lms_config
-from groundling.compat.glam_config import read as read_glam
-from groundling.configs.compose import compose, from_file
-from groundling.configs.grammar import read, sweep
-from groundling.configs.studies import read_study
-from groundling.documents import read_yaml
+from groundling.config.compose import compose, from_file
+from groundling.config.grammar import read, sweep
+from groundling.convert import entries, rl4lms_config
+from groundling.convert.glam_config import read as read_glam
 from groundling.envs.text_generation.pools import Sample, pools
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation.evaluate import read_evaluation
+from groundling.io.documents import read_yaml
 from groundling.judges import fence, open_pairs
 from groundling.judges.asking import answers
 from groundling.judges.preferences.recording import _read as read_recorded
 from groundling.judges.preferences.store import Store
+from groundling.studies.definition import read_study
 from groundling.training import checkpoint
 from groundling.worlds.text.dataset import schema
 from groundling.worlds.text.demonstrations import Demonstrations
-from tests.compat import rl4lms_configs, test_glam_config
+from tests.convert import rl4lms_configs, test_glam_config
 from tests.fuzz.dataset_targets import _LABELS, _MESSAGES, _PAIR, _invalid, _plain
 from tests.fuzz.settings_targets import _filled
 from tests.test_hostile import _ROW

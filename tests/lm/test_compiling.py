@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from groundling.errors import ConfigError
-from groundling.lm import backbone, loading
+from groundling.lm import backbone
+from groundling.lm.load import loading
 from groundling.policies import TokenPolicy
 from tests.lm.families import CONFIGS
 from tests.policies.test_token import ending_often, prompts, uniforms

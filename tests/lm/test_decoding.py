@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from groundling import kernels
 from groundling.errors import ConfigError
-from groundling.lm.decoding import Decoder
 from groundling.lm.language_model import LanguageModel
-from groundling.lm.sampling import Sampling, draw, filtered
-from groundling.lm.steps import Stepper
+from groundling.lm.write.decoding import Decoder
+from groundling.lm.write.sampling import Sampling, draw, filtered
+from groundling.lm.write.steps import Stepper
+from groundling.runtime import kernels
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 from tests.thorough import some_of

@@ -9,8 +9,8 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.env import TextGenerationEnv
 from groundling.lm import LanguageModel
-from groundling.lm.decoding import Decoder
-from groundling.lm.sampling import Sampling
+from groundling.lm.write.decoding import Decoder
+from groundling.lm.write.sampling import Sampling
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.answer import Answer
 from groundling.tokenization.chat import Chat

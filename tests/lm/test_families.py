@@ -7,10 +7,10 @@ import torch
 from scripts import families
 
 from groundling.errors import GroundlingError
-from groundling.lm.decoding import Decoder
-from groundling.lm.layers import Layers
-from groundling.lm.sampling import Sampling
-from groundling.lm.scoring import ScoringQuestion
+from groundling.lm.read.layers import Layers
+from groundling.lm.read.scoring import ScoringQuestion
+from groundling.lm.write.decoding import Decoder
+from groundling.lm.write.sampling import Sampling
 from groundling.policies.lines import Lines, read_states
 from tests.lm.reference import plain_ids_log_probs
 from tests.lm.tiny import ORIGINAL, tiny_config

@@ -12,7 +12,7 @@ from groundling.algorithms import Rollout
 from groundling.algorithms.ppo import PPO
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
-from groundling.lm.frozen_layers import num_frozen
+from groundling.lm.read.frozen_layers import num_frozen
 from groundling.policies import ActionScoringPolicy, ActionWritingPolicy
 from tests.thorough import one_in
 

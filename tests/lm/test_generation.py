@@ -115,7 +115,7 @@ def test_checkpointing_gradients_does_not_change_generation(make_lm):
 def test_large_batches_go_through_in_parts(lms, monkeypatch):
     lm = lms("gpt2")
     whole = lm.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, num_beams=2)
-    monkeypatch.setattr("groundling.lm.generation._MAX_SCORES", 320 * 4 * 4)
+    monkeypatch.setattr("groundling.lm.write.generation._MAX_SCORES", 320 * 4 * 4)
     parts = lm.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, num_beams=2)
     assert [generation.text for generation in parts] == [generation.text for generation in whole]
 
@@ -130,7 +130,7 @@ def test_batches_are_as_small_as_the_longest_texts_want_them(lms, monkeypatch):
 
     whole = lm.generate(PROMPTS[:1] * 4, max_length=64)
     monkeypatch.setattr(lm.model, "generate", counted)
-    monkeypatch.setattr("groundling.lm.generation._MAX_SCORES", 320 * 64 * 2)
+    monkeypatch.setattr("groundling.lm.write.generation._MAX_SCORES", 320 * 64 * 2)
     assert [text.text for text in lm.generate(PROMPTS[:1] * 4, max_length=64)] == [t.text for t in whole]
     assert rows == [2, 2]
 

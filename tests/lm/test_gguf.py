@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tokenizers import pre_tokenizers
 
 from groundling.errors import GroundlingError
-from groundling.lm import LanguageModel, gguf
+from groundling.lm import LanguageModel
+from groundling.lm.load import gguf
 from groundling.tokenization.chat import Chat
 from tests.thorough import THOROUGH
 
@@ -95,7 +96,7 @@ def test_several_processes_of_a_run_find_one_folder(file: Path, cache: Path, tmp
     script.write_text(
         "import sys, torch.distributed\n"
         "torch.distributed.init_process_group('gloo')\n"
-        "from groundling.lm.gguf import dequantised\n"
+        "from groundling.lm.load.gguf import dequantised\n"
         "print(dequantised(sys.argv[1]).name)\n"
     )
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from groundling import kernels
-from groundling.kernels import FastLinear, linear
 from groundling.lm import LanguageModel
 from groundling.lm.kernels import FastConv1D, FastKernels, speed_up_linear_layers
+from groundling.runtime import kernels
+from groundling.runtime.kernels import FastLinear, linear
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.adapters import merge_adapters
+from groundling.lm.load.adapters import merge_adapters
 from groundling.policies.policy import policies
 from tests.lm.families import ACTIONS
 from tests.thorough import thorough

@@ -9,10 +9,12 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from groundling import inventory
-from groundling.cli import main
+from groundling.cli import inventory
+from groundling.cli.main import main
 from groundling.errors import GroundlingError, is_out_of_memory
-from groundling.lm import LanguageModel, gguf, loading, trials
+from groundling.lm import LanguageModel
+from groundling.lm.load import gguf, loading
+from groundling.lm.read import exactness as trials
 from groundling.training import checkpoint
 
 _ALLOCATOR = (

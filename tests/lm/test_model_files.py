@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import CharacterRewardModel, load_reward_model
 from groundling.lm import LanguageModel
-from groundling.lm.loading import STARTERS, Source, load_tokenizer
+from groundling.lm.load.loading import STARTERS, Source, load_tokenizer
 from groundling.metrics.libraries import check_model
 
 
@@ -48,7 +48,7 @@ def _index(to: str) -> Callable[[Path], None]:
 
 
 def _strange_index(more: str) -> Callable[[Path], None]:
-    """An index that `groundling.documents` refuses and Transformers reads."""
+    """An index that `groundling.io.documents` refuses and Transformers reads."""
 
     def change(folder: Path) -> None:
         text = f'{{"metadata": {{}}, "weight_map": {{"a": "/dev/zero"}}, {more}}}'

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.lm.packing import as_chains, as_lines, as_tree, batches, split_wide
+from groundling.lm.read.packing import as_chains, as_lines, as_tree, batches, split_wide
 
 token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
 

@@ -9,15 +9,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from groundling.lm import LanguageModel, relative_attention
-from groundling.lm.decoding import Decoder
-from groundling.lm.relative_attention import (
+from groundling.lm import LanguageModel
+from groundling.lm.read import relative_attention
+from groundling.lm.read.relative_attention import (
     LONG,
     LONG_WITH_GRADIENTS,
     read_long_prompts_in_blocks,
     reads_in_blocks,
 )
-from groundling.lm.sampling import Sampling
+from groundling.lm.write.decoding import Decoder
+from groundling.lm.write.sampling import Sampling
 from tests.thorough import THOROUGH, thorough
 
 LENGTH = 1029

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
-from groundling.lm import LanguageModel, reader, scoring
+from groundling.lm import LanguageModel
+from groundling.lm.read import reader, scoring
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
 from tests.lm.tiny import tiny_config, tiny_model

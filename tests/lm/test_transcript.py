@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from groundling.lm.packing import ScoringQuestion
-from groundling.lm.prompt_cache import PromptCache
-from groundling.lm.transcript import chains, read_growing
+from groundling.lm.read.packing import ScoringQuestion
+from groundling.lm.read.prompt_cache import PromptCache
+from groundling.lm.read.transcript import chains, read_growing
 from tests.lm.truth import _ids, lm_of, variants
 from tests.thorough import one_in, some_of, thorough
 
@@ -19,7 +19,7 @@ FAMILIES = ["llama", "gpt2", "qwen2", "gpt_neox", "opt"]
 @pytest.fixture(params=[False, True], ids=["one by one", "together"])
 def together(request, monkeypatch):
     """Whether attention to what is kept is computed as on an accelerator."""
-    monkeypatch.setattr("groundling.lm.prompt_cache.attends_together", lambda device: request.param)
+    monkeypatch.setattr("groundling.lm.read.prompt_cache.attends_together", lambda device: request.param)
     return request.param
 
 
@@ -87,7 +87,7 @@ def test_an_episode_is_what_its_prompts_are_alone(tokenizers, family):
 
 def test_no_mask_of_tokens_by_tokens_is_laid_out(tokenizers, monkeypatch):
     lm = model("llama", tokenizers)
-    monkeypatch.setattr("groundling.lm.transcript._ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("groundling.lm.read.transcript._ROWS_AT_ONCE", 4)
     expected = scores(lm, [lm._scorer.answers([question])[0] for question in episode()])
     masks = Masks()
     with masks:

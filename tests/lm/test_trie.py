@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
-from groundling.lm import LanguageModel, scoring
-from groundling.lm.trie import Trie, written_log_probs
+from groundling.lm import LanguageModel
+from groundling.lm.read import scoring
+from groundling.lm.read.trie import Trie, written_log_probs
 from tests.lm.families import ACTIONS, CORPUS
 from tests.thorough import one_in, thorough
 

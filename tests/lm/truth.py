@@ -9,9 +9,9 @@ from torch import Tensor
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.decoding import Decoder
-from groundling.lm.sampling import Sampling
-from groundling.lm.scoring import ScoringQuestion
+from groundling.lm.read.scoring import ScoringQuestion
+from groundling.lm.write.decoding import Decoder
+from groundling.lm.write.sampling import Sampling
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 from tests.lm.tiny import ORIGINAL, WINDOW, tiny_config, tiny_model, with_rope, with_window

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel

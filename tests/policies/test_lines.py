@@ -7,7 +7,7 @@ from groundling.algorithms.rollout import micro_batches
 from groundling.policies import lines as lines_module
 from groundling.policies.lines import Lines, read_states
 from groundling.policies.policy import Work
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 from tests.lm.truth import _ids, lm_of, variants
 from tests.thorough import thorough
 

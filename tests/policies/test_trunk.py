@@ -7,7 +7,7 @@ import torch
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.adapters import merge_adapters
+from groundling.lm.load.adapters import merge_adapters
 from groundling.policies import TokenPolicy
 from tests.lm.reference import plain_ids_log_probs
 from tests.policies.test_token import ending_often, prompts, uniforms

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from groundling.cli import main
-from groundling.configs.compose import compose
+from groundling.cli.main import main
+from groundling.config.compose import compose
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.vector import TextVectorEnv

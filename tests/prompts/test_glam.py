@@ -1,6 +1,6 @@
 import pytest
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.envs.languages import TranslationError
 from groundling.envs.observation import TextObservation
 from groundling.prompts import PromptReader, glam_prompt

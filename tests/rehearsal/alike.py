@@ -12,8 +12,9 @@ from unittest import mock
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from groundling import kernels
-from groundling.lm import prompt_cache, reader, steps, transcript
+from groundling.lm.read import prompt_cache, reader, transcript
+from groundling.lm.write import steps
+from groundling.runtime import kernels
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ import torch
 from scripts.combinations import PAID, Combination, config_of
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.judges.reward_models import reward_models
 from groundling.lm import LanguageModel
-from groundling.lm.loading import STARTERS, Source, load_tokenizer
+from groundling.lm.load.loading import STARTERS, Source, load_tokenizer
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import _pytree
 
-from groundling.configs.schema import Config
+from groundling.config.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import find
@@ -31,8 +31,9 @@ from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import distill as distilling
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.training_pairs import TrainingPairs
-from groundling.lm import LanguageModel, steps
-from groundling.lm.loading import Source, load_tokenizer
+from groundling.lm import LanguageModel
+from groundling.lm.load.loading import Source, load_tokenizer
+from groundling.lm.write import steps
 from groundling.policies.action_generating import ActionGeneratingPolicy
 from groundling.policies.lines import Lines, read_states
 from groundling.policies.texts import TokenPrompt

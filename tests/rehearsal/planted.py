@@ -15,7 +15,8 @@ import torch
 from scripts.combinations import PAID, Combination
 from torch import Tensor
 
-from groundling.lm import decoding, scoring, steps
+from groundling.lm.read import scoring
+from groundling.lm.write import decoding, steps
 from groundling.policies import policy
 from tests.rehearsal import paths
 from tests.rehearsal.cases import rehearse

@@ -20,7 +20,6 @@ from groundling.errors import ConfigError, RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization
-from groundling.processes import Processes
 from groundling.rewards import (
     Captions,
     EpisodeCounts,
@@ -34,6 +33,7 @@ from groundling.rewards import (
     make_parts,
 )
 from groundling.rewards.text_part import TextPart
+from groundling.runtime.processes import Processes
 from groundling.worlds import worlds
 
 PLACE = WorldSpec(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.training import trainer
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import THOROUGH, some_of, thorough

@@ -12,15 +12,15 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation import forgetting
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.forgetting import measure_forgetting
-from groundling.evaluation.report import write_report
 from groundling.evaluation.target import find
 from groundling.lm import LanguageModel
+from groundling.reports.page import write_report
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.tracking import TIME_KEYS, read_metrics

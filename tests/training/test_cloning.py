@@ -12,16 +12,16 @@ import torch
 from rich.console import Console
 
 from groundling.algorithms import Rollout, create
-from groundling.cli import main
-from groundling.configs.schema import (
+from groundling.cli.main import main
+from groundling.config.schema import (
     Config,
     TrainingConfig,
 )
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import find
-from groundling.processes import Processes
+from groundling.io.row_files import read_rows
 from groundling.registry import ComponentConfig
-from groundling.rows import read_rows
+from groundling.runtime.processes import Processes
 from groundling.training.checkpoint import latest
 from groundling.training.tracking import read_metrics
 from groundling.training.train import train

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from groundling.algorithms import Rollout
-from groundling.configs.schema import Config
+from groundling.config.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError

@@ -28,7 +28,7 @@ from scripts.combinations import (
 )
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
 from groundling.policies.policy import policies

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
@@ -85,7 +85,7 @@ def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
 def test_adapters_are_added_without_a_word() -> None:
     """bitsandbytes, which peft imports, would warn that it has no kernel from the hub."""
     code = (
-        "from groundling.configs.schema import ModelConfig; from groundling.training import build; "
+        "from groundling.config.schema import ModelConfig; from groundling.training import build; "
         "build._make_language_model(ModelConfig(path='starter-causal', lora={'r': 2}), 1, 'cpu', None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from groundling.algorithms.drrn import DRRN
-from groundling.cli import main
-from groundling.configs.compose import compose
+from groundling.cli.main import main
+from groundling.config.compose import compose
 from groundling.errors import GroundlingError
 from groundling.training.dry_run import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling

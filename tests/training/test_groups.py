@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from groundling.algorithms import GRPO, RLOO, GiGPO
 from groundling.algorithms.advantages import group_relative, returns_to_go
 from groundling.algorithms.batch import Batch
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv

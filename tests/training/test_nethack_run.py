@@ -8,8 +8,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
@@ -24,7 +24,7 @@ from groundling.training.train import train
 from groundling.training.trainer import Trainer
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.collect import NetHackCollector
-from groundling.worlds.nethack.taste import make_taste
+from groundling.worlds.nethack.message_scores import make_taste
 from tests.launching import groundling
 
 _PART = "reward.reward_model.args"

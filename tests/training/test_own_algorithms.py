@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from groundling.algorithms import Algorithm, Rollout, algorithms
-from groundling.configs.schema import ComponentConfig, Config, TrainingConfig
+from groundling.config.schema import ComponentConfig, Config, TrainingConfig
 from groundling.errors import ForeignError, RunError
 from groundling.policies import Policy
 from groundling.training.optimizer_state import load_optimizer

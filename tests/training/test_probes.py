@@ -9,14 +9,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.cli import main
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config, TrainingConfig
+from groundling.cli.main import main
+from groundling.config.compose import compose
+from groundling.config.schema import Config, TrainingConfig
 from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation.report import write_report
 from groundling.policies import RandomPolicy
 from groundling.registry import ComponentConfig
+from groundling.reports.page import write_report
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig

@@ -20,10 +20,10 @@ from torch import distributed
 
 from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.errors import RunError
 from groundling.policies import Work
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
 from tests.thorough import THOROUGH, thorough

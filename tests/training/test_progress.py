@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.training import train as train_module
 from groundling.training.progress import TrainingProgress
 

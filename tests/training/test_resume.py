@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.configs.schema import (
+from groundling.config.schema import (
     Config,
     Init,
     ModelConfig,

@@ -8,7 +8,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from groundling import rewards
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.judges.reward_models import reward_models
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train

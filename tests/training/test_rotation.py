@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from groundling.errors import RunError
-from groundling.evaluation.publish import publish
 from groundling.evaluation.target import find
+from groundling.reports.publish import publish
 from groundling.training import checkpoint
 from tests.training.test_resume import _corridor, _train
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from groundling.algorithms import Rollout
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.errors import ConfigError
-from groundling.processes import Processes, in_parts
+from groundling.runtime.processes import Processes, in_parts
 from groundling.training.build import make_algorithm, make_policy, make_shards, world_of
 from groundling.training.sharding import _layers_of, shard
 from groundling.training.trainer import Trainer

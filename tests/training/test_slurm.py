@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from groundling.cli import main
-from groundling.configs.schema import Config
+from groundling.cli.main import main
+from groundling.config.schema import Config
 from groundling.errors import ConfigError
 from groundling.training import slurm, trainer
 from groundling.training.build import make_policy

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from groundling.errors import ConfigError
-from groundling.rows import BEFORE_ALL, RowFile, digest_of, read_rows
+from groundling.io.row_files import BEFORE_ALL, RowFile, digest_of, read_rows
 from groundling.training.samples import SampleLog
 from groundling.training.tracking import Tracker, TrackioLog, WandbLog, read_metrics
 

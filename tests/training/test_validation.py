@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from groundling import rewards
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError, GroundlingError
+from groundling.io.row_files import read_rows
 from groundling.judges.asking.judge import Request
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.transformers import TransformersJudge
 from groundling.lm import LanguageModel
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
-from groundling.rows import read_rows
 from groundling.training.build import world_of
 from groundling.training.dry_run import _count, _memory
 from groundling.worlds.writing import WritingWorld

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.errors import ConfigError, RunError
-from groundling.files import LOCK, lock_beside, lock_file, locked, replace_file
+from groundling.io.files import LOCK, lock_beside, lock_file, locked, replace_file
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS, read_metrics
 from groundling.training.train import train

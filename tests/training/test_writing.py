@@ -13,15 +13,15 @@ from rich.console import Console
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from groundling.cli import main
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.cli.main import main
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
-from groundling.evaluation.report import _spread
-from groundling.processes import Processes
+from groundling.io.row_files import read_rows
+from groundling.reports.page import _spread
 from groundling.rewards import MetricReward
-from groundling.rows import read_rows
+from groundling.runtime.processes import Processes
 from groundling.training.build import (
     world_of,
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.thorough import thorough
 

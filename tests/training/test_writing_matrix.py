@@ -16,8 +16,8 @@ from torch import Tensor
 
 from groundling.algorithms import Rollout
 from groundling.algorithms.losses import kl_divergence
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, RewardPartConfig, rewards
 from groundling.training.progress import TrainingProgress

@@ -7,8 +7,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.configs.compose import compose
-from groundling.configs.schema import Config
+from groundling.config.compose import compose
+from groundling.config.schema import Config
 from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
 from groundling.training.build import world_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from groundling.configs.schema import ModelConfig, TrainingConfig
+from groundling.config.schema import ModelConfig, TrainingConfig
+from groundling.io.row_files import read_rows
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
-from groundling.rows import read_rows
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from tests.thorough import THOROUGH, thorough

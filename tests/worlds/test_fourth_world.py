@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.policies.policy import policies
 from groundling.training.tracking import read_metrics
 from groundling.worlds import worlds

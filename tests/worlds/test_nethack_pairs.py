@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from groundling.cli import main
-from groundling.configs.schema import Config
+from groundling.cli.main import main
+from groundling.config.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.evaluation.target import find

@@ -12,8 +12,8 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
-from groundling.processes import Processes
 from groundling.registry import Registry
+from groundling.runtime.processes import Processes
 
 
 class Algorithm(ABC):

@@ -12,7 +12,7 @@ from groundling.algorithms.batch import Batch
 from groundling.algorithms.rollout import micro_batches, most_micro_batches
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.processes import Processes, in_parts
+from groundling.runtime.processes import Processes, in_parts
 
 Schedule = Literal["constant", "linear", "cosine"]
 Terms = Mapping[str, Tensor]

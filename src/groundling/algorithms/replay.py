@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.documents import LINE, parse_json
 from groundling.errors import RunError
+from groundling.io.documents import LINE, parse_json
 
 _CHUNK = 2**20
 

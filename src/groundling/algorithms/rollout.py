@@ -10,7 +10,7 @@ from torch import Tensor
 from groundling.errors import ConfigError
 from groundling.policies.policy import Segment, Work
 from groundling.policies.turns import TurnTokens
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 
 _PER_STEP = (
     "actions",

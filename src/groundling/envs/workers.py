@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium
 
 from groundling.errors import ConfigError, GroundlingError, RunError, foreign
-from groundling.output import keep_writing
-from groundling.parent import end_with
+from groundling.io.terminal import keep_writing
+from groundling.runtime.parent import end_with
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 _START_SECONDS = 120.0

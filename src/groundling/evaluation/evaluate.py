@@ -11,15 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.schema import Config
-from groundling.documents import read_object
+from groundling.config.schema import Config
 from groundling.errors import RunError
 from groundling.evaluation.journals import Journals
 from groundling.evaluation.tables import csv_text
 from groundling.evaluation.target import Target
-from groundling.files import LOCK, locked, remove_partials, replace_result
-from groundling.lm.adapters import merge_adapters
-from groundling.sharing import shareable
+from groundling.io.documents import read_object
+from groundling.io.files import LOCK, locked, remove_partials, replace_result
+from groundling.io.redaction import shareable
+from groundling.lm.load.adapters import merge_adapters
 from groundling.worlds import CannotPlay, agents
 from groundling.worlds.episode import Figure, Played
 from groundling.worlds.journal import UnequalObservation

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from groundling.documents import read_object
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import Target
-from groundling.files import write_atomically
+from groundling.io.documents import read_object
+from groundling.io.files import write_atomically
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 

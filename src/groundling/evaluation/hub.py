@@ -4,8 +4,8 @@ import glob
 import re
 from pathlib import Path
 
-from groundling.documents import read_object
 from groundling.errors import RunError
+from groundling.io.documents import read_object
 from groundling.training import checkpoint
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import groundling
-from groundling.configs.schema import Config
-from groundling.files import cache
+from groundling.config.schema import Config
+from groundling.io.files import cache
 from groundling.policies.policy import Policy
 from groundling.worlds.journal import Journal
 

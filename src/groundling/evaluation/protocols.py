@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from groundling.chat_server import check_address
-from groundling.configs.compose import check_config_dir, compose, experiments
-from groundling.configs.overrides import parse
-from groundling.configs.trust import leaves
+from groundling.config.compose import check_config_dir, compose, experiments
+from groundling.config.overrides import parse
+from groundling.config.trust import leaves
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation.evaluate import read_evaluation, summary_of
 from groundling.evaluation.target import Target, find
-from groundling.files import write_atomically
-from groundling.lm.loading import resolve
+from groundling.io.chat_server import check_address
+from groundling.io.files import write_atomically
+from groundling.lm.load.loading import resolve
 from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 

@@ -2,19 +2,14 @@
 
 import csv
 import io
-import json
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.configs.studies import Study
-from groundling.files import harmless_cell, write_atomically
 from groundling.intervals import IntervalEstimate
-from groundling.output import plain
-from groundling.sharing import shareable
+from groundling.io.files import harmless_cell, write_atomically
+from groundling.io.terminal import plain
 from groundling.worlds.episode import Figure
 
 if TYPE_CHECKING:
@@ -113,58 +108,3 @@ def _on_one_line(text: str) -> str:
 def estimate_cell(estimate: IntervalEstimate | None, spec: str) -> str:
     """An estimate with its interval in a table's cell, in the given format; an empty cell where there is none."""
     return estimate.text(spec) if estimate else ""
-
-
-@dataclass(frozen=True)
-class StudyHead:
-    """What the results of every study say first: how they were made, and what is missing."""
-
-    study: Study
-    command: Sequence[str]
-    """The words after ``groundling`` that made them."""
-    unfinished: list[str]
-    """Jobs that are not, or not wholly, in the results."""
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """What ``summary.json`` has beside it, by its name there."""
-
-    def markdown(self, explanation: str) -> list[str]:
-        """The first paragraphs of the ``README.md``.
-
-        Args:
-            explanation: What the figures are: a paragraph.
-        """
-        text = [
-            f"# {self.study.title or self.study.name}",
-            "Made by",
-            f"```\n{self._command}\n```",
-            explanation,
-        ]
-        if self.study.note:
-            text.append(self.study.note.strip())
-        if self.unfinished:
-            text.append(
-                f"**Unfinished or failed, so missing or incomplete here: {', '.join(self.unfinished)}.**"
-            )
-        return text
-
-    def write_summary(self, output: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``summary.json`` into the folder ``output``, as the last file: with it the results are complete.
-
-        Args:
-            output: The results' folder.
-            figures: As JSON.
-        """
-        summary = {
-            "study": self.study.name,
-            "command": self._command,
-            "seeds": self.study.seeds,
-            "episodes": self.study.episodes,
-            **self.more,
-            "unfinished": self.unfinished,
-            "figures": figures,
-        }
-        write_atomically(output / "summary.json", json.dumps(shareable(summary), indent=1) + "\n")
-
-    @property
-    def _command(self) -> str:
-        return shlex.join(["groundling", *self.command])

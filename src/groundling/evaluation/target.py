@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.checking import naming_modules
-from groundling.configs.compose import changed, check_config_dir, compose, experiments, from_file
-from groundling.configs.flat import flat
-from groundling.configs.schema import Config
-from groundling.configs.trust import TRAINING_ALONE
+from groundling.config.checking import naming_modules
+from groundling.config.compose import changed, check_config_dir, compose, experiments, from_file
+from groundling.config.flat import flat
+from groundling.config.schema import Config
+from groundling.config.trust import TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation import hub
-from groundling.lm.loading import resolve
+from groundling.io.redaction import shareable, shareable_words
+from groundling.lm.load.loading import resolve
 from groundling.policies.policy import Policy, has_model
-from groundling.sharing import shareable, shareable_words
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.checkpoint import Hold
@@ -163,7 +163,7 @@ def find(
             `groundling.worlds.agents`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
-        unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
+        unused: What the caller makes nothing of, as in `groundling.config.from_file`.
         config_dir: A folder of the user's own experiments, as of `compose`.
         revision: Of a hub id: branch, tag or commit.
 

@@ -1,6 +1,6 @@
 """Judges: what states a preference between two captioned segments, and the datasets that keep what they said."""
 
-from groundling.judges.asking import fence
+from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, Summary
 from groundling.judges.asking.figures import RandomJudge, ReturnJudge, ScoreJudge
 from groundling.judges.asking.judge import FigureJudge, Judge, Reply, Request, judges

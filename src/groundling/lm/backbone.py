@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from groundling.lm.layers import Layers
-from groundling.lm.relative_attention import reads_in_blocks
+from groundling.lm.read.layers import Layers
+from groundling.lm.read.relative_attention import reads_in_blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

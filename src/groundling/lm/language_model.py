@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.devices import find_device
 from groundling.errors import GroundlingError
-from groundling.lm import adapters, loading
 from groundling.lm.backbone import Backbone
-from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
-from groundling.lm.packing import ScoringQuestion
-from groundling.lm.padding import Batches
-from groundling.lm.reader import RowStates
-from groundling.lm.relative_attention import read_long_prompts_in_blocks
-from groundling.lm.scoring import CandidateScores, Normalize, Scorer, normalised
+from groundling.lm.load import adapters, loading
+from groundling.lm.read.packing import ScoringQuestion
+from groundling.lm.read.padding import Batches
+from groundling.lm.read.reader import RowStates
+from groundling.lm.read.relative_attention import read_long_prompts_in_blocks
+from groundling.lm.read.scoring import CandidateScores, Normalize, Scorer, normalised
+from groundling.lm.read.trie import guided_log_probs
 from groundling.lm.tokens import TextTokens
-from groundling.lm.trie import guided_log_probs
+from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Generation, generate
+from groundling.runtime.devices import find_device
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.detokenize import Continuation
 from groundling.tokenization.end_tokens import EndTokens
@@ -349,8 +349,8 @@ class LanguageModel(nn.Module):
     ) -> CandidateScores:
         """Like `score_candidates`, with the log-probability that guided decoding writes each candidate.
 
-        At each token only those that continue one of the prompt's candidates can come (see `groundling.lm.trie`), so a
-        prompt's probabilities sum to 1. Nothing is drawn: they follow from one pass, in which less is read than for
+        At each token only those that continue one of the prompt's candidates can come (see `groundling.lm.read.trie`),
+        so a prompt's probabilities sum to 1. Nothing is drawn: they follow from one pass, shorter than that of
         `score_candidates`, because the tokens after a candidate's last choice are certain. Candidates of equal tokens
         share their probability.
 

@@ -41,7 +41,7 @@ def _check_values(key: str, settings: Mapping[str, Any]) -> None:
     """What rollouts and generate share is checked as rollouts' settings are, the rest by Transformers."""
     from transformers import GenerationConfig
 
-    from groundling.lm.sampling import Sampling
+    from groundling.lm.write.sampling import Sampling
 
     for name in _COUNTS:
         if type(count := settings.get(name, 1)) is not int or count < 1:

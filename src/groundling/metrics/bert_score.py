@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from groundling.devices import find_device
 from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
 from groundling.metrics.libraries import check_library, check_model, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.runtime.devices import find_device
 
 
 @metrics.register("bert_score")
@@ -56,7 +56,7 @@ class BertScore(Metric):
 
     def _load(self) -> Any:
         self.check()
-        from groundling.lm.loading import quietly
+        from groundling.lm.load.loading import quietly
 
         bert_score = library("bert_score", "metrics")
         name = self.model_name or bert_score.utils.lang2model[self.language]

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from groundling.devices import find_device
 from groundling.errors import ConfigError, RunError
 from groundling.metrics.libraries import check_model, loading
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.runtime.devices import find_device
 
 END_OF_UTTERANCE = "<EOU>"
 """Stands after each utterance of a dialogue's prompt."""
@@ -114,7 +114,7 @@ class Classifier:
             self.check()
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-            from groundling.lm.loading import load_pretrained, quietly
+            from groundling.lm.load.loading import load_pretrained, quietly
 
             with loading("classifier", self.model_name):
                 with quietly():

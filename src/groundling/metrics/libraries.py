@@ -38,8 +38,8 @@ def check_model(kind: str, name: str) -> Any:
     """
     from transformers import AutoConfig
 
-    from groundling.lm.loading import quietly, refuse_adapter, refuse_kernels
-    from groundling.lm.model_files import check_model_files
+    from groundling.lm.load.loading import quietly, refuse_adapter, refuse_kernels
+    from groundling.lm.load.model_files import check_model_files
 
     check_model_files(name)
     with loading(kind, name), quietly():

@@ -47,7 +47,7 @@ class CausalPerplexity(Metric):
 
     def check(self) -> None:
         """The model."""
-        from groundling.lm.loading import resolve
+        from groundling.lm.load.loading import resolve
 
         if isinstance(self.lm, str):
             config = check_model("language model", resolve(self.lm))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.answers import Among, answer_states, log_probs_among, states_after
-from groundling.lm.sampling import draw
+from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
+from groundling.lm.write.sampling import draw
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.answer import Answer, Form
 from groundling.policies.lines import spread

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.lm.answers import Among
-from groundling.lm.trie import Trie
+from groundling.lm.read.answers import Among
+from groundling.lm.read.trie import Trie
 from groundling.policies.turns import Turn
 from groundling.tokenization.detokenize import Continuation
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from groundling.chat_server import ChatServer, RequestFailed, text_of
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
+from groundling.io.chat_server import ChatServer, RequestFailed, text_of
 from groundling.policies.answer import action_instead, find_action
 from groundling.policies.policy import Action, Evaluation, Policy, policies
 from groundling.policies.turns import Turn, TurnTokens
@@ -32,7 +32,7 @@ class ChatServerPolicy(Policy):
             first that can be.
         thought_ends: What a thought ends with, where the model is told to think first; None: a reply is an action.
         concurrency: Requests at once.
-        api_key_env: See `groundling.chat_server.ChatServer`.
+        api_key_env: See `groundling.io.chat_server.ChatServer`.
         timeout: Seconds for a request.
 
     Raises:

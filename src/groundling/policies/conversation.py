@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.transcript import chains
+from groundling.lm.read.transcript import chains
 from groundling.policies.policy import Work
 from groundling.prompts import Conversation, PromptReader
 from groundling.tokenization.chat import first_turn

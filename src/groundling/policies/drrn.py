@@ -43,7 +43,7 @@ class DRRNPolicy(ReadingPolicy):
         temperature: float = 1.0,
     ) -> None:
         super().__init__(prompt, language, replacements)
-        from groundling.lm.loading import Source, load_tokenizer, resolve  # slow to import
+        from groundling.lm.load.loading import Source, load_tokenizer, resolve  # slow to import
 
         self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
         self._tokens = lru_cache(maxsize=100_000)(self._tokenize)

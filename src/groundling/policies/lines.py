@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.packing import MAX_ROWS, ScoringQuestion, padded, split_wide
-from groundling.lm.reader import WORTH_SHARING
-from groundling.processes import in_parts
+from groundling.lm.read.packing import MAX_ROWS, ScoringQuestion, padded, split_wide
+from groundling.lm.read.reader import WORTH_SHARING
+from groundling.runtime.processes import in_parts
 
 
 class Lines(NamedTuple):

@@ -6,7 +6,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.lm.sampling import Mask
+from groundling.lm.write.sampling import Mask
 from groundling.registry import unknown
 
 MaskType = Literal["learned_top_p", "learned_top_k", "topk"]

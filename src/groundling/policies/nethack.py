@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE
 from groundling.envs.nethack.rendering import GlyphRenderer
 from groundling.errors import ConfigError
-from groundling.kernels import FastGRU, FastLinear
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
 from groundling.policies.weights import read_into
+from groundling.runtime.kernels import FastGRU, FastLinear
 
 _BUCKET = 32
 """Distinct windows are padded to a multiple: a CPU's kernels are made anew for every number of images."""

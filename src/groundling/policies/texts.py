@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.lm.token_sets import TokenSets
+from groundling.lm.write.token_sets import TokenSets
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
-from groundling.lm.decoding import Decoded, Decoder
-from groundling.lm.sampling import Sampling, filtered
-from groundling.lm.token_sets import TokenSets, allowed_tokens
+from groundling.lm.write.decoding import Decoded, Decoder
+from groundling.lm.write.sampling import Sampling, filtered
+from groundling.lm.write.token_sets import TokenSets, allowed_tokens
 from groundling.policies.lines import Lines, read_states, shares_prompt, spread
 from groundling.policies.mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
-from groundling.lm.answers import Among
+from groundling.lm.read.answers import Among
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.devices import find_device
 from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import check_library, check_model, library, loading
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.metric import Meta
 from groundling.rewards.reward import Reward, rewards
+from groundling.runtime.devices import find_device
 
 PREFIX = "generate a sentence with:"
 """How the prompts begin that the original trained on."""
@@ -154,7 +154,7 @@ class PreferenceModel(Reward):
             name = self._named()
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-            from groundling.lm.loading import load_pretrained, quietly
+            from groundling.lm.load.loading import load_pretrained, quietly
 
             with loading("preference model", name):
                 with quietly():

@@ -12,9 +12,9 @@ from torch import Tensor
 from groundling.envs.spec import Evidence, WorldSpec
 from groundling.errors import ConfigError
 from groundling.metrics.metric import Document
-from groundling.processes import Processes
 from groundling.registry import Registry
 from groundling.rewards.stretch import Stretch
+from groundling.runtime.processes import Processes
 
 _EVIDENCE: dict[Evidence, str] = {
     "env": "an env's own reward",

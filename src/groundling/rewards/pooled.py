@@ -12,8 +12,8 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.metrics.metric import Meta
-from groundling.parent import end_with
 from groundling.rewards.reward import Reward, part_of, rewards
+from groundling.runtime.parent import end_with
 
 _SAMPLES_AT_ONCE = 4
 """What a process is given at a time: few, as TER takes a thousand times longer for some texts than for others."""

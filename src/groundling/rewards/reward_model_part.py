@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.arguments import check_types
-from groundling.chat_server import check_address
-from groundling.devices import find_device
-from groundling.documents import SETTINGS, read_object
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.io.chat_server import check_address
+from groundling.io.documents import SETTINGS, read_object
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.subjects import find_subject
@@ -29,6 +28,7 @@ from groundling.registry import unknown
 from groundling.rewards.part import Part, Surroundings, parts
 from groundling.rewards.stretch import Stretch
 from groundling.rewards.table import RewardTable
+from groundling.runtime.devices import find_device
 
 MODEL = "model"
 """Where the part's folder in a checkpoint holds a reward model that learns online."""

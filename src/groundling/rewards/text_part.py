@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from groundling.arguments import taken
-from groundling.documents import read_object
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
-from groundling.processes import Processes
+from groundling.io.documents import read_object
 from groundling.rewards.part import Part, Surroundings, parts
 from groundling.rewards.reward import Reward, rewards
 from groundling.rewards.stretch import Captions, Stretch, Texts
+from groundling.runtime.processes import Processes
 
 _STATE = "state.json"
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
-from groundling.configs.schema import Config, ModelConfig, TrainingConfig
-from groundling.devices import device_under_map, find_device
+from groundling.config.schema import Config, ModelConfig, TrainingConfig
 from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy, check_accepts, has_model, policies
-from groundling.processes import Processes
 from groundling.registry import ComponentConfig
+from groundling.runtime.devices import device_under_map, find_device
+from groundling.runtime.processes import Processes
 from groundling.worlds import World, WorldSpec, kind
 from groundling.worlds.collector import Collector
 
@@ -185,8 +185,8 @@ def _needs_value_base(args: Mapping[str, Any]) -> bool:
 
 def _has_new_adapter(model: ModelConfig) -> bool:
     """Whether training began with an adapter that had learnt nothing: the model without it is then the reference."""
-    from groundling.lm.adapters import adapter_base
-    from groundling.lm.loading import resolve
+    from groundling.lm.load.adapters import adapter_base
+    from groundling.lm.load.loading import resolve
 
     return bool(model.lora) and adapter_base(resolve(model.path)) is None
 

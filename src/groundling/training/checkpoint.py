@@ -18,9 +18,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from groundling.documents import DocumentError, parse_json, read_object
 from groundling.errors import GroundlingError, RunError, pass_out_of_memory
-from groundling.files import lock_file, share_mode, sync
+from groundling.io.documents import DocumentError, parse_json, read_object
+from groundling.io.files import lock_file, share_mode, sync
 
 MANIFEST = "manifest.json"
 """What a checkpoint, or a published policy, consists of."""

@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from groundling.arguments import at_least, check_minima
-from groundling.devices import find_device
-from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
-from groundling.files import LOCK, holds_something, locked, write_atomically
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import LOCK, holds_something, locked, write_atomically
+from groundling.io.redaction import shareable
+from groundling.io.row_files import check_digest, digest_of
 from groundling.judges.preferences.opening import open_pairs
 from groundling.judges.reward_models import (
     RewardModel,
@@ -29,8 +30,7 @@ from groundling.judges.reward_models import (
 from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.registry import ComponentConfig
-from groundling.rows import check_digest, digest_of
-from groundling.sharing import shareable
+from groundling.runtime.devices import find_device
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.tracking import METRICS, Tracker
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from groundling.configs.schema import Config
-from groundling.devices import find_device
+from groundling.config.schema import Config
 from groundling.policies.policy import Policy
 from groundling.policies.turns import Turn
+from groundling.runtime.devices import find_device
 from groundling.training.build import make_algorithm, make_policy, world_of
 
 

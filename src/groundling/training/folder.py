@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from groundling.configs.compose import recorded
-from groundling.configs.flat import flat
+from groundling.config.compose import recorded
+from groundling.config.flat import flat
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.files import LOCK, locked, write_atomically
+from groundling.io.files import LOCK, locked, write_atomically
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 

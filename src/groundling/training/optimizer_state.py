@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from groundling.documents import parse_json
 from groundling.errors import RunError
-from groundling.processes import in_parts
+from groundling.io.documents import parse_json
+from groundling.runtime.processes import in_parts
 
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum"}
 """Of PyTorch's optimizers: one number for each of a parameter's. What Adafactor keeps, say, is smaller."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from groundling.console import is_live
+from groundling.io.console import is_live
 from groundling.worlds.collector import Finished
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from groundling.rows import RowFile
+from groundling.io.row_files import RowFile
 from groundling.worlds.collector import Collector
 
 _POINTS = 50

@@ -13,12 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from transformers import PreTrainedModel
 
-from groundling.configs.schema import ModelConfig
+from groundling.config.schema import ModelConfig
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
-from groundling.processes import Processes
+from groundling.runtime.processes import Processes
 
 
 def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:

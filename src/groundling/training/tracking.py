@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, RunError
-from groundling.files import write_atomically
-from groundling.rows import RowFile, read_rows, unwritable
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import write_atomically
+from groundling.io.row_files import RowFile, read_rows, unwritable
 
 METRICS = "metrics.jsonl"
 """In a run's folder: its figures by update."""
@@ -75,7 +75,7 @@ class WandbLog:
     Args:
         project: Its name there.
         name: What the run is called there.
-        config: Told beside the figures, so `groundling.sharing.shareable`.
+        config: Told beside the figures, so `groundling.io.redaction.shareable`.
         run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; offline runs are kept there, too.
 
     Raises:
@@ -123,7 +123,7 @@ class TrackioLog:
     Args:
         project: Its name there.
         name: What the run is called there; a run that is resumed goes on under its name.
-        config: Told beside the figures, so `groundling.sharing.shareable`.
+        config: Told beside the figures, so `groundling.io.redaction.shareable`.
 
     Raises:
         ConfigError: the extra is not installed.

@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.configs.flat import flat
-from groundling.configs.schema import CloningConfig, Config
+from groundling.config.flat import flat
+from groundling.config.schema import CloningConfig, Config
 from groundling.errors import RunError
-from groundling.processes import Processes
+from groundling.io.redaction import shareable
 from groundling.registry import ComponentConfig
-from groundling.sharing import shareable
+from groundling.runtime.processes import Processes
 from groundling.training import checkpoint
 from groundling.training.build import check_suits, world_of
 from groundling.training.folder import CLONE, DEMONSTRATIONS, open_run, write_settings

@@ -18,14 +18,14 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import share_of_rate
 from groundling.algorithms.rollout import Rollout
-from groundling.configs.compose import recorded
-from groundling.configs.schema import Config
-from groundling.documents import read_object
+from groundling.config.compose import recorded
+from groundling.config.schema import Config
 from groundling.errors import ConfigError, RunError, foreign
+from groundling.io.documents import read_object
+from groundling.io.redaction import shareable
+from groundling.io.row_files import Log, ValidationListener, check_digest, digest_of
 from groundling.policies.policy import Policy
-from groundling.processes import Processes
-from groundling.rows import Log, ValidationListener, check_digest, digest_of
-from groundling.sharing import shareable
+from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import (
     in_steps,

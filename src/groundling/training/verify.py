@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from groundling.configs.compose import from_file
-from groundling.configs.trust import TRAINING_ALONE
-from groundling.documents import DocumentError, read_object, read_parquet
+from groundling.config.compose import from_file
+from groundling.config.trust import TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
-from groundling.files import LOCK, PARTIAL, is_locked, lock_beside
+from groundling.io.documents import DocumentError, read_object, read_parquet
+from groundling.io.files import LOCK, PARTIAL, is_locked, lock_beside
+from groundling.io.row_files import digest_of, scan_rows
 from groundling.judges.preferences.opening import open_pairs
 from groundling.judges.preferences.pairs import ANSWERS
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_MODEL
-from groundling.rows import digest_of, scan_rows
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS
 

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
-from groundling.files import lock_file
+from groundling.io.documents import lines_of, parse_json
+from groundling.io.files import lock_file
 
 _SECONDS = 20.0
 """Between two lines: the work of so much time can be lost, and a command that takes less writes nothing."""

@@ -13,14 +13,14 @@ import torch
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
+from groundling.io.row_files import Log, ValidationListener
 from groundling.metrics.metric import Document
 from groundling.policies.policy import Policy
-from groundling.processes import Processes
 from groundling.registry import ComponentConfig, unknown
 from groundling.rewards import RewardSum, Surroundings, make_parts
 from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
-from groundling.rows import Log, ValidationListener
+from groundling.runtime.processes import Processes
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played

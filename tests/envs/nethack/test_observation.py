@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.configs.compose import compose
+from groundling.config.compose import compose
 from groundling.envs.nethack.glyphs import CELL, PALETTE, glyph_table, render
 from groundling.envs.nethack.observation import (
     MOTIF_VECTOR_SCALE,

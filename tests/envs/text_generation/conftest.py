@@ -2,7 +2,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from groundling.envs.text_generation import Sample
-from groundling.lm import loading
+from groundling.lm.load import loading
 
 
 def _tokenizer(starter: str) -> PreTrainedTokenizerBase:

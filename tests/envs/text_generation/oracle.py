@@ -1,4 +1,4 @@
-"""Whether our pools give what RL4LMs' own code gives, and whether its files are what tests/compat rebuilds.
+"""Whether our pools give what RL4LMs' own code gives, and whether its files are what tests/convert rebuilds.
 
     git clone https://github.com/allenai/RL4LMs
     python -m tests.envs.text_generation.oracle --original RL4LMs [--write]
@@ -351,7 +351,7 @@ def flat(node: Any, prefix: str = "") -> dict[str, Any]:
 
 def compare_files(checkout: Path) -> tuple[dict[str, str], list[str]]:
     """Fingerprints of the original's files; and the entries that differ from the rebuilt ones."""
-    from tests.compat.rl4lms_configs import NAMES, config
+    from tests.convert.rl4lms_configs import NAMES, config
 
     real = files(checkout)
     rebuilt = {name: flat(config(name)) for name in NAMES}

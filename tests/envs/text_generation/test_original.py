@@ -1,4 +1,4 @@
-"""Our pools, and RL4LMs' files as tests/compat rebuilds them, are what the original's own code and files gave.
+"""Our pools, and RL4LMs' files as tests/convert rebuilds them, are what the original's own code and files gave.
 
 `oracle.py` ran them and wrote `original.json`. With RL4LMS=CHECKOUT and NLTK 3.7 the comparison is made again.
 """
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("nltk")
 
-from tests.compat.rl4lms_configs import NAMES, config
+from tests.convert.rl4lms_configs import NAMES, config
 from tests.envs.text_generation import oracle
 
 KNOWN = json.loads(oracle.TABLE.read_text("utf-8"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from groundling.judges.asking import fence
+from groundling.judges.asking import quoting as fence
 
 
 def verdict(first: str, second: str) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import groundling.worlds  # noqa: F401  (which tell judges what they are; the processes that are killed read no conftest)
-from groundling.commands.annotate import add_parser
-from groundling.commands.command import duration
+from groundling.cli.annotate import add_parser
+from groundling.cli.command import duration
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.judges import (
     Annotation,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groundling.chat_server import _retry_after
 from groundling.errors import ConfigError, RunError
+from groundling.io.chat_server import _retry_after
 from groundling.judges import Annotation, MessagePairs, OpenAIJudge, Pairs, Question, TextPairs
 from groundling.judges.asking.judge import Reply, Request
 from groundling.judges.online.questions import online_judge

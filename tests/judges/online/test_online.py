@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from groundling.errors import ConfigError, ForeignError, RunError
-from groundling.judges.asking import fence
+from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
 from groundling.judges.asking.questions import Question

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groundling.cli import main
+from groundling.cli.main import main
 from groundling.errors import ConfigError
 from groundling.judges import Comparison, MessagePairs, Preference, caption, open_pairs
 

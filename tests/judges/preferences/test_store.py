@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import RunError
-from groundling.files import open_to_lock
+from groundling.io.files import open_to_lock
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.store import Answer, Store, answer_key
 

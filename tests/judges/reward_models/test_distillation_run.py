@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.cli import main
-from groundling.commands.distill import add_parser
+from groundling.cli.distill import add_parser
+from groundling.cli.main import main
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.files import LOCK, locked
+from groundling.io.files import LOCK, locked
 from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.registry import ComponentConfig

@@ -14,7 +14,7 @@ from typing import Any
 
 from groundling.envs.nethack.shared import SharedArrays
 from groundling.envs.nethack.stepping import BEGIN, EnvSlice, EnvSpec
-from groundling.parent import end_with
+from groundling.runtime.parent import end_with
 
 READY = -1
 """What the first reply names instead of a command."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
-from groundling.files import remove_partials
+from groundling.io.files import remove_partials
 from groundling.judges.asking.inquiry import Inquiry, Item, conversation
 from groundling.judges.asking.judge import Judge
 from groundling.judges.asking.questions import Question

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Any
 
-from groundling.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.errors import ConfigError, RunError
+from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
 from groundling.judges.asking.judge import Judge, Keep, Reply, Request, Tell, judges, keep_nothing
 from groundling.judges.asking.questions import AnswerFormat
@@ -43,7 +43,7 @@ class OpenAIJudge(Judge):
         concurrency: Requests at once.
         prompt_price: Of a million tokens, for estimates.
         completion_price: Likewise.
-        server: The other arguments are those of `groundling.chat_server.ChatServer`
+        server: The other arguments are those of `groundling.io.chat_server.ChatServer`
             (``api_key_env``, ``timeout``, ``max_retries``, ``backoff``, ``max_reply_bytes``).
 
     Raises:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from groundling.errors import ConfigError
-from groundling.judges.asking import fence
+from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.subjects import Subject, find_subject
 from groundling.registry import unknown
 
@@ -113,7 +113,7 @@ class Question:
             first: The caption that is shown as number 1.
             second: That as number 2.
             answer: How the verdict is to be told.
-            control_tokens: See `groundling.judges.asking.fence.fence`.
+            control_tokens: See `groundling.judges.asking.quoting.fence`.
             context: What both have in common, shown before them.
         """
         subject = self.subject

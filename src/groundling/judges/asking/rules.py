@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from groundling.errors import ConfigError
-from groundling.judges.asking import fence
+from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.judge import Judge, Reply, Request, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.subjects import Table, find_subject

@@ -104,7 +104,7 @@ class TransformersJudge(Judge):
             yield Reply(word, True, (first, second, tie), prompt_tokens, 1)
 
     def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
-        from groundling.lm.generation import sampling_from
+        from groundling.lm.write.generation import sampling_from
 
         prompts: Any = [self.prompt(request.conversation) for request in requests]
         # Sampling draws from torch's global generator, which is that of the training in whose midst it may be asked.

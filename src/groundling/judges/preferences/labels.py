@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
-from groundling.files import replace_file
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import replace_file
 from groundling.judges.preferences import parquet
 from groundling.registry import unknown
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
-from groundling.files import new_folder
+from groundling.io.files import new_folder
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import caption
 from groundling.judges.preferences.labels import FORMATS, Format, load_array

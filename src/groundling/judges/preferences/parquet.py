@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.documents import read_parquet
 from groundling.errors import ConfigError
-from groundling.files import replace_file
+from groundling.io.documents import read_parquet
+from groundling.io.files import replace_file
 from groundling.judges.preferences.segments import TextSegment
 from groundling.registry import unknown
 

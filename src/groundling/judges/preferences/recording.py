@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from groundling.documents import SETTINGS, read_lines, read_object
 from groundling.errors import ConfigError
-from groundling.files import write_atomically
+from groundling.io.documents import SETTINGS, read_lines, read_object
+from groundling.io.files import write_atomically
+from groundling.io.redaction import shareable
 from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import TextPairs
-from groundling.sharing import shareable
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
-from groundling.files import lock_file, open_to_lock, replace_file
+from groundling.io.documents import lines_of, parse_json
+from groundling.io.files import lock_file, open_to_lock, replace_file
+from groundling.io.redaction import shareable
 from groundling.judges.preferences.labels import Preference
-from groundling.sharing import shareable
 
 Captions = tuple[str, str]
 """An unordered pair: sorted."""

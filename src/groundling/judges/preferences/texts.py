@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
-from groundling.files import new_folder, write_atomically
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import new_folder, write_atomically
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import tell
 from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs

@@ -5,9 +5,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from groundling.devices import find_device
-from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, pass_out_of_memory
+from groundling.io.documents import SETTINGS, read_object
 from groundling.judges.reward_models.characters import CharacterRewardModel
 from groundling.judges.reward_models.language_model import LanguageRewardModel
 from groundling.judges.reward_models.message_network import ClassifierRewardModel, MotifRewardModel
@@ -18,6 +17,7 @@ from groundling.judges.reward_models.reward_model import (
     RewardModel,
     reward_models,
 )
+from groundling.runtime.devices import find_device
 
 __all__ = [
     "CharacterRewardModel",
@@ -38,7 +38,7 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
         ConfigError: the folder holds no reward model, one of an unknown kind, or a broken one.
         GroundlingError: a file of it lies elsewhere, or is a device or pipe.
     """
-    from groundling.lm.model_files import check_model_files  # slow to import
+    from groundling.lm.load.model_files import check_model_files  # slow to import
 
     folder = Path(folder)
     if not (folder / DESCRIPTION).is_file():

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
-from groundling.files import replace_file, share_mode, write_atomically
+from groundling.io.files import replace_file, share_mode, write_atomically
 from groundling.judges.reward_models.losses import preference_loss, segment_means
 from groundling.registry import Registry
 

@@ -9,7 +9,7 @@ from groundling.envs.nethack import TASKS, make_task, recording_in
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.worlds.episode import HeldOutEpisode
 from groundling.worlds.nethack.agents import Agent
-from groundling.worlds.nethack.taste import Taste
+from groundling.worlds.nethack.message_scores import Taste
 
 _NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}
 """nle's and the original's words for figures, in words."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from groundling.envs.nethack.observation import message_text
 from groundling.worlds.nethack.episodes import Game
-from groundling.worlds.nethack.taste import Taste
+from groundling.worlds.nethack.message_scores import Taste
 from groundling.worlds.showing import ReportTable
 
 _MOST = 15

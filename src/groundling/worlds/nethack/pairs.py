@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.documents import SETTINGS, read_object
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
-from groundling.files import write_atomically
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import write_atomically
+from groundling.io.redaction import shareable
 from groundling.judges.preferences.labels import Format
 from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.judges.preferences.recording import check_same
 from groundling.registry import unknown
-from groundling.sharing import shareable
 
 Observation = Mapping[str, NDArray[Any]]
 """nle's arrays by key."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.errors import GroundlingError
 from groundling.rewards.part import RewardPartConfig
-from groundling.worlds.nethack.taste import Taste, make_taste
+from groundling.worlds.nethack.message_scores import Taste, make_taste
 from groundling.worlds.nethack.watching import Sight, sights
 from groundling.worlds.showing import Moment, ShownEpisode, Summary
 

@@ -11,9 +11,9 @@ from rich.text import Text
 from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import TERMINAL_SHAPE, message_text
 from groundling.envs.nethack.recording import Screen
+from groundling.worlds.nethack.message_scores import Taste
 from groundling.worlds.nethack.messages import top_messages
 from groundling.worlds.nethack.pairs import Act
-from groundling.worlds.nethack.taste import Taste
 from groundling.worlds.showing import Moment, Summary
 
 _SHOWN_MESSAGES = 20

@@ -24,7 +24,7 @@ from groundling.worlds.showing import Moment, ReportTable, ShownEpisode
 from groundling.worlds.world import Actor, Demonstrator, World
 
 if TYPE_CHECKING:
-    from groundling.worlds.nethack.taste import Taste
+    from groundling.worlds.nethack.message_scores import Taste
 
 
 class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
@@ -89,7 +89,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         Raises:
             ConfigError: there is no such reward model, or the config's options do not fit it.
         """
-        from groundling.worlds.nethack.taste import make_taste
+        from groundling.worlds.nethack.message_scores import make_taste
 
         return make_taste(self.reward_parts, self.device, self.checkpoint)
 

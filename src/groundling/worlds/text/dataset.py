@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, RunError
-from groundling.files import replace_file, write_atomically
-from groundling.sharing import shareable
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import replace_file, write_atomically
+from groundling.io.redaction import shareable
 
 if TYPE_CHECKING:
     import pyarrow

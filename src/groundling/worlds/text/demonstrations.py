@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.documents import DocumentError, read_parquet
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
+from groundling.io.documents import DocumentError, read_parquet
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector, Finished
 from groundling.worlds.text.dataset import files_of, schema

@@ -6,8 +6,8 @@ from typing import Any
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
+from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.policies.policy import Policy
-from groundling.rows import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations

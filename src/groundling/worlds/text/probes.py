@@ -12,8 +12,8 @@ from typing import Any
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
+from groundling.io.row_files import BEFORE_ALL, RowFile, read_rows
 from groundling.policies.policy import Policy
-from groundling.rows import BEFORE_ALL, RowFile, read_rows
 from groundling.worlds.text.config import PROBE_SETS, TextConfig
 from groundling.worlds.text.envs import actions_of, known_actions_of
 

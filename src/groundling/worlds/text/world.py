@@ -21,13 +21,13 @@ from groundling.envs.seeds import SCHEME, training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.envs.text_env import SUCCESSES
 from groundling.errors import ConfigError, UnknownEnv
-from groundling.lm.loading import STARTERS
+from groundling.io.row_files import Log, ValidationListener
+from groundling.lm.load.loading import STARTERS
 from groundling.policies.policy import Policy, policies
 from groundling.policies.random import RandomPolicy
 from groundling.prompts import PromptReader
 from groundling.prompts.prompt import BLANK
 from groundling.registry import unknown
-from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import Use
 from groundling.worlds.episode import Played

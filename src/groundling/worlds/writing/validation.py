@@ -13,14 +13,14 @@ from transformers import GenerationConfig
 
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, RunError
-from groundling.files import write_atomically
-from groundling.lm.generation import sampling_from
+from groundling.io.files import write_atomically
+from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
+from groundling.lm.write.generation import sampling_from
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
-from groundling.rows import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.worlds.journal import Journal
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far

@@ -13,8 +13,8 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
+from groundling.io.row_files import Log, ValidationListener
 from groundling.policies.policy import Policy
-from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.journal import Journal

@@ -1,0 +1,156 @@
+"""`groundling collect`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundling.cli.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    check_used,
+    positive,
+)
+from groundling.errors import ConfigError
+from groundling.io.console import episode_bars, make_console, warn
+
+if TYPE_CHECKING:
+    from groundling.evaluation.target import Target
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling collect`."""
+    parser = add_command(
+        commands,
+        "collect",
+        run,
+        "let an agent play, and keep what it did as a dataset to learn from",
+        examples="""
+        groundling collect expert world.env=BabyAI-GoToLocal-v0 --episodes 2000 --output data/bot
+        groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
+        """,
+    )
+    parser.add_argument(
+        "agent",
+        help="which agent plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. world.env=BabyAI-GoToLocal-v0"
+    )
+    add_config_dir(parser)
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
+    episodes = parser.add_argument_group("episodes of a text env, to clone")
+    episodes.add_argument("--episodes", type=positive, help="how many episodes are played in all")
+    episodes.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
+    episodes.add_argument(
+        "--validation",
+        type=_fraction,
+        default=0.0,
+        metavar="SHARE",
+        help="the share of the episodes that goes into a split of its own",
+    )
+    pairs = parser.add_argument_group("pairs of segments of play, or of texts, for `groundling annotate`")
+    pairs.add_argument("--pairs", type=positive, help="how many pairs are recorded in all")
+    pairs.add_argument(
+        "--length",
+        type=_length,
+        help="steps of a segment, or episode for whole ones (default: episode; in NetHack 1)",
+    )
+    pairs.add_argument(
+        "--stride",
+        type=positive,
+        help="one segment is kept of every STRIDE steps (default: the segment's length; in NetHack 10)",
+    )
+    pairs.add_argument(
+        "--format",
+        choices=("motif", "parquet"),
+        help="the dataset's format (default: parquet; in NetHack motif)",
+    )
+    pairs.add_argument(
+        "--screens",
+        action="store_true",
+        help="in NetHack: also record screens and character, which Motif's own train_reward reads",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.evaluation.target import find
+    from groundling.io.files import lock_beside, locked
+
+    if (arguments.pairs is None) == (arguments.episodes is None):
+        raise ConfigError(
+            "say how much is to be collected: --episodes N of a text env, or --pairs N of segments or texts"
+        )
+    if arguments.pairs is not None and (arguments.only_success or arguments.validation):
+        raise ConfigError(
+            "--only-success and --validation go with --episodes, not with --pairs: leave them out"
+        )
+    for option in ("length", "stride", "format", "screens"):
+        if arguments.pairs is None and getattr(arguments, option) not in (None, False):
+            raise ConfigError(f"--{option} goes with --pairs, not with --episodes: leave it out")
+    names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
+    targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
+    check_used(arguments.config_dir, list(zip(names, targets, strict=True)))
+    with locked(lock_beside(arguments.output), f"is collecting into {arguments.output}", warn):
+        if arguments.pairs is not None:
+            return _record_pairs(arguments, targets)
+        return _collect_episodes(arguments, targets[0])
+
+
+def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
+    console = make_console()
+    with episode_bars(console, arguments.episodes) as on_agent:
+        collected = target.world.record_episodes(
+            target.demonstrator(),
+            arguments.episodes,
+            arguments.output,
+            only_success=arguments.only_success,
+            validation_fraction=arguments.validation,
+            on_episode=on_agent(target.agent),
+        )
+    summary = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
+    console.print(f"{summary} added to {arguments.output}", highlight=False)
+    return 0
+
+
+def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) -> int:
+    from groundling.worlds.recording import Recording
+
+    world = targets[0].world
+    for target in targets[1:]:
+        if target.world.settings != world.settings:
+            raise ConfigError(
+                f"{target.agent} plays in another world than {targets[0].agent}: give the same env to all"
+            )
+    recording = Recording(
+        arguments.output,
+        arguments.agent,
+        arguments.pairs,
+        arguments.length,
+        arguments.stride,
+        arguments.format,
+        arguments.screens,
+    )
+    console = make_console()
+    with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:
+        players = [target.demonstrator() for target in targets]
+        pairs = world.record_pairs(players, recording, on_agent(arguments.agent))
+    console.print(f"{pairs:,} pairs in {arguments.output}", highlight=False)
+    return 0
+
+
+def _length(text: str) -> int:
+    """Steps of a segment; 0 for whole episodes."""
+    return 0 if text == "episode" else positive(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to less than 1, got {text!r}")
+    return value

@@ -1,0 +1,105 @@
+"""`groundling distill`: a judge's preferences become a reward model."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundling.cli.command import Commands, add_command
+from groundling.errors import ConfigError
+from groundling.io.console import make_console, warn
+
+if TYPE_CHECKING:
+    from groundling.training.distillation import DistillationConfig
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling distill`."""
+    parser = add_command(
+        commands,
+        "distill",
+        run,
+        "train a reward model on what a judge prefers",
+        examples="""
+        groundling distill data/pairs --preferences rules --output data/reward
+        """,
+    )
+    parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
+    parser.add_argument(
+        "--preferences", required=True, metavar="NAME", help="the annotator whose labels are learnt"
+    )
+    parser.add_argument(
+        "--model",
+        help="motif, characters, language_model, table or classifier (default: motif of NetHack's messages, characters "
+        "of other captions)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="the folder of the reward model; the same command continues where it was stopped",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    config = read_config(arguments)
+    from groundling.training.distillation import distill, has_accuracy
+
+    console = make_console()
+    row = distill(config, arguments.output, console, warn)
+    if has_accuracy(row):
+        console.print(
+            f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are no ties", highlight=False
+        )
+    console.print(f"reward model: {arguments.output}", highlight=False)
+    return 0
+
+
+def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
+    """The configuration that the words of the command line make.
+
+    Raises:
+        ConfigError: an unknown key, model or argument, or a value that cannot be run.
+    """
+    from dataclasses import fields
+
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    import groundling.worlds  # noqa: F401  (which tell judges what they are)
+    from groundling.config.grammar import read
+    from groundling.judges.asking.subjects import find_subject
+    from groundling.judges.preferences.opening import open_pairs
+    from groundling.judges.reward_models import reward_models
+    from groundling.registry import check_component, unknown
+    from groundling.training.distillation import DistillationConfig
+
+    known = {f.name for f in fields(DistillationConfig)} - {"dataset", "preferences"}
+    for text in arguments.overrides:
+        key, equals, _ = text.partition("=")
+        if not equals:
+            raise ConfigError(f"cannot read {text!r}: expected key=value, such as learning_rate=1e-4")
+        if key.partition(".")[0] not in known:
+            raise ConfigError(unknown("key", key, known))
+    changes = [read(text) for text in arguments.overrides]
+    for text, change in zip(arguments.overrides, changes, strict=True):
+        if change.is_delete() or change.is_sweep_override():
+            raise ConfigError(f"cannot read {text!r:.200}: expected key=value, with one value")
+    named = {
+        "dataset": arguments.dataset,
+        "preferences": arguments.preferences,
+        "model": {"id": arguments.model or find_subject(open_pairs(arguments.dataset).world).reward_model},
+    }
+    try:
+        schema = OmegaConf.structured(DistillationConfig)
+        merged = OmegaConf.merge(schema, named)
+        for change in changes:
+            OmegaConf.update(merged, change.key_or_group, change.value(), merge=True)
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, DistillationConfig)
+    check_component(reward_models, config.model, "model")
+    return config

@@ -1,0 +1,101 @@
+"""`groundling list`."""
+
+import argparse
+import re
+import shutil
+import textwrap
+from collections.abc import Mapping
+
+from groundling.cli.command import Commands, add_command
+from groundling.errors import ConfigError
+
+_MANY = 30
+"""Names of a kind that are still all shown in the overview; of more those that begin alike are counted."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling list`."""
+    parser = add_command(
+        commands,
+        "list",
+        run,
+        "list the available worlds, algorithms, policies, models and so on",
+        examples="""
+        groundling list                         what kinds there are, and the names of each
+        groundling list policies                each policy, and what it does
+        groundling list --search nethack        whatever has to do with NetHack
+        groundling list envs --import my_env    with the envs that a module of yours registers
+        """,
+    )
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        help="worlds, envs, algorithms, policies, prompts, pools, rewards, metrics, judges, models, agents, suites, "
+        "experiments or studies",
+    )
+    parser.add_argument(
+        "--search",
+        nargs="+",
+        metavar="WORD",
+        help="only what has all of these words in its kind, name or description",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.cli.inventory import inventory
+
+    kinds = inventory()
+    if arguments.kind is not None and arguments.kind not in kinds:
+        from groundling.registry import unknown
+
+        raise ConfigError(unknown("kind", arguments.kind, kinds))
+    things = {kind: kinds[kind]() for kind in ([arguments.kind] if arguments.kind else kinds)}
+    if arguments.search:
+        things = {kind: _matching(kind, abouts, arguments.search) for kind, abouts in things.items()}
+        if not any(things.values()):
+            kind = f"of {arguments.kind} " if arguments.kind else ""
+            raise ConfigError(
+                f"nothing {kind}has {' '.join(arguments.search)} in its name or description: leave words out, or see "
+                "`groundling list`"
+            )
+    whole = arguments.kind is not None or arguments.search
+    for kind, abouts in things.items():
+        if not abouts and arguments.search:
+            continue
+        print(f"{kind} ({len(abouts)}):")
+        if whole:
+            for name, about in abouts.items():
+                print(f"  {name:32} {about}".rstrip())
+        else:
+            print(_overview(abouts))
+    if not whole:
+        print("\nWhat each is: groundling list KIND. To find one: groundling list --search WORD")
+    return 0
+
+
+def _matching(kind: str, abouts: Mapping[str, str], words: list[str]) -> dict[str, str]:
+    """Those that have all words, the kind's name among them, in whatever case."""
+    return {
+        name: about
+        for name, about in abouts.items()
+        if all(word.lower() in f"{kind} {name} {about}".lower() for word in words)
+    }
+
+
+def _overview(abouts: Mapping[str, str]) -> str:
+    """The names in a paragraph."""
+    names = list(abouts)
+    if len(names) > _MANY:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            beginning = re.match(r"[^/-]+[/-]", name)  # glam/drrn, BabyAI-GoTo-v0
+            groups.setdefault(beginning.group() if beginning else name, []).append(name)
+        names = [
+            members[0] if len(members) == 1 else f"{beginning}… ({len(members)})"
+            for beginning, members in groups.items()
+        ]
+    width = min(shutil.get_terminal_size().columns, 120)
+    return textwrap.fill(
+        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )

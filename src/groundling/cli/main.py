@@ -1,0 +1,195 @@
+"""The command line. Every error that a user can mend is one line on standard error and a non-zero exit."""
+
+import argparse
+import contextlib
+import faulthandler
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import groundling
+from groundling.cli import (
+    annotate,
+    check_env,
+    collect,
+    distill,
+    doctor,
+    evaluate,
+    forgetting,
+    listing,
+    publish,
+    rate,
+    report,
+    study,
+    train,
+    ui,
+    verify,
+    watch,
+)
+from groundling.cli.command import INTERRUPTED, one_line
+from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
+from groundling.io.terminal import keep_writing, log_plainly, plain, problem
+from groundling.registry import imported_modules
+from groundling.runtime.parent import end_with_launcher
+
+_COMMANDS = (
+    train,
+    evaluate,
+    forgetting,
+    watch,
+    ui,
+    collect,
+    annotate,
+    distill,
+    study,
+    report,
+    publish,
+    rate,
+    verify,
+    check_env,
+    listing,
+    doctor,
+)
+_LESS_MEMORY = (
+    "what was written before is intact. Less memory is needed with a lower algorithm.args.micro_batch_size, "
+    "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
+    "evaluation.batch_size, with model.gradient_checkpointing=true, or with a smaller model.path"
+)
+_SHOWN = 200
+"""Characters of another library's message that are shown."""
+_SHOWING = (verify, check_env, listing, doctor)
+"""Those that do nothing but print."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``groundling`` with these arguments; returns its exit status."""
+    # Idle OpenMP threads sleep instead of spinning: where other work shares the cores, torch is then several
+    # times faster. It is read when torch is first imported, which is later.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    log_plainly()
+    parser = make_parser()
+    arguments, more = parser.parse_known_args(argv)
+    if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:  # overrides that stand behind an option
+        arguments.overrides += more
+    if arguments.imports:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        for module in arguments.imports:
+            _import(module)
+        status: int = arguments.run(arguments)
+        return status or _status_of_output(arguments)
+    except GroundlingError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        if isinstance(error, ForeignError) and error.__cause__ is not None:
+            print(plain("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"error: {one_line(error)}; what was written before is intact: mend the cause and run the command again",
+            file=sys.stderr,
+        )
+        return 1
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        print(
+            f"error: there is not enough memory ({one_line(error)[:_SHOWN]}): {_LESS_MEMORY}", file=sys.stderr
+        )
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "stopped; the same command goes on: a training from its last checkpoint, annotations from the last answer, "
+            "an evaluation from 20 seconds before",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+
+
+def entry_point() -> None:
+    """The console script."""
+    end_with_launcher()
+    keep_writing()
+    faulthandler.enable()  # if native code crashes, say where
+    try:
+        sys.exit(main())
+    except Exception as error:  # what no command has foreseen
+        print(
+            f"error: groundling failed unexpectedly ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what was "
+            "written before is intact. Please report this with the command and the lines below:",
+            file=sys.stderr,
+        )
+        print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        sys.exit(1)
+
+
+def _status_of_output(arguments: argparse.Namespace) -> int:
+    """Tell that what was printed is lost, if it is: a failure of what only prints, and of nothing else."""
+    if (reason := problem()) is None:
+        return 0
+    shows = arguments.run in [command.run for command in _SHOWING] or getattr(arguments, "dry_run", False)
+    kind = "error" if shows else "warning"
+    print(f"{kind}: standard output cannot be written ({reason}): what was printed is lost", file=sys.stderr)
+    return int(shows)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="print the versions that a report of a bug needs"
+    )
+    parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print a script that completes command lines in a shell; put it where the shell looks for completions",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Prints Groundling's version and those of what it computes with, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        versions = {"groundling": groundling.__version__, "python": platform.python_version()}
+        for package in ("torch", "transformers", "gymnasium"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package)
+        print(" · ".join(f"{name} {version}" for name, version in versions.items()))
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints a shell's completion, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
+        import shtab
+
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+        imported_modules.append(module)
+    except Exception as error:  # whatever a user's module does when it is imported
+        mend = ""
+        if module.endswith(".py"):
+            mend = f": give the module's name, as in --import {Path(module).stem}"
+        elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            mend = ": modules are looked for in this folder, and among what is installed"
+        raise ConfigError(f"--import {module}: {type(error).__name__}: {error}{mend}") from error

@@ -1,0 +1,50 @@
+"""`groundling publish`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.cli.command import Commands, add_command
+from groundling.errors import ConfigError
+from groundling.io.console import make_console, warn
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling publish`."""
+    about = "put a trained policy into a folder of its own, with a model card, and on the hub if asked to"
+    parser = add_command(
+        commands,
+        "publish",
+        run,
+        about,
+        examples="""
+        groundling publish runs/demo --output published
+        groundling publish runs/demo --output published --upload OWNER/NAME    on the Hugging Face hub, too
+        """,
+    )
+    parser.add_argument("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument(
+        "--license",
+        metavar="ID",
+        help="the licence as the hub names it, such as mit (default: the bundled model's)",
+    )
+    parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
+    parser.add_argument("--private", action="store_true", help="make that repository a private one")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.config.trust import EVERYTHING
+    from groundling.evaluation.hub import upload
+    from groundling.evaluation.target import find
+    from groundling.reports.publish import publish
+
+    if arguments.private and arguments.upload is None:
+        raise ConfigError("--private is for a repository on the hub: name one with --upload OWNER/NAME")
+    target = find(arguments.run_dir, [], warn, unused=EVERYTHING)
+    folder = publish(target, arguments.output, warn, license=arguments.license, repository=arguments.upload)
+    console = make_console()
+    console.print(f"written to {folder}", highlight=False)
+    if arguments.upload is not None:
+        console.print(f"uploaded: {upload(folder, arguments.upload, arguments.private)}", highlight=False)
+    return 0

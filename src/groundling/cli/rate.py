@@ -1,0 +1,75 @@
+"""`groundling rate`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.cli.command import Commands, add_command, positive
+from groundling.errors import ConfigError
+from groundling.io.terminal import plain
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling rate`."""
+    parser = add_command(
+        commands,
+        "rate",
+        run,
+        "write forms on which people rate generated texts, or read their answers",
+        examples="""
+        groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
+        """,
+    )
+    parser.add_argument("folder", type=Path, help="the folder of the form")
+    parser.add_argument(
+        "predictions",
+        nargs="*",
+        metavar="SYSTEM=FILE",
+        help="the systems and the JSONL files of their predictions",
+    )
+    parser.add_argument(
+        "--task", default="general", help="imdb, commongen, dialog, summarization, totto or general"
+    )
+    parser.add_argument(
+        "--pairwise", action="store_true", help="compare two systems; default: rate each text"
+    )
+    parser.add_argument(
+        "--samples", type=positive, default=50, help="how many samples are drawn (default 50)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the draw and the order")
+    parser.add_argument(
+        "--answers", type=Path, nargs="+", metavar="CSV", help="read these answers into a table instead"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.reports.rating import read_answers, write_likert, write_pairwise
+
+    if arguments.answers:
+        if arguments.predictions or arguments.pairwise:
+            raise ConfigError(
+                "--answers reads the answers to a form that is there: leave --pairwise and SYSTEM=FILE out"
+            )
+        print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
+        for rating in read_answers(arguments.folder, arguments.answers):
+            figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"
+            print(plain(f"{rating.question:16} {rating.system:24} {figures}"))
+        return 0
+    write = write_pairwise if arguments.pairwise else write_likert
+    form = write(
+        _files(arguments.predictions), arguments.folder, arguments.task, arguments.samples, arguments.seed
+    )
+    print(f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json from the raters)")
+    return 0
+
+
+def _files(predictions: list[str]) -> dict[str, Path]:
+    files = {}
+    for word in predictions:
+        system, equals, path = word.partition("=")
+        if not equals or not system or system in files:
+            raise ConfigError(
+                f"{word!r}: name each system once and its predictions, as ppo=predictions.jsonl"
+            )
+        files[system] = Path(path)
+    return files

@@ -1,0 +1,40 @@
+"""`groundling report`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.cli.command import Commands, add_command
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling report`."""
+    parser = add_command(
+        commands,
+        "report",
+        run,
+        "write one self-contained HTML page about one run or several",
+        examples="""
+        groundling report runs/demo
+        groundling report runs/demo-seed* --output report.html    several runs on one page
+        """,
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument(
+        "--output", type=Path, help="the page (default: report.html in the first run's folder)"
+    )
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the runs' returns as JSON by task and name, too"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.reports.export import write_returns
+    from groundling.reports.page import write_report
+
+    output = write_report(arguments.runs, arguments.output or arguments.runs[0] / "report.html")
+    print(f"report: {output.resolve()}")
+    if arguments.export is not None:
+        write_returns(arguments.runs, arguments.export)
+        print(f"returns: {arguments.export.resolve()}")
+    return 0

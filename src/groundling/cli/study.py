@@ -1,0 +1,138 @@
+"""`groundling study`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.cli.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    positive,
+)
+from groundling.errors import ConfigError, RunError
+from groundling.io.console import make_console, warn
+from groundling.registry import import_words
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling study`."""
+    parser = add_command(
+        commands,
+        "study",
+        run,
+        "train and evaluate several arms with several seeds, and report the results",
+        examples="""
+        groundling study glam-study seeds=1,2,3 --jobs 2
+        groundling study my_study.yaml --output results/mine
+        """,
+    )
+    parser.add_argument("study", help="a name from `groundling list studies`, or a YAML file of your own")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an "
+        "arm's runs; others of all runs",
+    )
+    add_config_dir(parser)
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=1,
+        help="processes of one thread each (default: all in this process)",
+    )
+    parser.add_argument(
+        "--add",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="the --output of the same study on another machine: its runs are taken over and not run again; may be "
+        "given several times",
+    )
+    parser.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.io.redaction import shareable_words
+    from groundling.studies.definition import read_study
+    from groundling.studies.figures_page import write_study_by_figures
+    from groundling.studies.results import RunResult, read_results
+    from groundling.studies.run import Job, make_jobs, run_here, run_jobs_beside
+    from groundling.studies.success_page import write_study_by_success
+    from groundling.worlds import kind
+
+    study, arms = read_study(arguments.study, arguments.overrides)
+    runs = arguments.runs or Path("runs") / study.name
+    output = arguments.output or Path("results") / study.name
+    jobs = make_jobs(study, arms, runs, arguments.config_dir)
+    by_success = kind(jobs[0].config.world.id).study_measures == "success"
+    if study.reference is not None and not by_success:
+        raise ConfigError(
+            f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "
+            "leave it out"
+        )
+    if arguments.add and not by_success:
+        raise ConfigError(
+            f"--add is for studies that report success rates, and {study.name} does not: leave it out"
+        )
+    first = jobs[0]
+    for job in () if by_success else jobs:
+        if job.suites[0] != first.suites[0]:
+            raise ConfigError(
+                f"arm {job.arm} is tested in {job.suites[0]} first, and arm {first.arm} in {first.suites[0]}: the "
+                f"results of {study.name} report one suite, so give all arms the same first suite"
+            )
+    if arguments.add and arguments.no_results:
+        raise ConfigError("--add does nothing with --no-results: leave one of them out")
+    console = make_console()
+
+    def tell(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    elsewhere: dict[str, RunResult] = {}
+    for folder in arguments.add:
+        there = read_results(folder, study, jobs, tell)
+        if twice := sorted(there.keys() & elsewhere.keys()):
+            raise ConfigError(
+                f"{folder} has {', '.join(twice)}, as another folder of --add: name one of them"
+            )
+        tell(f"{folder}: {len(there)} of {len(jobs)} runs are taken over")
+        elsewhere |= there
+    needed = {job.name for job in jobs} - {*elsewhere}
+    needed |= {job.teacher.name for job in jobs if job.teacher and job.name in needed}
+    left = [job for job in jobs if job.name in needed]
+
+    options = import_words(arguments.imports)
+    if arguments.config_dir is not None:
+        options += ["--config-dir", str(arguments.config_dir)]
+    command = ["study", arguments.study, *arguments.overrides, *options]
+    added = [word for folder in arguments.add for word in ("--add", str(folder))]
+    folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
+    if arguments.jobs == 1:
+        failed = run_here(left, tell, console, warn)
+    else:
+
+        def words(job: Job) -> list[str]:
+            one = [f"arms={job.arm}", f"seeds={job.seed}"]
+            return [*command, *one, "--runs", str(runs), "--no-results"]
+
+        failed = run_jobs_beside(left, words, arguments.jobs, tell)
+    if not arguments.no_results:
+        world = kind(jobs[0].config.world.id)
+        if by_success:
+            write_study_by_success(
+                study, jobs, world, output, shareable_words([*command, *folders]), elsewhere
+            )
+        else:
+            write_study_by_figures(study, jobs, world, output, shareable_words([*command, *folders]))
+        tell(f"results: {output / 'README.md'}")
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(jobs)} failed ({', '.join(job.name for job in failed)}): mend these errors and "
+            "run the same command again"
+        )
+    return 0

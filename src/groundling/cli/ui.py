@@ -1,0 +1,64 @@
+"""`groundling ui`."""
+
+import argparse
+import importlib.util
+import secrets
+import socket
+from pathlib import Path
+
+from groundling.cli.command import Commands, add_command
+from groundling.errors import ConfigError, RunError
+from groundling.io.console import make_console
+
+_HOST = "127.0.0.1"
+_NEEDED = ("starlette", "uvicorn", "plotly")
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling ui`."""
+    parser = add_command(
+        commands,
+        "ui",
+        run,
+        "see runs, episodes, judges and studies in a browser on this machine",
+        examples="""
+        groundling ui                      what lies below runs
+        groundling ui runs data results    datasets of preferences and studies, too
+        """,
+    )
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="(default: runs)")
+    parser.add_argument("--port", type=int, default=0, help="of this machine (default: a free one)")
+    parser.add_argument("--browser", action="store_true", help="open the address in the browser")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"{', '.join(missing)} not installed: pip install 'groundling[ui]'")
+    folders = arguments.folders or [Path("runs")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder: name those that hold runs, datasets or results")
+    import uvicorn
+
+    from groundling.reports.ui.app import make_app
+
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((_HOST, arguments.port))
+    except (OSError, OverflowError) as error:
+        raise RunError(
+            f"port {arguments.port} cannot be used ({error}): give another one, or leave --port out"
+        ) from error
+    token = secrets.token_urlsafe(24)
+    address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
+    make_console().print(f"open {address}\nCtrl-C ends it.", highlight=False, soft_wrap=True)
+    if arguments.browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    # Requests are not logged: their addresses have the token.
+    server = uvicorn.Server(uvicorn.Config(make_app(folders, token), log_level="warning", access_log=False))
+    server.run(sockets=[listening])
+    return 0

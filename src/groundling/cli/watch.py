@@ -1,0 +1,130 @@
+"""`groundling watch`."""
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundling.cli.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    check_used,
+    positive,
+)
+from groundling.errors import ConfigError
+from groundling.io.console import make_console, warn
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from groundling.reports.gif import Film
+    from groundling.worlds.showing import Moment, Summary
+
+_SECONDS_PER_STEP = 0.1
+_BAR = 24
+"""Characters of a probability of 1."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling watch`."""
+    parser = add_command(
+        commands,
+        "watch",
+        run,
+        "see an agent play, or write, in the terminal",
+        examples="""
+        groundling watch runs/demo                  a trained agent
+        groundling watch expert --gif bot.gif       BabyAI's bot, as a GIF
+        """,
+    )
+    parser.add_argument("agent", help="which agent plays, named as for `groundling evaluate`")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. world.env=NetHackScore-v1")
+    add_config_dir(parser)
+    parser.add_argument(
+        "--suite",
+        help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own world)",
+    )
+    parser.add_argument(
+        "--episodes",
+        type=positive,
+        default=1,
+        help="how many held-out episodes are shown, in order (default: %(default)s)",
+    )
+    parser.add_argument("--gif", type=Path, metavar="FILE", help="write what was seen as a GIF, too")
+    parser.add_argument("--fast", action="store_true", help="do not pause after steps and episodes")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.evaluation.target import find
+    from groundling.reports.gif import Film
+
+    if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
+        raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
+    target = find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir)
+    check_used(arguments.config_dir, [(arguments.agent, target)])
+    console = make_console()
+    suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
+    if len(suites) > 1:
+        raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
+    there = target.under(suites[0])
+    world, policy = there.world, there.policy(there.agent)
+    film = None if arguments.gif is None else Film()
+    pause = 0.0 if arguments.fast else _SECONDS_PER_STEP
+    for number in range(arguments.episodes):
+        _show(world.watch(target.agent, policy, suites[0], number), console, pause, film)
+        if console.is_terminal and not arguments.fast and number + 1 < arguments.episodes:
+            console.input("Enter for the next episode ")
+    if film is not None:
+        film.save(arguments.gif)
+        console.print(f"written to {arguments.gif}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "Film | None") -> None:
+    """Show an episode in a terminal moment by moment; elsewhere what is news."""
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        for moment in episode:
+            if film is not None:
+                film.take(moment)
+            if console.is_terminal:
+                live.update(_view(moment), refresh=True)
+                time.sleep(pause)
+            elif moment.is_news:
+                console.print("\n".join(moment.lines), highlight=False, soft_wrap=True)
+    if moment.summary is not None:
+        console.print(_table(moment.summary))
+
+
+def _view(moment: "Moment") -> "RenderableType":
+    """What is told, and a bar for each action."""
+    from rich.text import Text
+
+    if moment.screen is not None:
+        return moment.screen
+    text = Text("\n".join(moment.lines))
+    probabilities = moment.probabilities or {}
+    width = max(map(len, probabilities), default=0)
+    for action, probability in probabilities.items():
+        bar = "█" * round(_BAR * probability)
+        style = "bold cyan" if action == moment.action else "dim"
+        text.append(f"\n  {action!s:{width}}  {probability:.2f} {bar}", style=style)
+    return text
+
+
+def _table(summary: "Summary") -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
+    if not summary.header:
+        return Text(summary.title, style="bold")
+    table = Table(title=summary.title)
+    for name in summary.header:
+        table.add_column(name)
+    for row in summary.rows:
+        table.add_row(*map(Text, row))
+    return table

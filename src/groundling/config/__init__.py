@@ -1,0 +1,6 @@
+"""The configuration of a run: its schema, the YAML that fills it, and how the two are composed."""
+
+from groundling.config.compose import compose, experiments, from_file
+from groundling.config.schema import Config
+
+__all__ = ["Config", "compose", "experiments", "from_file"]

@@ -1,6 +1,0 @@
-"""The configuration of a run: its schema, the YAML that fills it, and how the two are composed."""
-
-from groundling.configs.compose import compose, experiments, from_file
-from groundling.configs.schema import Config
-
-__all__ = ["Config", "compose", "experiments", "from_file"]

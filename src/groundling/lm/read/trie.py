@@ -1,0 +1,159 @@
+"""How likely each of several texts is written, token by token, where nothing else can be: guided decoding.
+
+At every token only those that continue one of the texts can come, and their probabilities are divided by their sum, as
+Outlines (Willard and Louf 2023, arXiv 2307.09702) and GENRE (De Cao et al. 2021, arXiv 2010.00904), whose trie this is,
+do while they write. The product of these conditional probabilities along a text is the probability that it is written.
+All follow from the logits at the trie's nodes. So one pass gives the distribution over the texts, and to draw one from
+it is to write one token by token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.lm.read.packing import Tokens
+from groundling.lm.read.scoring import Scorer, ScoringQuestion, sums_of
+from groundling.tokenization.chat import common_length
+
+
+@dataclass(frozen=True)
+class Trie:
+    """The tokens of several texts as a tree, whose edges are tokens that can come.
+
+    Each text is its tokens and an end. What follows its last choice is certain, needs no logit, and is left out: texts
+    that differ in their first tokens keep only these, and an end is kept only of a text that another begins with. A
+    text with an end has a line for each token that may end it.
+
+    `chosen`: the tokens of each line up to the last that was a choice.
+    `num_lines`: how many lines each text has.
+    `edges`: int64 (number of tokens in `chosen`,): the edge of each, line by line.
+    `first`: int64 (num_edges,): the first of these tokens that goes along an edge.
+    `nodes`: int64 (num_edges,): the node that an edge leaves: 0 is the root, i + 1 where edge i leads to.
+    `copies`: int64 (num_texts,): how many texts have the same tokens; which of them was written is a draw among them.
+    """
+
+    chosen: list[list[int]]
+    num_lines: list[int]
+    edges: Tensor
+    first: Tensor
+    nodes: Tensor
+    copies: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Trie:
+        """The trie of one or more texts in token ids, each of which may end with any of the end tokens."""
+        keys = [tuple(text) for text in texts]
+        copies, lengths = Counter(keys), _lengths_of_choices(keys)
+        num_lines = [len(end_tokens) if lengths[key] > len(key) else 1 for key in keys]
+        chosen: list[list[int]] = []
+        edges: list[int] = []
+        first: list[int] = []
+        nodes: list[int] = []
+        known: dict[tuple[int, int, bool], int] = {}  # (node, token, whether it ends the text) -> edge
+        for key, ends in zip(keys, num_lines, strict=True):
+            for end in end_tokens[:ends]:
+                chosen.append([*key, end][: lengths[key]])
+                node = 0
+                for place, token in enumerate(chosen[-1]):
+                    step = node, token, place == len(key)
+                    if step not in known:
+                        known[step] = len(nodes)
+                        first.append(len(edges))
+                        nodes.append(node)
+                    edges.append(known[step])
+                    node = edges[-1] + 1
+        return cls(
+            chosen,
+            num_lines,
+            torch.tensor(edges, dtype=torch.long),
+            torch.tensor(first, dtype=torch.long),
+            torch.tensor(nodes, dtype=torch.long),
+            torch.tensor([copies[key] for key in keys]),
+        )
+
+
+def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
+    """Up to which of its tokens, the end counted, another text could have been written."""
+    # In sorted order a text has the longest beginning in common with one of its neighbours.
+    distinct = sorted(set(texts))
+    common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
+    return {
+        text: max(before, after) for text, (before, after) in zip(distinct, pairwise(common), strict=True)
+    }
+
+
+def guided_log_probs(
+    scorer: Scorer,
+    questions: Sequence[ScoringQuestion],
+    end_tokens: Sequence[int],
+    temperature: float,
+    growing: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability with which each candidate is written, and the state of each prompt, with gradients.
+
+    Args:
+        scorer: Gives the logits.
+        questions: At least one.
+        end_tokens: Any of them ends a candidate that another one begins with.
+        temperature: Divides the logits.
+        growing: As of `Scorer`.
+
+    Returns:
+        Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
+    """
+    known: dict[tuple[tuple[int, ...], ...], Trie] = {}
+    tries: list[Trie] = []
+    for _, candidates in questions:
+        key = tuple(map(tuple, candidates))
+        if key not in known:
+            known[key] = Trie.of(candidates, end_tokens)
+        tries.append(known[key])
+    chosen = [
+        ScoringQuestion(asked.prompt, trie.chosen) for asked, trie in zip(questions, tries, strict=True)
+    ]
+    logits, states = scorer.token_scores(chosen, True, growing)
+    return written_log_probs(tries, logits, temperature), states
+
+
+def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-probability with which each text is written, with gradients; those of a trie sum to 1.
+
+    Args:
+        tries: One or more.
+        logits: Float32 (number of tokens in all their `chosen`,): of each token after those before it.
+        temperature: Divides the logits, as it does in sampling.
+
+    Returns:
+        Float32 (total number of texts,), trie by trie.
+    """
+    num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
+    first = _beside([trie.first for trie in tries], num_tokens).to(logits.device)
+    edges = _beside([trie.edges for trie in tries], num_edges).to(logits.device)
+    nodes = _beside([trie.nodes for trie in tries], num_edges).to(logits.device)
+    choices = logits[first] / temperature  # (num_edges,)
+    highest = torch.full_like(choices, -torch.inf)  # of each node; those with edges are no more than edges
+    highest = highest.scatter_reduce(0, nodes, choices.detach(), "amax")
+    choices = choices - highest[nodes]
+    totals = torch.zeros_like(choices).index_add(0, nodes, choices.exp())
+    log_probs = choices - totals[nodes].log()  # (num_edges,), 0 where there is no choice
+    lengths = [len(tokens) for trie in tries for tokens in trie.chosen]
+    num_lines = [number for trie in tries for number in trie.num_lines]
+    written = sums_of(lengths, log_probs[edges])  # (number of lines,)
+    if len(lengths) > len(num_lines):
+        lines = pad_sequence(written.split(num_lines), batch_first=True, padding_value=-torch.inf)
+        written = lines.logsumexp(-1)
+    copies = torch.cat([trie.copies for trie in tries]).to(logits.device)
+    return written - copies.log()
+
+
+def _beside(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Indices into things of such sizes, as indices into all of them in one row."""
+    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    return torch.cat([index + start for index, start in zip(indices, starts, strict=True)])

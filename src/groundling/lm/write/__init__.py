@@ -1,0 +1,1 @@
+"""Writing: decoding and sampling."""

@@ -1,0 +1,173 @@
+"""Batched text generation with the log-probability of every token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList, StopStringCriteria
+
+from groundling.lm.read.packing import padded
+from groundling.lm.read.padding import Batches
+from groundling.tokenization.detokenize import Continuation
+
+# Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
+_MAX_SCORES = 2**27
+DEFAULT_NEW_TOKENS = 32
+_drawing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One continuation.
+
+    `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
+    `token_ids`: int64 (num_tokens,), with the end token where it was reached.
+    `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and filters.
+    `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
+    """
+
+    text: str
+    token_ids: Tensor
+    token_log_probs: Tensor
+    raw_token_log_probs: Tensor
+
+
+@contextmanager
+def sampling_from(seed: int) -> Iterator[list[torch.Generator]]:
+    """Let what is generated in the block follow from ``seed``, and leave torch's global generators, which it gives, as
+    they were.
+
+    One thread at a time: a judge may write in the background while a run measures its own texts, and Transformers
+    samples from no other generator.
+    """
+    with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield [torch.default_generator, *torch.cuda.default_generators]
+
+
+def generate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    padding: Batches,
+    settings: dict[str, Any],
+) -> list[Generation]:
+    """Continuations of prompts given as token ids, prompt by prompt (`num_return_sequences` of each).
+
+    `padding` tells which of them go together; `settings` are those of `model.generate`.
+    """
+    copies = settings.get("num_return_sequences") or 1
+    rows = copies * (settings.get("num_beams") or 1)
+    vocabulary = model.config.get_text_config().vocab_size
+    new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
+    at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
+    generations: dict[int, list[Generation]] = {}
+    # The last token is never read.
+    for together, manner in padding.of(list(map(len, prompts)), new_tokens - 1):
+        by_length = sorted(together, key=lambda index: -len(prompts[index]))
+        cached = settings if manner != "anew" else {"use_cache": False} | settings
+        for first in range(0, len(by_length), at_once):
+            batch = by_length[first : first + at_once]
+            lines = [prompts[index] for index in batch]
+            made = _generate_batch(model, tokenizer, lines, padding.filler, cached)
+            for place, index in enumerate(batch):
+                generations[index] = made[place * copies : (place + 1) * copies]
+    return [generation for index in range(len(prompts)) for generation in generations[index]]
+
+
+def _generate_batch(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    filler: int,
+    settings: dict[str, Any],
+) -> list[Generation]:
+    device = model.get_input_embeddings().weight.device
+    tokens, mask = padded(prompts, device, filler, left=not model.config.is_encoder_decoder)
+    limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
+    config = settings.get("generation_config", model.generation_config)
+    stop_strings = settings.get("stop_strings", config.stop_strings)
+    stops = _Stops(
+        [
+            *([StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []),
+            *(settings.get("stopping_criteria") or []),
+        ]
+    )
+    stopping = {"stopping_criteria": StoppingCriteriaList([stops]), "stop_strings": None}
+    output: Any = model.generate(
+        input_ids=tokens,
+        attention_mask=mask,
+        # The tokenizer is for token_healing, and for the stop_strings of a generation_config.
+        **({"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings | stopping),
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+    )
+    given = 1 if model.config.is_encoder_decoder else tokens.shape[1]
+    made = output.sequences[:, given:]  # (rows, num_steps)
+    beams = getattr(output, "beam_indices", None)
+    sampled = _log_probs(output.scores, made, beams)
+    raw = _log_probs(output.logits, made, beams)
+    ends = settings.get("eos_token_id", config.eos_token_id)
+    lengths = (beams >= 0).sum(1) if beams is not None else _lengths(made, ends, stops.lengths - given)
+    generations = []
+    for row in range(len(made)):
+        length = int(lengths[row])
+        ids = made[row, :length]
+        prompt = () if model.config.is_encoder_decoder else prompts[row * len(prompts) // len(made)]
+        text = Continuation(tokenizer, prompt).append(*ids.tolist())
+        generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
+    return generations
+
+
+def _log_probs(scores: Sequence[Tensor], made: Tensor, beams: Tensor | None) -> Tensor:
+    """Float32 (rows, num_steps): log-probability of each token made, from each step's (rows, vocabulary) scores.
+
+    `beams` (rows, num_steps) says which row of a step a sequence went through, negative after its end.
+    """
+    steps = []
+    for step in range(made.shape[1]):
+        step_scores = scores[step].float()
+        if beams is not None:
+            step_scores = step_scores[beams[:, step].clamp(min=0)]
+        steps.append(step_scores.log_softmax(-1).gather(1, made[:, step, None])[:, 0])
+    return torch.stack(steps, dim=1) if steps else made.new_zeros(made.shape, dtype=torch.float32)
+
+
+class _Stops(StoppingCriteria):
+    """Any of some criteria; records where each row stopped first.
+
+    What follows in a stopped row is padding, often an end token, which the tokens alone do not tell from a written one.
+    """
+
+    def __init__(self, criteria: Sequence[StoppingCriteria]) -> None:
+        self.criteria = criteria
+        self.lengths = torch.empty(0)
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """Bool (rows,) of ``input_ids`` (rows, num_tokens): the rows that stop here."""
+        never, length = torch.iinfo(torch.int64).max, input_ids.shape[1]
+        if len(self.lengths) != len(input_ids):
+            self.lengths = input_ids.new_full((len(input_ids),), never)
+        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        for criterion in self.criteria:
+            done |= criterion(input_ids, scores, **kwargs)
+        self.lengths = torch.where(done, self.lengths.clamp(max=length), self.lengths)
+        return done
+
+
+def _lengths(made: Tensor, ends: int | list[int] | None, stopped: Tensor) -> Tensor:
+    """Int64 (rows,): tokens generated in each row of ``made`` (rows, num_steps), up to and with the first end token.
+
+    ``stopped`` (rows,) is the length at which a criterion stopped a row.
+    """
+    end_ids = torch.tensor([] if ends is None else ends, device=made.device, dtype=made.dtype).reshape(-1)
+    before = torch.isin(made, end_ids).cumsum(1).roll(1, 1) if made.shape[1] else made
+    before[:, :1] = 0
+    return (before == 0).sum(1).minimum(stopped)

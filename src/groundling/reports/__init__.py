@@ -1,0 +1,1 @@
+"""Reports: pages, plots, GIFs, model cards, and the browser interface."""

@@ -1,0 +1,37 @@
+"""The returns of several runs by task and method, in the layout of Motif's results file, but as JSON."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from groundling.config.compose import from_file
+from groundling.config.trust import EVERYTHING
+from groundling.io.files import write_atomically
+from groundling.io.redaction import shareable
+from groundling.training.build import world_of
+from groundling.training.tracking import read_metrics
+
+
+def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
+    """Write ``{task: {method: [{"seed": …, "timesteps": […], "returns": […]}, …]}}``.
+
+    A method is a run's name; its runs are its seeds. The returns are the means over the training episodes that ended in
+    an update; updates in which none ended are left out.
+
+    Raises:
+        ConfigError: one of them is not a run's folder.
+    """
+    tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for run_dir in run_dirs:
+        config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
+        rows = [row for row in read_metrics(run_dir) if row.get("return_mean") is not None]
+        of_seed = {
+            "seed": config.seed,
+            "timesteps": [row["step"] for row in rows],
+            "returns": [row["return_mean"] for row in rows],
+        }
+        methods = tasks.setdefault(shareable(world_of(config).spec.name), {})
+        methods.setdefault(shareable(config.name), []).append(of_seed)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(output, json.dumps(tasks, indent=1) + "\n")

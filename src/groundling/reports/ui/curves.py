@@ -1,0 +1,96 @@
+"""The curves of the runs that are shown: read incrementally, kept by column, and thinned to what a plot can show."""
+
+import threading
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.errors import RunError
+from groundling.io.row_files import RowReader
+from groundling.reports.plots import smooth, thinned
+from groundling.training.tracking import METRICS
+
+_MOST_SMOOTH = 1000
+"""Points of a smoothed curve, at most."""
+
+
+class Curves:
+    """A run's figures over steps. Each update reads only what the run has appended.
+
+    Args:
+        run_dir: The run's folder.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._reader, self._lock = RowReader(run_dir / METRICS), threading.Lock()
+        self._columns: dict[str, tuple[array[float], array[float]]] = {}
+        self._last: dict[str, Any] = {}
+        self._damage: str | None = None
+        self.num_rows = 0
+
+    def update(self) -> None:
+        """Read what is new.
+
+        Raises:
+            OSError: the file cannot be read.
+            RunError: a row is none, or not in its place, or a figure is no number.
+        """
+        with self._lock:  # several views may read at once
+            is_other, rows = self._reader.read_new()
+            if is_other:
+                self._columns, self._last, self._damage, self.num_rows = {}, {}, None, 0
+            for row in rows:
+                self._add(row)
+            if self._damage is not None:
+                raise RunError(f"{self._reader.path} is damaged: {self._damage}")
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        for name, value in row.items():
+            if name not in ("update", "step") and isinstance(value, int | float):
+                steps, values = self._columns.setdefault(name, (array("d"), array("d")))
+                steps.append(row["step"])
+                values.append(value)
+            elif value is not None and not isinstance(value, int | float):
+                self._damage = f"{name}={value!r:.40} of update {row['update']} is not a number"
+        self._last.update({name: value for name, value in row.items() if value is not None})
+        self.num_rows += 1
+
+    def outline(self) -> list[dict[str, Any]]:
+        """Rows that stand for all rows: each figure's least, greatest and latest value; none without an update."""
+        if not self.num_rows:
+            return []
+        ends = [
+            {**self._last, **{name: float(pick(values)) for name, (_, values) in self._columns.items()}}
+            for pick in (min, max)
+        ]
+        return [*ends, dict(self._last)]
+
+    def drawn(self, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+        """By figure, a few thousand points at most: ``x``, ``y``, and of its moving mean ``smooth_x``, ``smooth_y``."""
+        with self._lock:
+            there = {
+                name: [np.array(one) for one in self._columns[name]]
+                for name in figures
+                if name in self._columns
+            }
+        curves = {}
+        for name, (steps, values) in there.items():
+            finite = np.isfinite(values)
+            steps, values = steps[finite], values[finite]
+            if not len(steps):
+                continue
+            x, y = thinned(steps, values)
+            places = np.unique(
+                np.linspace(0, len(steps) - 1, min(_MOST_SMOOTH, len(steps))).round().astype(int)
+            )
+            means = smooth(values, np.ones_like(values))
+            curves[name] = {
+                "x": x.tolist(),
+                "y": y.tolist(),
+                "smooth_x": steps[places].tolist(),
+                "smooth_y": means[places].tolist(),
+            }
+        return curves

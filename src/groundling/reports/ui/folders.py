@@ -1,0 +1,112 @@
+"""What lies below the folders that are shown: runs, datasets of preferences, and studies' results."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+from groundling.errors import ConfigError
+from groundling.io.files import LOCK, is_locked
+
+Kind = Literal["run", "pairs", "study"]
+_DEEPEST = 5
+"""Folders below the one that is named."""
+_INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}
+"""Folders of a run, which hold no further ones."""
+_FILES_OF_RUN = ("config.yaml", "metrics.jsonl", "validation.jsonl", "probes.jsonl", "predictions")
+_FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Something that can be shown."""
+
+    id: str
+    """As addresses name it: its path from the folder that was named, and that one's name before it."""
+    path: Path
+    kind: Kind
+
+    def check_links(self) -> None:
+        """Check that what is shown of the folder are no links, which may lead out of it.
+
+        The folders ``samples`` and ``evaluation`` of a run may be links, as to another disk, but not their files. Of a
+        study only regular files are found and shown anyway.
+
+        Raises:
+            ConfigError: there is a link.
+        """
+        if self.kind == "pairs":
+            paths: Iterator[Path] = self.path.rglob("*")
+        else:
+            folders = (path for name in _FOLDERS_OF_RUN for path in (self.path / name).glob("*"))
+            paths = chain((self.path / name for name in _FILES_OF_RUN), folders)
+        for path in paths:
+            if path.is_symlink():
+                raise ConfigError(f"{path} is a link, which is not followed: put the file itself there")
+
+    @property
+    def changed(self) -> float:
+        """When it was last written to, in seconds since 1970."""
+        names = {"run": ("metrics.jsonl", "config.yaml"), "pairs": ("preference",), "study": ("README.md",)}
+        times = [
+            (self.path / name).lstat().st_mtime
+            for name in names[self.kind]
+            if os.path.lexists(self.path / name)
+        ]
+        return max(times, default=0.0)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process of this machine trains it now."""
+        return self.kind == "run" and is_locked(self.path / LOCK)
+
+
+def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
+    """What lies in the folders and below them, by id; links are not followed."""
+    found: dict[str, Folder] = {}
+    for number, root in enumerate(roots):
+        name = root.resolve().name or "root"
+        if any(other.resolve().name == name for other in roots[:number]):
+            name = f"{name}-{number + 1}"
+        for path, kind in _below(root):
+            id = _utf8("/".join((name, *path.relative_to(root).parts)))
+            while id in found:  # two names that are not UTF-8 may look alike
+                id += "+"
+            found[id] = Folder(id, path, kind)
+    return found
+
+
+def _is_regular(path: Path) -> bool:
+    """Return True for a regular file: no link, and no pipe, which would block."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it is gone
+        return False
+
+
+def _utf8(name: str) -> str:
+    """A file's name as pages and addresses can hold it."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _below(root: Path) -> Iterator[tuple[Path, Kind]]:
+    for place, folders, files in os.walk(root):
+        path = Path(place)
+        kind = _kind(set(folders), {name for name in files if _is_regular(path / name)})
+        if kind is not None:
+            yield path, kind
+        deep = len(path.relative_to(root).parts) >= _DEEPEST
+        folders[:] = [] if deep else sorted(f for f in folders if f not in _INNER and not f.startswith("."))
+
+
+def _kind(folders: set[str], files: set[str]) -> Kind | None:
+    if "config.yaml" in files and ("metrics.jsonl" in files or "checkpoints" in folders):
+        return "run"
+    if {"preference", "data"} <= folders:
+        return "pairs"
+    if {"summary.csv", "README.md"} <= files:
+        return "study"
+    return None

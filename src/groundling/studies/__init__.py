@@ -1,0 +1,1 @@
+"""Studies: arms × seeds as ordinary runs, and pages of their results."""

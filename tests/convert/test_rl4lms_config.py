@@ -1,0 +1,497 @@
+"""RL4LMs' YAML files, rebuilt from their entries, are read, and they train.
+
+Model-based parts are tiny local models put in with overrides: the language models, the sentiment and intent
+classifiers, BERTScore's encoder, the preference model. SPICE, which needs Java, is left out.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from groundling import algorithms
+from groundling.algorithms.algorithm import algorithms as registered
+from groundling.cli.main import main
+from groundling.config.schema import Config
+from groundling.convert.rl4lms_config import is_original, read, spread
+from groundling.errors import ConfigError, GroundlingError
+from groundling.io.row_files import read_rows
+from groundling.training.tracking import read_metrics
+from groundling.worlds.writing.parts import make_metrics
+from tests.building import policy_of
+from tests.convert.conftest import has_wordnet
+from tests.convert.rl4lms_configs import NAMES, config, is_causal
+from tests.thorough import one_in, some_of
+
+_PPO, _NLPO, _SUPERVISED = "totto/t5_ppo", "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
+_NUMBERS = "synthetic_generate_increasing_numbers"
+_USUAL = [_SUPERVISED, f"{_NUMBERS}/bart_ppo"]
+"""With and without references to learn from, and each kind of model."""
+
+
+def _parts(config: Config) -> dict[str, Any]:
+    """The arguments of each part of the reward."""
+    return {name: part.args for name, part in config.reward.items() if part is not None}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """`write(name, **changes)`: a file of the original's, with entries changed by their dotted keys."""
+
+    def write(name: str, **changes: Any) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = OmegaConf.create(config(name))
+        for key, value in changes.items():
+            OmegaConf.update(made, key.replace("__", "."), value, merge=False)
+        OmegaConf.save(made, path)
+        return path
+
+    return write
+
+
+def _put_in(name: str, models: dict[str, str]) -> list[str]:
+    """What is given in the place of models and data that must be downloaded."""
+    entries = config(name)
+    kind = "causal" if is_causal(name) else "seq2seq"
+    key = "alg.model_name" if entries["alg"]["id"] == "supervised" else "alg.policy.args.model_name"
+    given = [f"{key}={models[kind]}"]
+    if "n_epochs" in entries["alg"].get("args", {}):
+        given.append("alg.args.n_epochs=1")
+    if entries["datapool"]["id"] != "dummy_pool":
+        given.append("datapool.args.offline=true")
+    reward = entries.get("reward_fn", {}).get("id")
+    if reward in ("meteor", "intent_accuracy") and not has_wordnet():  # METEOR is a part of both
+        given.append("reward_fn={id:rouge,args:{}}")
+    elif reward in ("learned_reward", "intent_accuracy"):
+        given.append(f"reward_fn.args.model_name={models['classifier']}")
+    if reward == "common_gen_preference_model":
+        given.append(f"reward_fn.args.model_name={models['seq2seq']}")
+    metrics = [{"args": {}, **metric} for metric in copy.deepcopy(entries["train_evaluation"]["metrics"])]
+    for metric in metrics:
+        if metric["id"] in ("learned_reward", "intent_accuracy"):
+            metric["args"]["model_name"] = models["classifier"]
+        if metric["id"] == "bert_score":
+            metric["args"] |= {"model_name": models["encoder"], "num_layers": 1}
+    metrics_text = ",".join(
+        f"{{id:{m['id']},args:{{{','.join(f'{k}:{str(v).rstrip(chr(44))}' for k, v in m['args'].items())}}}}}"
+        for m in metrics
+        if m["id"] != "spice" and (m["id"] != "meteor" or has_wordnet())
+    )
+    return [*given, f"train_evaluation.metrics=[{metrics_text}]"]
+
+
+@pytest.mark.parametrize("name", one_in(4, NAMES))
+def test_every_file_is_read_unchanged(name: str, write: Callable[..., Path]) -> None:
+    made, notes = read(write(name))
+    assert made.name == name.replace("/", "-") and len(set(notes)) == len(notes)
+    entries = config(name)
+    assert made.world.pool == entries["datapool"]["id"] and made.algorithm.id == entries["alg"]["id"]
+    tokens = made.world.num_texts * made.world.num_tokens
+    if "env" in entries:
+        asked = entries["env"]["n_envs"] * entries["alg"]["args"]["n_steps"]
+        assert asked <= tokens < asked + made.world.num_tokens
+        assert made.training.steps == asked * entries["train_evaluation"]["n_iters"]
+
+
+@pytest.mark.parametrize("name", some_of(NAMES, _USUAL))
+def test_every_file_trains(
+    name: str, write: Callable[..., Path], models: dict[str, str], tmp_path: Path
+) -> None:
+    small = [
+        "device=cpu",
+        "world.num_texts=2",
+        "world.num_tokens=4",
+        "training.steps=9",  # at most 8 tokens an update
+        "training.epochs=null",
+        "training.checkpoint_every=100",
+        "evaluation.episodes=2",
+        f"run_dir={tmp_path}/run",
+    ]
+    if (config(name).get("train_evaluation").get("generation_kwargs") or {}).get("max_new_tokens"):
+        small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
+    if config(name)["alg"]["id"] == "supervised":
+        small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
+    arguments = ["train", "--rl4lms-config", str(write(name)), "--set", *_put_in(name, models), *small]
+    assert main(arguments) == 0
+    assert len(read_metrics(tmp_path / "run")) >= 2
+    first = read_rows(tmp_path / "run" / "validation.jsonl")[0]
+    assert first["update"] == 0 and first["metrics"]
+
+
+def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> None:
+    made, notes = read(write("common_gen/t5_ppo"))
+    assert (made.world.num_texts, made.world.num_tokens) == (128, 20)  # 10 × 256 tokens
+    assert made.training.steps == 200 * 2560 and made.training.checkpoint_every == 1
+    assert (made.world.max_prompt_length, made.world.prompt_truncation_side) == (20, "right")
+    assert made.algorithm.args == {
+        "learning_rate": 2e-6,
+        "epochs": 5,
+        "minibatch_size": 64,
+        "entropy_coefficient": 0.01,
+        "gae_lambda": 0.95,
+        "normalize_advantages": True,
+        "value_clip_range": None,
+        "value_coefficient": 1.0,  # of half the squared error: Stable-Baselines3's 0.5
+        "adam_epsilon": 1e-8,
+        "weight_decay": 1e-6,
+        "kl_coefficient": 0.001,
+        "kl_target": 2,
+    }
+    assert made.policy.args == {
+        "generation": {"do_sample": True, "top_k": 0, "min_length": 5, "terminate_on_eos": True},
+        "context_start_token": 0,
+    }
+    assert _parts(made) == {"meteor": {"shaping_fn": "common_gen_repeat_penalty"}}
+    assert (made.evaluation.every, made.evaluation.batch_size) == (20, 20)
+    assert made.evaluation.generation == {"num_beams": 5, "min_length": 5, "max_new_tokens": 20}
+    assert [m.id for m in made.evaluation.metrics][-3:] == ["cider", "spice", "diversity"]
+    all_notes = "\n".join(notes)
+    for entry in ("apply_model_parallel", "padding_side", "verbose", "2560 tokens", "filtered_log_probs"):
+        assert all_notes.count(entry) == 1
+
+
+def test_min_length_of_a_causal_model_counts_the_text_alone(write: Callable[..., Path]) -> None:
+    supervised, _ = read(write("imdb_text_continuation/gpt2_supervised"))
+    online, _ = read(write("imdb_text_continuation/gpt2_ppo"))
+    for generation in (supervised.evaluation.generation, online.policy.args["generation"]):
+        assert generation["min_new_tokens"] == 48 and "min_length" not in generation
+
+
+def test_what_a_file_does_not_say_is_what_the_original_takes(write: Callable[..., Path]) -> None:
+    path = write("dialog/gpt2_nlpo")
+    file = OmegaConf.load(path)
+    for name in ("max_prompt_length", "terminate_on_eos"):
+        del file.env.args[name]  # type: ignore[union-attr]
+    for name in ("mask_type", "target_update_iterations"):
+        del file.alg.policy.args[name]  # type: ignore[union-attr]
+    file.alg.policy.args.top_mask = 20  # type: ignore[union-attr]
+    file.alg.policy.args.min_tokens_to_keep = 7  # type: ignore[union-attr]
+    OmegaConf.save(file, path)
+    made, notes = read(path)
+    assert made.policy.args["generation"]["terminate_on_eos"] is False
+    assert made.policy.args["mask_type"] == "learned_top_k"
+    assert "min_tokens_to_keep" not in made.policy.args  # which is of a top-p mask
+    assert made.algorithm.args["target_update_iterations"] == 1000
+    assert sum("env.args.max_prompt_length is not given" in note for note in notes) == 1
+
+
+def test_texts_of_an_odd_number_of_tokens_are_rounded_up(write: Callable[..., Path]) -> None:
+    made, _ = read(write("synthetic_generate_dates/gpt2_ppo"))
+    assert (made.world.num_texts, made.world.num_tokens) == (43, 30)  # 1280 = 42 × 30 + 20
+
+
+def test_nlpos_mask_is_the_policys_and_its_refresh_the_algorithms(write: Callable[..., Path]) -> None:
+    made, notes = read(write(f"{_NUMBERS}/gpt2_nlpo"))
+    assert made.policy.args["mask_type"] == "learned_top_p" and made.policy.args["top_mask"] == 0.9
+    args = made.algorithm.args
+    assert args["target_update_iterations"] == 100
+    assert (args["gae_lambda"], args["value_coefficient"]) == (0.9, 0.2)
+    assert "context_start_token" not in made.policy.args  # the model is causal
+    all_notes = "\n".join(notes)
+    assert "context_start_token=0: left out" in all_notes and "mask model is refreshed" in all_notes
+
+
+def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> None:
+    a2c, _ = read(write("imdb_text_continuation/gpt2_a2c"))
+    assert (a2c.world.num_texts, a2c.world.num_tokens) == (2, 48)
+    assert a2c.algorithm.args["value_coefficient"] == 1.0 and "epochs" not in a2c.algorithm.args
+    assert a2c.policy.args["generation"]["top_k"] == 50  # Transformers' own default then
+    trpo, _ = read(write(f"{_NUMBERS}/gpt2_trpo"))
+    assert "value_coefficient" not in trpo.algorithm.args and trpo.algorithm.args["learning_rate"] == 1e-5
+
+
+def test_supervised_epochs_and_evaluations_are_counted_in_updates(write: Callable[..., Path]) -> None:
+    made, _ = read(write("totto/t5_supervised"))
+    assert (made.training.epochs, made.training.keep_checkpoints) == (5, 1)
+    assert made.world.num_texts == 8 * 100 and made.evaluation.every == 20000 // 100
+    assert made.algorithm.args == {
+        "minibatch_size": 8,
+        "learning_rate": 1e-4,
+        "learning_rate_schedule": "constant",
+        "warmup": 0.0,
+        "weight_decay": 0.1,
+    }
+    generation = {"do_sample": True, "num_beams": 10, "min_length": 10, "max_new_tokens": 50, "top_k": 50}
+    assert made.evaluation.generation == generation
+    dialog, _ = read(write(_SUPERVISED))
+    assert (dialog.world.max_prompt_length, dialog.world.num_tokens) == (128, 128)
+
+
+def test_supervised_training_goes_through_the_references_as_often_as_asked(
+    write: Callable[..., Path], models: dict[str, str], tmp_path: Path
+) -> None:
+    path = write(_SUPERVISED)
+    given = [
+        f"run_dir={tmp_path}/run", "training.epochs=2", "world.num_texts=4", "algorithm.args.minibatch_size=4",
+        "evaluation.every=null", "device=cpu", "datapool.args.max_size=6",
+    ]  # fmt: skip
+    assert main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
+    updates = 4  # 2 passes over 6 texts by 4, each with a short end
+    assert len(read_metrics(tmp_path / "run")) == updates
+    again = ["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]
+    assert main(again) == 0
+    assert len(read_metrics(tmp_path / "run")) == updates
+
+
+def test_epochs_are_of_data(
+    write: Callable[..., Path], models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*_put_in(_PPO, models), "training.epochs=1", "device=cpu", f"run_dir={tmp_path}/run"]
+    assert main(["train", "--rl4lms-config", str(write(_PPO)), *given]) == 1
+    assert "set training.steps" in capsys.readouterr().err
+
+
+def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> None:
+    made, _ = read(write("narrative_qa/t5_nlpo"))  # as in the original's file
+    assert made.evaluation.metrics[4].args["apply_best"] is True
+    assert made.world.num_tokens == 50  # the episode's length, where no max_new_tokens is named
+    changed, _ = read(write("narrative_qa/t5_nlpo", reward_fn__args__stemming="False,"))
+    assert _parts(changed)["rouge_l_max"]["stemming"] is False
+
+
+def test_what_a_file_leaves_out_is_as_in_the_originals_code(write: Callable[..., Path]) -> None:
+    dates, _ = read(write("synthetic_generate_dates/gpt2_ppo"))
+    assert dates.training.checkpoint_every == 20  # no save_every
+    supervised, _ = read(write(_SUPERVISED, tokenizer__truncation_side=None))
+    assert supervised.world.prompt_truncation_side == "left"
+    assert read(write("narrative_qa/t5_ppo"))[0].world.args == {}  # no datapool.args
+    assert _parts(read(write("iwslt2017/t5_ppo"))[0]) == {"ter": {}}  # no reward_fn.args
+    assert read(write("totto/t5_supervised"))[0].world.prompt_truncation_side == "right"
+
+
+def test_a_metric_that_is_named_twice_is_measured_once(write: Callable[..., Path]) -> None:
+    made, _ = read(write("iwslt2017/t5_ppo"))
+    assert [m.id for m in made.evaluation.metrics].count("bleu") == 1
+
+
+def test_an_other_models_tokenizer_is_taken_unless_the_model_is_replaced(write: Callable[..., Path]) -> None:
+    path = write("common_gen/t5_nlpo_on_supervised")
+    assert read(path)[0].model.tokenizer == "t5-base"
+    model = "alg.policy.args.model_name=starter"
+    assert read(path, [model])[0].model.tokenizer is None
+    assert read(path, [], ["model.path=starter"])[0].model.tokenizer is None
+    assert read(path, [model, "tokenizer.model_name=t5-small"])[0].model.tokenizer == "t5-small"
+    assert read(write("common_gen/t5_ppo"))[0].model.tokenizer is None
+
+
+def test_the_tokenizer_of_another_folder_is_used(
+    write: Callable[..., Path], models: dict[str, str], tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        (bare / name).write_bytes((Path(models["causal"]) / name).read_bytes())
+    given = [f"alg.policy.args.model_name={bare}", f"tokenizer.model_name={models['causal']}"]
+    made, _ = read(write(_NLPO), [*given, "datapool.args.offline=true"], ["device=cpu"])
+    policy: Any = policy_of(made)
+    assert policy.lm.tokenizer.eos_token == "</s>"
+    made.model.tokenizer = None
+    with pytest.raises(GroundlingError, match="holds no tokenizer"):
+        policy_of(made)
+
+
+def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: dict[str, str]) -> None:
+    name = "imdb_text_continuation/gpt2_supervised"
+    made, notes = read(write(name), _put_in(name, models))
+    policy: Any = policy_of(made)
+    (perplexity,) = [
+        m for m in make_metrics(made.evaluation.metrics, policy) if type(m).__name__ == "CausalPerplexity"
+    ]
+    assert perplexity.lm is policy.lm and perplexity.stride == 512
+    assert any("use_text_from_meta_data" in note for note in notes)
+
+
+def test_sweeps_are_spread_into_runs_of_their_own(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        _PPO,
+        alg__args__learning_rate={"expand": True, "values": [1e-6, 1e-5]},
+        reward_fn__id={"expand": True, "values": ["meteor", "rouge_combined"]},
+    )
+    runs = spread(path, ["seed=3"])
+    assert len(runs) == 4 and runs[0][0] == "seed=3"
+    made = [read(path, run[1:])[0] for run in runs]
+    assert {(m.algorithm.args["learning_rate"], *m.reward) for m in made} == {
+        (rate, reward) for rate in (1e-6, 1e-5) for reward in ("meteor", "rouge_combined")
+    }
+    assert len({m.name for m in made}) == 4 and "totto-t5_ppo" in made[0].name
+    assert len(spread(path, ["alg.args.learning_rate=1e-4"])) == 2
+    with pytest.raises(ConfigError, match="sweeps over"):
+        read(path)
+    arguments = ["train", "--rl4lms-config", str(path), "--dry-run", "seed=1,2", "--slurm", "array=seeds"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("--rl4lms-config") == 8
+    whole = write(
+        _PPO,
+        reward_fn={"expand": True, "values": [{"id": "ter"}, {"id": "rouge_l_max", "args": {"alpha": 0.1}}]},
+    )
+    ter, rouge = (read(whole, run)[0] for run in spread(whole, []))
+    assert (_parts(ter), _parts(rouge)) == ({"ter": {}}, {"rouge_l_max": {"alpha": 0.1}})
+    with pytest.raises(ConfigError, match="list of at least one"):
+        read(write(_PPO, alg__args__n_steps={"expand": True, "values": 3}))
+
+
+def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) -> None:
+    from groundling.metrics.post_processing import three_sentence_summary
+
+    text = "One is here. Two came too! Did three? Four never did."
+    assert three_sentence_summary(text) == "One is here.\nTwo came too!\nDid three?"
+    key = "alg__generation_kwargs__post_processing_fn"
+    made, _ = read(write("summarization/t5_supervised", **{key: "three_sentence_summary"}))
+    assert made.evaluation.post_process == "three_sentence_summary"
+    assert "post_processing_fn" not in made.evaluation.generation
+    with pytest.raises(ConfigError, match="three_sentence_summary"):
+        read(write("summarization/t5_supervised", **{key: "three_sentences"}))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    one_in(
+        2,
+        [
+            ("alg.args.n_step=1", "'alg.args.n_steps'"),
+            ("alg.policy.args.topmask=1", "'alg.policy.args.top_mask'"),
+            ("train_evaluation.n_iter=1", "'train_evaluation.n_iters'"),
+            ("alg.args.learning_rate=1,2", "seed=1,2,3"),
+            ("alg.args.learning_rate=[", "key=value"),
+            ("alg.args.n_steps=many", "alg.args.n_steps must be a whole number.*many"),
+            ("alg.args.learning_rate=fast", "learning_rate.*fast"),
+            ("alg.id=pppo", "'ppo'"),
+            ("alg.policy.id=seq2seq_policy", "seq2seq_lm_actor_critic_policy"),
+            ("alg.id=nlpo", "maskable_seq2seq"),
+            ("datapool.id=tottto", "'totto'"),
+            ("datapool.args.representations=full", "'representation'"),
+            ("reward_fn.id=meteorr", "'meteor'"),
+            ("reward_fn.args.shaping=x", "'shaping_fn'"),
+            ("alg.policy.args.generation_kwargs.num_beams=4", "num_beams=4"),
+            ("alg.policy.args.generation_kwargs.topk=4", "'top_k'"),
+            ("train_evaluation.generation_kwargs.num_beam=4", "'num_beams'"),
+            ("train_evaluation.metrics=[rouge]", "id: …"),
+            ("~env.args.max_episode_length", "give env.args.max_episode_length"),
+            ("~alg.id", "give alg.id"),
+        ],
+    ),
+)
+def test_what_cannot_be_run_is_told_in_one_line(
+    override: str, message: str, write: Callable[..., Path]
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(write(_PPO), [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_entry_of_a_file_names_the_nearest(write: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=r"'alg.args.n_epoch'.*'alg.args.n_epochs'"):
+        read(write(_PPO, alg__args__n_epoch=3))
+
+
+def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.yaml").write_text("a: [1, 2")
+    (tmp_path / "other.yaml").write_text("name: x")
+    (tmp_path / "list.yaml").write_text("- x")
+    for name, message in (
+        ("none.yaml", "there is no"),
+        ("broken.yaml", "cannot read"),
+        ("other.yaml", "no config of RL4LMs"),
+        ("list.yaml", "as a YAML file of the original project"),
+    ):
+        assert main(["train", "--rl4lms-config", str(tmp_path / name)]) == 1
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert main(["train", "--rl4lms-config", "a.yaml", "--glam-config", "b.yaml"]) == 1
+    assert "one of them" in capsys.readouterr().err
+
+
+def test_overrides_are_told_apart_by_their_keys() -> None:
+    for key in (
+        "alg.args.n_steps",
+        "reward_fn.id",
+        "env.n_envs",
+        "~env.args.context_start_token",
+        "env.args.max_prompt_length",
+        "datapool",
+    ):
+        assert is_original(f"{key}=1")
+    for key in ("world.num_texts", "world.max_prompt_length", "algorithm.id", "reward.rouge.id", "seed"):
+        assert not is_original(f"{key}=1")
+
+
+def test_our_overrides_come_last(write: Callable[..., Path]) -> None:
+    overrides = [
+        "algorithm.args.learning_rate=1e-4",
+        "world.num_texts=8",
+        "reward.rouge={}",
+        "model.lora={r: 4}",
+    ]
+    made: Config = read(write(_NLPO), ["alg.args.learning_rate=1e-5", "alg.args.gamma=0.9"], overrides)[0]
+    assert (made.algorithm.args["learning_rate"], made.algorithm.args["gamma"]) == (1e-4, 0.9)
+    assert made.world.num_texts == 8 and list(made.reward)[-1] == "rouge" and made.model.lora == {"r": 4}
+
+
+def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
+    path = str(write("common_gen/t5_ppo"))
+    key = "alg.policy.args.optimizer_kwargs"
+    given = f"{key}={{eps: 1e-5, betas: [0.8, 0.95], lr: 0.1, fused: true, amsgrad: false}}"
+    made, notes = read(Path(path), [given])
+    assert made.algorithm.args["adam_epsilon"] == 1e-5 and made.algorithm.args["weight_decay"] == 1e-6
+    assert (made.algorithm.args["adam_beta1"], made.algorithm.args["adam_beta2"]) == (0.8, 0.95)
+    for name in ("lr", "fused"):
+        assert sum(f"{key}.{name}: no effect here" in note for note in notes) == 1
+    for wrong in ("amsgrad: true", "betas: 0.9", "momentum: 0.9"):
+        with pytest.raises(ConfigError, match=rf"{key}.*of AdamW's arguments eps and betas"):
+            read(Path(path), [f"{key}={{{wrong}}}"])
+    for empty in ("{}", "null"):
+        assert read(Path(path), [f"{key}={empty}"])[0].algorithm.args["adam_epsilon"] == 1e-8
+    made, notes = read(write("imdb_text_continuation/gpt2_a2c"), [f"{key}={{eps: 1e-3}}"])
+    assert made.algorithm.args.get("rms_epsilon") != 1e-3
+    assert any(f"{key}.eps: no effect here" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "entry", "overrides", "spread"),
+    one_in(
+        2,
+        [
+            (2, 1, "true", [], "auto"),
+            (1, 1, "true", [], None),
+            (0, 1, "true", [], None),
+            (2, 2, "true", [], None),  # torchrun's processes compute in parallel instead
+            (2, 1, "false", [], None),
+            (2, 1, "true", ["device=cpu"], None),
+            (2, 1, "true", ["model.device_map=balanced"], "balanced"),
+        ],
+    ),
+)
+def test_model_parallelism_spreads_the_model_over_the_gpus_of_one_process(
+    gpus: int,
+    processes: int,
+    entry: str,
+    overrides: list[str],
+    spread: str | None,
+    write: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    made, notes = read(
+        write("common_gen/t5_ppo"), [f"alg.policy.args.apply_model_parallel={entry}"], overrides
+    )
+    assert made.model.device_map == spread
+    assert any("spreads the model over 2 GPUs" in note for note in notes) is (spread == "auto")
+
+
+def test_an_algorithm_of_stable_baselines_names_the_way(write: Callable[..., Path]) -> None:
+    base = type("OnPolicyAlgorithm", (), {"__module__": "stable_baselines3.common.on_policy_algorithm"})
+    for wrapped in (base, type("Mine", (base,), {})):
+        with pytest.raises(
+            ConfigError, match=r"'mine' is Stable-Baselines3's.*subclass groundling\.algorithms\.Alg"
+        ):
+            algorithms.register("mine")(wrapped)
+    assert "mine" not in registered
+    with pytest.raises(ConfigError, match=r"'dqn'.*subclass of groundling\.algorithms\.Algorithm"):
+        read(write("common_gen/t5_ppo"), ["alg.id=dqn"])

@@ -1,0 +1,311 @@
+"""What `groundling ui` shows, to whom, and what it does not."""
+
+import html
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.io import row_files as rows_module
+from groundling.reports.ui.folders import find_folders
+from tests.thorough import one_in
+
+testclient = pytest.importorskip("starlette.testclient")
+app = pytest.importorskip("groundling.reports.ui.app")
+
+ADDRESS = "http://127.0.0.1:8000"
+TOKEN = "a-token"
+
+
+@pytest.fixture(scope="module")
+def client(roots: list[Path]) -> Iterator:
+    with testclient.TestClient(app.make_app(roots, TOKEN), base_url=ADDRESS) as client:
+        assert client.get(f"/?token={TOKEN}").status_code == 200
+        yield client
+
+
+def test_only_who_has_the_token_is_let_in(roots: list[Path]) -> None:
+    asked = testclient.TestClient(app.make_app(roots, TOKEN), base_url=ADDRESS, follow_redirects=False)
+    for path in ("/", "/?token=another", "/static/ui.css", "/metrics?id=runs/reader"):
+        answer = asked.get(path)
+        assert answer.status_code == 403 and "runs" not in answer.text.replace("`groundling ui`", "")
+    answer = asked.get(f"/compare?run=a&token={TOKEN}&run=b")
+    (name,) = asked.cookies
+    asked.cookies.clear()
+    asked.cookies.set(name, "another")
+    assert asked.get("/").status_code == 403
+    assert (answer.status_code, answer.headers["location"]) == (303, "/compare?run=a&run=b")
+    assert (
+        "HttpOnly" in answer.headers["set-cookie"]
+        and "samesite=strict" in answer.headers["set-cookie"].lower()
+    )
+
+
+def test_another_pages_name_for_this_machine_is_refused(roots: list[Path]) -> None:
+    asked = testclient.TestClient(app.make_app(roots, TOKEN), base_url="http://evil.example")
+    assert asked.get(f"/?token={TOKEN}").status_code == 400
+
+
+def test_answers_forbid_scripts_of_others(client) -> None:
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "script-src" not in policy and "unsafe-eval" not in policy
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run?id=../etc",
+        "/run?id=runs/..",
+        "/run?id=runs/reader/checkpoints",
+        "/run?id=data/pairs",
+        "/metrics?id=/etc/passwd",
+        "/metrics?id=runs/reader&rows=-1",
+        "/metrics?id=runs/reader&rows=1e3",
+        "/episode?id=runs/reader&suite=held-out&number=99",
+        "/episode?id=runs/reader&suite=nowhere&number=0",
+        "/judge?id=data/pairs&label=perhaps",
+        "/picture?id=results/made&name=../made/README.md",
+        "/picture?id=results/made&name=README.md",
+        "/picture?id=results/made&name=elsewhere.svg",
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/compare",
+        "/nothing",
+    ],
+)
+def test_nothing_else_is_opened(client, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404 and "root:" not in answer.text
+
+
+def test_all_that_is_there_is_listed(client) -> None:
+    page = client.get("/").text
+    for id in ("runs/reader", "runs/writer", "data/pairs", "results/made"):
+        assert f">{id}<" in page
+
+
+def test_a_broken_run_is_listed_with_what_is_wrong(roots: list[Path], client) -> None:
+    broken = roots[0] / "broken"
+    broken.mkdir()
+    (broken / "config.yaml").write_text("name: [<b>")
+    (broken / "metrics.jsonl").write_text("")
+    try:
+        page = client.get("/").text
+        assert "runs/broken" in page and 'class="problem"' in page and "<b>" not in page
+        assert client.get("/run?id=runs/broken").status_code == 422
+    finally:
+        for path in broken.iterdir():
+            path.unlink()
+        broken.rmdir()
+
+
+def test_a_run_in_an_env_that_is_not_here_shows_its_figures(roots: list[Path], client) -> None:
+    elsewhere = roots[0] / "elsewhere"
+    shutil.copytree(roots[0] / "reader", elsewhere)
+    settings = (elsewhere / "config.yaml").read_text()
+    (elsewhere / "config.yaml").write_text(settings.replace("BabyAI-MixedTrainLocal-v0", "Lift-v0"))
+    try:
+        assert "Lift-v0" in client.get("/").text and 'class="problem"' not in client.get("/").text
+        page = client.get("/run?id=runs/elsewhere")
+        assert page.status_code == 200 and "All figures: held-out" in page.text
+        moments = client.get("/episode?id=runs/elsewhere&suite=held-out&number=0")
+        assert moments.status_code == 200 and 'id="replay"' in moments.text
+    finally:
+        shutil.rmtree(elsewhere)
+
+
+def test_curves_are_told_once_and_of_the_figures_that_are_asked_for(client) -> None:
+    whole = client.get("/metrics?id=runs/reader&rows=0&figure=entropy&figure=nothing").json()
+    assert (whole["rows"], whole["live"]) == (2, False) and list(whole["curves"]) == ["entropy"]
+    assert whole["curves"]["entropy"]["x"] == [16, 32]
+    again = client.get("/metrics?id=runs/reader&rows=2&figure=entropy").json()
+    assert again == {"rows": 2, "curves": None, "live": False}
+
+
+def test_a_figure_that_never_changes_is_drawn_last(roots: list[Path], client) -> None:
+    still = roots[0] / "still"
+    shutil.copytree(roots[0] / "reader", still)
+    rows = [json.loads(line) for line in (still / "metrics.jsonl").read_text().splitlines()]
+    rows = [row | {"aaa": 0, "zzz": number} for number, row in enumerate(rows)]
+    (still / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        (drawn,) = re.findall(r"data-figures='([^']*)'", client.get("/run?id=runs/still").text)
+    finally:
+        shutil.rmtree(still)
+    figures = json.loads(html.unescape(drawn))
+    assert figures.index("zzz") < figures.index("aaa") and figures[0] == "success_rate"
+
+
+def test_judges_are_counted_filtered_and_compared(client) -> None:
+    def matching(**asked: str) -> int:
+        query = "&".join(f"{key}={value}" for key, value in asked.items())
+        text = client.get(f"/judge?id=data/pairs&{query}").text
+        return int(text.partition('id="matching">')[2].partition(" pairs")[0])
+
+    by_label = [matching(judge="chance", label=label) for label in ("first", "second", "tie", "none")]
+    assert matching(judge="chance") == sum(by_label) == 30
+    disagreeing = matching(judge="chance", against="returns")
+    assert 0 < disagreeing <= 30 and matching(judge="returns", against="chance") == disagreeing
+    assert matching(judge="chance", words="you see") > 0 == matching(judge="chance", words="nowhere")
+    assert client.get("/judge?id=data/pairs&judge=nobody").status_code == 422
+    assert client.get("/judge?id=data/pairs&first=20").text.count("<article") == 10
+
+
+def test_what_is_shown_of_files_is_text(client) -> None:
+    page = client.get("/study?id=results/made").text
+    assert "&lt;script&gt;" in page and "<script>alert" not in page
+    answer = client.get("/picture?id=results/made&name=curve.svg")
+    assert answer.headers["content-security-policy"].startswith("sandbox")
+
+
+def test_two_instances_do_not_lock_each_other_out(roots: list[Path]) -> None:
+    """Browsers send cookies to every port of a host."""
+    browser: dict[str, str] = {}
+    instances = [(testclient.TestClient(app.make_app(roots, t), base_url=ADDRESS), t) for t in ("one", "two")]
+    for instance, token in instances:
+        assert instance.get(f"/static/ui.css?token={token}").status_code == 200
+        browser |= dict(instance.cookies)
+    for instance, _ in instances:
+        instance.cookies.clear()
+        instance.cookies.update(browser)
+        assert instance.get("/static/ui.css").status_code == 200
+
+
+@pytest.fixture
+def shown(roots: list[Path], tmp_path: Path) -> Iterator:
+    """A folder for what is damaged, next to a whole run, and its pages."""
+    home = tmp_path / "home"
+    shutil.copytree(roots[0] / "reader", home / "whole")
+    with testclient.TestClient(app.make_app([home], TOKEN), base_url=ADDRESS) as client:
+        assert client.get(f"/static/ui.css?token={TOKEN}").status_code == 200
+        yield home, client
+
+
+def _damage(name: str, to: str | bytes, find: str = "") -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        path = run / name
+        content = path.read_bytes() if find else b""
+        new = to if isinstance(to, bytes) else to.encode()
+        path.write_bytes(re.sub(find.encode(), new, content) if find else new)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    one_in(
+        3,
+        [
+            (
+                _damage("metrics.jsonl", r'"entropy": "high"', r'"entropy": [^,}]*'),
+                "entropy=&#39;high&#39; of update",
+            ),
+            (
+                _damage("metrics.jsonl", r'"return_mean": [1]', r'"return_mean": [^,}]*'),
+                "return_mean=[1] of update",
+            ),
+            (_damage("metrics.jsonl", b"\xff\n"), "is not a row of metrics"),
+            (_damage("config.yaml", b"name: \xff"), "config.yaml"),
+            (_damage("samples/held-out.json", '[{"overrides": [], "task": 5, "success": {}}]'), None),
+            (
+                _damage(
+                    "evaluation/held-out.json", '{"agents": {"a": {"figures": {"x": {"value": "many"}}}}}'
+                ),
+                "no evaluation",
+            ),
+            (_damage("validation.jsonl", '{"update": 1, "step": 1}\n'), "is damaged: KeyError"),
+        ],
+    ),
+)
+def test_a_damaged_run_is_shown_as_damaged_next_to_the_others(
+    change: Callable[[Path], None], problem: str | None, shown
+) -> None:
+    home, client = shown
+    shutil.copytree(home / "whole", home / "damaged")
+    change(home / "damaged")
+    page = client.get("/")
+    assert page.status_code == 200 and "home/whole" in page.text and "home/damaged" in page.text
+    assert page.text.count('class="problem"') == (problem is not None)
+    assert problem is None or problem in page.text
+    for path in ("run", "metrics", "episode"):
+        assert client.get(f"/{path}?id=home/damaged&figure=entropy").status_code in (200, 404, 422)
+    assert client.get("/compare?run=home/whole&run=home/damaged").status_code == (422 if problem else 200)
+    assert client.get("/run?id=home/whole").status_code == 200
+
+
+def test_pipes_are_no_files_of_a_study(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("x")
+    os.mkfifo(tmp_path / "summary.csv")  # to read it would never end
+    assert not find_folders([tmp_path])
+
+
+def test_names_and_tables_that_are_not_utf8_are_shown(shown) -> None:
+    home, client = shown
+    strange = Path(os.fsdecode(os.fsencode(home) + b"/caf\xe9"))
+    shutil.copytree(home / "whole", strange)
+    shutil.copytree(home / "whole", Path(os.fsdecode(os.fsencode(home) + b"/caf\xe8")))
+    (strange / "evaluation" / os.fsdecode(b"h\xe9.json")).write_bytes(
+        (home / "whole/evaluation/held-out.json").read_bytes()
+    )
+    study = home / "study"
+    study.mkdir()
+    (study / "README.md").write_bytes(b"caf\xe9")
+    (study / "summary.csv").write_bytes(b"arm,success\ncaf\xe9,0.5\n")
+    page = client.get("/").text
+    for id in ("home/caf\ufffd", "home/caf\ufffd+"):
+        assert f">{id}</a>" in page
+        assert client.get("/run", params={"id": id}).status_code == 200
+        assert client.get("/metrics", params={"id": id, "rows": 0, "figure": "entropy"}).json()["rows"] == 2
+    assert "caf\ufffd" in client.get("/study?id=home/study").text
+
+
+def test_links_of_a_dataset_and_of_predictions_are_not_followed(roots: list[Path], shown) -> None:
+    home, client = shown
+    (home / "outside.jsonl").write_text(
+        '{"prompt": "root:", "generation": "", "metrics": {}, "references": []}\n'
+    )
+    shutil.copytree(roots[0] / "writer", home / "writer")
+    (home / "writer" / "predictions" / "test-trained-2.jsonl").symlink_to(home / "outside.jsonl")
+    shutil.copytree(roots[1] / "pairs", home / "pairs")
+    label = next((home / "pairs" / "preference").iterdir())
+    label.rename(home / "elsewhere")
+    label.symlink_to(home / "elsewhere")
+    for path in ("/run?id=home/writer", "/judge?id=home/pairs"):
+        answer = client.get(path)
+        assert answer.status_code == 422 and "is a link, which is not followed" in answer.text
+        assert "root:" not in answer.text
+    assert "is a link" in client.get("/").text
+
+
+def test_a_long_run_is_read_once_and_told_in_few_points(shown) -> None:
+    home, client = shown
+    path, count = home / "whole" / "metrics.jsonl", 20_000
+    rows = [{"update": n + 1, "step": n + 1, "entropy": float(n == 7777)} for n in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = "/metrics?id=home/whole&figure=entropy&rows="
+    first = client.get(f"{asked}0")
+    curve = first.json()["curves"]["entropy"]
+    assert len(first.content) < 150_000 and max(curve["y"]) == 1.0 and curve["x"][-1] == count
+    assert len(curve["smooth_x"]) <= 1000 and curve["smooth_x"][-1] == count
+    with path.open("a") as file:
+        file.write(
+            json.dumps({"update": count + 1, "step": count + 1, "entropy": 2.0}) + "\n" + '{"update": 20002, '
+        )
+    read: list[int] = []
+    kept = rows_module._row
+
+    def counted(line: bytes, where: str) -> Any:
+        read.append(len(line))
+        return kept(line, where)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "_row", counted)
+        second = client.get(f"{asked}{count}").json()
+    assert len(read) == 1 and second["rows"] == count + 1 and second["curves"]["entropy"]["y"][-1] == 2.0
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # another run in its place
+    assert client.get(f"{asked}{count + 1}").json()["rows"] == 3

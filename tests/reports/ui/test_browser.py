@@ -1,0 +1,168 @@
+"""Each view of `groundling ui`, driven in a real browser: Debian's Chromium, without a screen."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsal.paths import HAS_NETHACK
+from tests.thorough import thorough
+
+webdriver = pytest.importorskip("selenium.webdriver")
+pytest.importorskip("groundling.reports.ui.app")
+if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+    pytest.skip(
+        "there is no chromium with its chromedriver: apt-get install chromium-driver", allow_module_level=True
+    )
+
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def address(roots: list[Path]) -> Iterator[str]:
+    command = [sys.executable, "-m", "groundling", "ui", *map(str, roots)]
+    served = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    try:
+        assert served.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", served.stdout.readline())
+        assert found
+        yield found.group()
+    finally:
+        served.terminate()
+        served.wait(30)
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator:
+    options = webdriver.ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,1000"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(_SECONDS)
+    driver.get(address)
+    assert "token" not in driver.current_url
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def until(browser) -> Iterator[Callable]:
+    """Waits for what a function of the browser gives; afterwards nothing may have gone wrong in the page."""
+    yield lambda wanted: WebDriverWait(browser, _SECONDS).until(wanted)
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def _at(browser, place: str) -> str:
+    return "/".join(browser.current_url.split("/")[:3]) + place
+
+
+def _plots(browser) -> list:
+    return browser.find_elements(By.CSS_SELECTOR, "#plots .plot svg.main-svg")
+
+
+def test_runs_are_chosen_and_compared(browser, until) -> None:
+    browser.get(_at(browser, "/"))
+    for id in ("runs/reader", "runs/writer"):
+        browser.find_element(By.CSS_SELECTOR, f'input[value="{id}"]').click()
+    browser.find_element(By.TAG_NAME, "button").click()
+    until(_plots)
+    assert "runs/reader" in browser.page_source and "Trained agents: held-out" in browser.page_source
+
+
+@pytest.mark.parametrize("run", ["reader", "writer", *(thorough("player") if HAS_NETHACK else [])])
+def test_a_run_of_each_role_is_shown(browser, until, run: str) -> None:
+    browser.get(_at(browser, "/"))
+    browser.find_element(By.LINK_TEXT, f"runs/{run}").click()
+    until(_plots)
+    before = len(browser.find_elements(By.CLASS_NAME, "plot"))
+    more = Select(browser.find_element(By.ID, "more"))
+    more.select_by_index(len(more.options) - 1)
+    until(lambda b: len(b.find_elements(By.CLASS_NAME, "plot")) == before + 1)
+    text = browser.find_element(By.TAG_NAME, "main").text
+    assert "Evaluations" in text and ("Episodes" in text or "Texts" in text)
+
+
+def test_an_episode_is_played_back(browser, until) -> None:
+    browser.get(_at(browser, "/run?id=runs/reader"))
+    browser.find_element(By.CSS_SELECTOR, 'a[href^="/episode"]').click()
+    until(lambda b: b.find_element(By.ID, "picture").get_attribute("src"))
+
+    def told() -> str:
+        return browser.find_element(By.ID, "told").text
+
+    assert told().startswith("step 1 of ")
+    prompts = {browser.find_element(By.ID, "prompt").text}
+    bars = browser.find_elements(By.CSS_SELECTOR, ".bar")
+    assert len(bars) == 6 and len(browser.find_elements(By.CSS_SELECTOR, ".bar.chosen")) == 1
+    browser.find_element(By.TAG_NAME, "body").send_keys(Keys.ARROW_RIGHT)
+    assert told().startswith("step 2 of ")
+    prompts.add(browser.find_element(By.ID, "prompt").text)
+    browser.find_element(By.ID, "back").click()
+    assert told().startswith("step 1 of ") and all("Goal:" in prompt for prompt in prompts)
+    browser.find_element(By.ID, "play").click()
+    until(lambda b: not told().startswith("step 1 "))
+    browser.find_element(By.ID, "play").click()
+
+
+def test_judges_are_filtered(browser, until) -> None:
+    browser.get(_at(browser, "/judge?id=data/pairs"))
+    for name, value in (("judge", "returns"), ("against", "chance")):
+        Select(browser.find_element(By.NAME, name)).select_by_visible_text(value)
+    browser.find_element(By.CSS_SELECTOR, ".filters button").click()
+    until(lambda b: "against=chance" in b.current_url)
+    for article in browser.find_elements(By.TAG_NAME, "article"):
+        said = dict(re.findall(r"(chance|returns): (\w+)", article.text))
+        assert said["chance"] != said["returns"]
+
+
+def test_a_study_is_shown(browser, until) -> None:
+    browser.get(_at(browser, "/"))
+    browser.find_element(By.LINK_TEXT, "results/made").click()
+    until(lambda b: b.execute_script("return document.querySelector('img.figure').naturalWidth") == 9)
+    assert "ones" in browser.find_element(By.TAG_NAME, "table").text
+
+
+@pytest.mark.parametrize(
+    "place", ["/", "/run?id=runs/reader", "/judge?id=data/pairs", "/study?id=results/made"]
+)
+def test_a_phone_need_not_scroll_sideways(browser, until, place: str) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True},
+    )
+    try:
+        browser.get(_at(browser, place))
+        # the driver may return before the stylesheet applies
+        until(lambda b: b.execute_script("return document.styleSheets.length"))
+        until(lambda b: b.execute_script("return document.documentElement.scrollWidth") <= 390)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_dark_is_dark(browser, until) -> None:
+    browser.get(_at(browser, "/"))
+
+    def background(b) -> int:
+        colour = b.execute_script("return getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    until(lambda b: background(b) > 600)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        until(lambda b: 0 < background(b) < 150)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
