@@ -25,7 +25,6 @@ import torch
 from groundling.cli.main import main
 from groundling.io.files import LOCK
 from groundling.training.tracking import TIME_KEYS
-from groundling.worlds import journal
 
 _FORK = multiprocessing.get_context("fork")
 _TIMES = {*TIME_KEYS, "pairs_per_second", "versions", "rows_sha256"}
@@ -135,7 +134,6 @@ def _run(words: Sequence[str], folder: Path, prepare: Callable[[], object]) -> N
     os.chdir(folder)
     torch.set_num_threads(1)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    journal._SECONDS = 0.0  # evaluations keep each choice
     with (folder / "stderr").open("w") as errors:
         os.dup2(errors.fileno(), 2)
         sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), line_buffering=True)

@@ -19,7 +19,6 @@ from groundling.worlds import World, worlds
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
-from groundling.worlds.journal import Journal
 from groundling.worlds.showing import Moment, ReportTable
 
 _LONGEST = 6
@@ -193,7 +192,6 @@ class CountingWorld(World[CountingConfig, CountingEvaluation]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
-        journal: Journal | None = None,
     ) -> Played:
         self.check_agent(agent, policy)
         episodes = []

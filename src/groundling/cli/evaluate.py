@@ -83,7 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.evaluation import protocols
     from groundling.evaluation.evaluate import evaluate
-    from groundling.evaluation.journals import Journals
     from groundling.evaluation.tables import figures_table
     from groundling.evaluation.target import find
 
@@ -114,25 +113,22 @@ def run(arguments: argparse.Namespace) -> int:
         _count(arguments, target, console)
         return 0
     evaluated = 0
-    with Journals() as journals:
-        for suite in suites:
-            try:
-                with episode_bars(console, num_episodes, world.episodes) as on_agent:
-                    played = evaluate(target, suite, num_episodes, on_agent, warn, journals)
-            except ConfigError as error:
-                if len(suites) == 1 or protocol is not None:
-                    raise
-                warn(one_line(error))  # of several suites those that suit are played
-                continue
-            evaluated += 1
-            count = len(played[target.agent].episodes)
-            if count < num_episodes:
-                console.print(f"{suite} has no more than {count} {world.episodes}", highlight=False)
-            console.print(
-                figures_table(
-                    target.heading(suite, count), {name: one.figures() for name, one in played.items()}
-                )
-            )
+    for suite in suites:
+        try:
+            with episode_bars(console, num_episodes, world.episodes) as on_agent:
+                played = evaluate(target, suite, num_episodes, on_agent, warn)
+        except ConfigError as error:
+            if len(suites) == 1 or protocol is not None:
+                raise
+            warn(one_line(error))  # of several suites those that suit are played
+            continue
+        evaluated += 1
+        count = len(played[target.agent].episodes)
+        if count < num_episodes:
+            console.print(f"{suite} has no more than {count} {world.episodes}", highlight=False)
+        console.print(
+            figures_table(target.heading(suite, count), {name: one.figures() for name, one in played.items()})
+        )
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     _count(arguments, target, console)
@@ -154,7 +150,6 @@ def _run_beside(
     arguments: argparse.Namespace, target: "Target", suites: "Sequence[str]", console: "Console"
 ) -> None:
     """Evaluate each suite that suits the target in a process of its own."""
-    from groundling.evaluation.journals import journals_of_command_lines
     from groundling.runtime.parallel import CommandLine, run_beside
 
     def tell(text: str) -> None:
@@ -186,10 +181,9 @@ def _run_beside(
         )
         for suite in suited
     ]
-    with journals_of_command_lines([*words, *suited]):
-        failed = run_beside(lines, arguments.jobs, tell)
-        for line in lines:
-            if line.name not in failed:
-                tell(line.log.read_text(encoding="utf-8", errors="replace"))
-        if failed:
-            raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")
+    failed = run_beside(lines, arguments.jobs, tell)
+    for line in lines:
+        if line.name not in failed:
+            tell(line.log.read_text(encoding="utf-8", errors="replace"))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")

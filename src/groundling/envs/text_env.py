@@ -49,17 +49,6 @@ class TextStep(NamedTuple):
     """The admissible ones; None of an env that does not list them."""
 
 
-class ReadStep(NamedTuple):
-    """What an env's step returned, once it is read: by `read_step` and `read_text_step`, or as it was made."""
-
-    observation: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: Mapping[str, Any]
-    shown: TextStep
-
-
 def read_text_step(
     observation: Any, info: Mapping[str, Any], goal: str | None = None, has_lists: bool = True
 ) -> TextStep:

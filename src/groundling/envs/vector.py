@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from groundling.envs.babyai_text.batch import BatchedLevels, step_together
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
@@ -20,7 +19,6 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.slot import Slot
 from groundling.envs.text_env import (
     ACTIONS,
-    ReadStep,
     TextStep,
     read_reset,
     read_step,
@@ -150,7 +148,7 @@ class TextVectorEnv:
             first.close()
             self._stepper = WorkerEnvs(make_env, num_envs, num_workers, timeout, warn)
         else:
-            self._stepper = BatchedLevels(self.envs) if step_together(self.envs) else LocalEnvs(self.envs)
+            self._stepper = LocalEnvs(self.envs)
 
     @classmethod
     def make(
@@ -360,21 +358,14 @@ class TextVectorEnv:
         slot.past_actions.append(name)
         if self.actions is None:
             slot.past_choices.append(slot.admissible)
-        if type(returned) is not ReadStep:
-            returned = self._read(i, returned)
-        slot.raw, reward, terminated, truncated, slot.info, shown = returned
+        try:
+            slot.raw, reward, terminated, truncated, slot.info = read_step(returned)
+            shown = read_text_step(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
+        except ConfigError as error:
+            raise RunError(f"{self._where(i)}: {error}") from None
         slot.episode_return += reward
         self._tell(i, shown, ended=terminated or truncated)
         return reward, terminated, truncated
-
-    def _read(self, i: int, returned: Any) -> ReadStep:
-        try:
-            step = read_step(returned)
-            return ReadStep(
-                *step, read_text_step(step[0], step[-1], self._slots[i].goal, has_lists=self.actions is None)
-            )
-        except ConfigError as error:
-            raise RunError(f"{self._where(i)}: {error}") from None
 
     def _reset_again(self, i: int) -> Any:
         """What a lost env returns to the reset in which it was lost.

@@ -1,19 +1,16 @@
 """`groundling evaluate`: an agent and its baselines on the same held-out episodes, in whatever world."""
 
-import functools
 import itertools
 import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from groundling.config.schema import Config
 from groundling.errors import RunError
-from groundling.evaluation.journals import Journals
 from groundling.evaluation.tables import csv_text
 from groundling.evaluation.target import Target
 from groundling.io.documents import read_object
@@ -22,7 +19,6 @@ from groundling.io.redaction import shareable
 from groundling.lm.load.adapters import merge_adapters
 from groundling.worlds import CannotPlay, agents
 from groundling.worlds.episode import Figure, Played
-from groundling.worlds.journal import UnequalObservation
 
 _CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
 """Of the section evaluation: how many play and who else, which results tell otherwise, when, and how many at once."""
@@ -34,7 +30,6 @@ def evaluate(
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
     warn: Callable[[str], None] = warnings.warn,
-    journals: Journals | None = None,
 ) -> dict[str, Played]:
     """Let the target and each of its baselines play the same held-out episodes of a suite, or write the same texts.
 
@@ -50,7 +45,6 @@ def evaluate(
         num_episodes: How many episodes each agent plays at most.
         on_agent: Called with each agent's name; what it gives is called after each episode.
         warn: Is told of a baseline that cannot play in this world, and of what was played before.
-        journals: Those of the command, with which an evaluation that was stopped goes on; None: this is all of it.
 
     Returns:
         By agent (the target first), what it did.
@@ -61,11 +55,10 @@ def evaluate(
     """
     there = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
-    with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn), ExitStack() as stack:
+    with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn):
         remove_partials(target.run_dir)
-        journals = journals or stack.enter_context(Journals())
         _set_aside(target, suite, warn)
-        return _evaluate(target, there, suite, num_episodes, on_agent, warn, journals)
+        return _evaluate(target, there, suite, num_episodes, on_agent, warn)
 
 
 def _evaluate(
@@ -75,7 +68,6 @@ def _evaluate(
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]],
     warn: Callable[[str], None],
-    journals: Journals,
 ) -> dict[str, Played]:
     """`evaluate`, of a target that is ``there`` as it is under the suite."""
     world = there.world
@@ -87,17 +79,7 @@ def _evaluate(
             policy = there.policy(name)
             if policy is not None:
                 merge_adapters(policy)
-            journal = journals.of(there.config, name, policy, suite, num_episodes)
-            play = functools.partial(world.play, name, policy, suite, num_episodes)
-            if journal.repeated:
-                warn(f"{suite}: {name} goes on where it was stopped; to begin anew, delete {journal.path}")
-            try:
-                played[name] = play(on_agent(name), journal)
-            except UnequalObservation as error:
-                warn(f"{suite}: {name} begins anew: {error}")
-                journal.forget()
-                played[name] = play(on_agent(name), journal)
-            journal.end()
+            played[name] = world.play(name, policy, suite, num_episodes, on_agent(name))
         except CannotPlay as error:
             if name == target.agent:
                 raise

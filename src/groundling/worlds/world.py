@@ -24,7 +24,6 @@ from groundling.runtime.processes import Processes
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
-from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Collected, Recording
 from groundling.worlds.showing import Moment, Probed, ReportTable, ShareBeside, ShownEpisode
 
@@ -375,7 +374,6 @@ class World(ABC, Generic[C, E]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
-        journal: Journal | None = None,
     ) -> Played:
         """Let an agent play the first held-out episodes of a suite, in their order.
 
@@ -385,11 +383,9 @@ class World(ABC, Generic[C, E]):
             suite: For which this world is already changed.
             num_episodes: How many.
             on_episode: Called after each.
-            journal: Keeps the actions, and repeats those of before; a world may do without.
 
         Raises:
             CannotPlay: it is a baseline that does not know this world.
-            UnequalObservation: an observation differs from that of the time when the journal was written.
         """
 
     def check_agent(self, agent: str, policy: Policy | None) -> None:

@@ -75,14 +75,14 @@ def descriptions(instruction: Instr) -> list[ObjDesc]:
     """The descriptions of things in an instruction, in the order of its words."""
     names = ("desc", "desc_move", "desc_fixed")
     return [
-        getattr(clause, name) for clause in clauses(instruction) for name in names if hasattr(clause, name)
+        getattr(clause, name) for clause in _clauses(instruction) for name in names if hasattr(clause, name)
     ]
 
 
-def clauses(instruction: Instr) -> list[Instr]:
+def _clauses(instruction: Instr) -> list[Instr]:
     """The parts of an instruction that are no sequences, in the order of its words."""
     if isinstance(instruction, SeqInstr):
-        return [*clauses(instruction.instr_a), *clauses(instruction.instr_b)]
+        return [*_clauses(instruction.instr_a), *_clauses(instruction.instr_b)]
     return [instruction]
 
 

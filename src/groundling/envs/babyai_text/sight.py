@@ -9,8 +9,7 @@ times, finds out what hides what, and encodes it cell by cell. Here
   seen from there, follows from 7 bits that come from the row before and 7 that tell what one can see past: a table
   of 128 × 128 entries.
 
-Nothing of the grid is kept from one observation to the next, so nothing can be out of date. `views` sees by the same
-tables in many grids at once, which are given in codes.
+Nothing of the grid is kept from one observation to the next, so nothing can be out of date.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +27,6 @@ from minigrid.minigrid_env import MiniGridEnv
 
 VIEW = 7
 """The side of the view that the tables are made for: Minigrid's usual one."""
-MARGIN = VIEW - 1
-"""How far one sees."""
 
 _MIDDLE = VIEW // 2
 _OWN_CELL = _MIDDLE  # cells are numbered row by row, the agent's own row first, each from the left
@@ -103,44 +100,6 @@ def _seen(clear: int) -> bytes:
     return b"".join(rows)
 
 
-def views(
-    boards: np.ndarray, cells: np.ndarray, directions: np.ndarray, carried: np.ndarray, width: int
-) -> np.ndarray:
-    """What many agents see at once, in codes.
-
-    Args:
-        boards: Uint8 ``(num_cells,)``: the codes of the cells of all grids, row by row; on every side of a grid are
-            `MARGIN` cells of `OUTSIDE` or more.
-        cells: Int ``(n,)``: where in ``boards`` the agents stand.
-        directions: Int ``(n,)``: where they look.
-        carried: Uint8 ``(n,)``: the codes of what they carry, which is seen in their own cells.
-        width: Cells in a row of ``boards``.
-
-    Returns:
-        Uint8 ``(n, 49)``: by column from the left, by row from afar, as Minigrid's image.
-    """
-    codes = boards.take(
-        cells[:, None] + _offsets(width).take(directions, axis=0)
-    )  # (n, 49): the agents' own rows first
-    clear = np.packbits(CLEAR.take(codes).reshape(-1, VIEW, VIEW), axis=2)[:, :, 0] >> 1  # (n, 7)
-    codes[:, _OWN_CELL] = carried
-    rows = codes.reshape(-1, VIEW, VIEW)
-    reached = np.full(len(cells), 1 << _MIDDLE)
-    for row in range(VIEW):
-        entry = reached << VIEW | clear[:, row]
-        rows[:, row] &= _MASKS.take(_SEEN.take(entry), axis=0)
-        reached = _AHEAD.take(entry)
-    return rows[:, ::-1].transpose(0, 2, 1).reshape(-1, VIEW * VIEW)
-
-
-@lru_cache(maxsize=256)
-def _offsets(width: int) -> np.ndarray:
-    """From a cell to those that are seen from it, by direction: int ``(4, 49)``."""
-    ahead = np.array(DIR_TO_VEC) @ (1, width)  # (4,)
-    far, right = np.divmod(np.arange(VIEW * VIEW), VIEW)
-    return np.asarray(np.outer(ahead, far) + np.outer(np.roll(ahead, -1), right - _MIDDLE))
-
-
 @lru_cache(maxsize=8192)
 def _in_view(width: int, height: int, x: int, y: int, direction: int) -> Callable[[Sequence[Any]], Any]:
     """Takes the 49 cells of the view out of a grid's cells and, as the last one, what is beyond its edge."""
@@ -199,8 +158,6 @@ CODED: list[WorldObj | None] = [None, None, *_THINGS, *(Door(*state) for state i
 
 _CODES = {(type(thing), thing.color): code for code, thing in enumerate(_THINGS, start=2)}
 _DOORS = {state: code for code, state in enumerate(_DOOR_STATES, start=2 + len(_THINGS))}
-OUTSIDE = _CODES[type(_OUTSIDE), _OUTSIDE.color]
-"""The code of what is beyond the edge of a grid."""
 ENCODED = np.array(
     [
         (OBJECT_TO_IDX["unseen"], 0, 0),

@@ -39,16 +39,15 @@ class Generation:
 
 
 @contextmanager
-def sampling_from(seed: int) -> Iterator[list[torch.Generator]]:
-    """Let what is generated in the block follow from ``seed``, and leave torch's global generators, which it gives, as
-    they were.
+def sampling_from(seed: int) -> Iterator[None]:
+    """Seed generation in this block, and leave torch's global generators as they were.
 
     One thread at a time: a judge may write in the background while a run measures its own texts, and Transformers
     samples from no other generator.
     """
     with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        yield [torch.default_generator, *torch.cuda.default_generators]
+        yield
 
 
 def generate(

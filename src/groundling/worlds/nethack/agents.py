@@ -11,7 +11,6 @@ from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_fe
 from groundling.errors import ConfigError
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Policy
-from groundling.worlds.journal import Journal
 from groundling.worlds.nethack.pairs import Act, Observation, Player, explorer_player, random_player
 
 PLAYERS: dict[str, Player] = {"random": random_player, "explorer": explorer_player}
@@ -50,7 +49,6 @@ class PolicyAgent:
         deterministic: The likeliest ones, instead of drawing them.
         seed: Of the draws.
         view: What it is shown.
-        journal: Keeps the actions; the actions that it has of before are repeated.
     """
 
     def __init__(
@@ -59,23 +57,17 @@ class PolicyAgent:
         deterministic: bool = False,
         seed: int = 0,
         view: View | None = None,
-        journal: Journal | None = None,
     ) -> None:
         self._policy, self._deterministic, self._view = policy, deterministic, view or View()
         self._generator = torch.Generator().manual_seed(seed)
         self._memories: dict[int, torch.Tensor] = {}  # by env, (memory_size,)
         self._fresh: set[int] = set()  # envs whose episode has only begun, and memory with it
-        self._journal = journal or Journal()
-        self._journal.begin([self._generator], self._memories)
 
     def begin(self, env: int, seed: int) -> None:
         self._fresh.add(env)
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
-        shown = [(o["message"].tobytes(), o["blstats"].tobytes()) for o in observations]
         fresh, self._fresh = self._fresh, set()
-        if (before := self._journal.repeat(shown)) is not None:
-            return list(before)
         nothing = torch.zeros(self._policy.memory_size)
         action = self._policy.act(
             features(observations, self._view),
@@ -86,7 +78,6 @@ class PolicyAgent:
         assert action.memory is not None
         self._memories.update(zip(envs, action.memory, strict=True))
         actions: list[int] = action.actions.tolist()
-        self._journal.record(shown, actions)
         return actions
 
 
@@ -143,7 +134,6 @@ def make_agent(
     *,
     deterministic: bool,
     seed: int,
-    journal: Journal | None = None,
 ) -> Agent:
     """The agent that is called ``name``: one of `PLAYERS`, or one that follows ``policy``.
 
@@ -153,14 +143,13 @@ def make_agent(
         args: The task's.
         deterministic: Take the likeliest action.
         seed: Of the draws.
-        journal: See `PolicyAgent`.
 
     Raises:
         ConfigError: the policy does not play NetHack.
     """
     if policy is None:
         return Alone(PLAYERS[name])
-    return PolicyAgent(_playing(policy), deterministic, seed, View.of(args), journal)
+    return PolicyAgent(_playing(policy), deterministic, seed, View.of(args))
 
 
 def make_player(name: str, policy: Policy | None, args: Mapping[str, Any], *, deterministic: bool) -> Player:

@@ -17,7 +17,6 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
-from groundling.worlds.journal import Journal
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment, ReportTable, ShownEpisode
@@ -152,7 +151,6 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
-        journal: Journal | None = None,
     ) -> Played:
         from groundling.worlds.nethack.agents import make_agent
         from groundling.worlds.nethack.episodes import play, record_of
@@ -167,7 +165,6 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
                     config.args,
                     deterministic=evaluation.deterministic,
                     seed=self.seed,
-                    journal=journal,
                 ),
                 config.env,
                 nethack.recording_in(config.args, agent),

@@ -13,7 +13,6 @@ from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import HeldOutEpisode
-from groundling.worlds.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +79,17 @@ def play(
 
 
 @contextmanager
-def policy_player(
-    policy: Policy, deterministic: bool, seed: int, journal: Journal | None = None
-) -> Iterator[Player]:
+def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Player]:
     """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic.
 
-    As long as it plays, the policy's weights must not change. Actions that the journal has of before it repeats.
+    As long as it plays, the policy's weights must not change.
     """
-    journal = journal or Journal()
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
-    journal.begin([generator], memories)
 
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> Choice:
-        shown = [
-            (o.goal, o.descriptions[-1:], o.past_actions[-1:], o.actions, o.episode) for o in observations
-        ]
-        if (before := journal.repeat(shown)) is not None:
-            return Choice(before["actions"], invalid=before["invalid"])
         memory = policy.initial_memory(len(indices))  # (len(indices), memory_size), or None
         starts = envs.at_start()
         for row, env in enumerate(indices):
@@ -109,14 +99,12 @@ def policy_player(
         if action.memory is not None:
             memories.update(zip(indices, action.memory, strict=True))
         turns, tokens = action.turns, action.tokens
-        choice = Choice(
+        return Choice(
             action.actions.tolist(),
             action.log_probs.tolist(),
             None if turns is None else [turn.text for turn in turns],
             None if tokens is None else tokens.invalid.tolist(),
         )
-        journal.record(shown, {"actions": choice.actions, "invalid": choice.invalid})
-        return choice
 
     with policy.unchanged():
         yield choose
@@ -151,11 +139,11 @@ def expert_player() -> Iterator[Player]:
 
 
 def player_of(
-    agent: str, policy: Policy | None, deterministic: bool, seed: int, journal: Journal | None = None
+    agent: str, policy: Policy | None, deterministic: bool, seed: int
 ) -> AbstractContextManager[Player]:
     """The player that follows ``policy``; without one, BabyAI's expert, or one that draws at random."""
     if policy is not None:
-        return policy_player(policy, deterministic, seed, journal)
+        return policy_player(policy, deterministic, seed)
     return expert_player() if agent == "expert" else policy_player(RandomPolicy(), False, seed)
 
 

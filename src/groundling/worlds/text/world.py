@@ -31,7 +31,6 @@ from groundling.registry import unknown
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import Use
 from groundling.worlds.episode import Played
-from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Collected, Recording
 from groundling.worlds.showing import Moment, Probed, ReportTable, ShownEpisode
 from groundling.worlds.text import pairs
@@ -297,10 +296,9 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
-        journal: Journal | None = None,
     ) -> Played:
         self.check_agent(agent, policy)
-        plays = player_of(agent, policy, self.evaluation.deterministic, self.seed, journal)
+        plays = player_of(agent, policy, self.evaluation.deterministic, self.seed)
         num_envs = min(self.evaluation.num_envs, num_episodes)
         envs = make_envs(self.config, num_envs, held_out_seed_of(num_envs))
         try:

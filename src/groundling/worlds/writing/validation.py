@@ -21,7 +21,6 @@ from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
-from groundling.worlds.journal import Journal
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
@@ -84,12 +83,10 @@ def write_and_measure(
     metrics: Sequence[Metric],
     reward: RewardSum | None,
     on_text: Callable[[], None] = lambda: None,
-    journal: Journal | None = None,
 ) -> Written:
     """Let ``policy`` write to ``samples`` as evaluation.generation says, and measure what came of it.
 
-    The texts depend on the config's seed alone; torch's global generator is left as it was. Those that the journal has
-    are not written again.
+    The texts depend on the config's seed alone; torch's global generator is left as it was.
 
     Raises:
         ConfigError: evaluation.generation is not what Transformers' generate takes, or two metrics give figures of one
@@ -105,20 +102,13 @@ def write_and_measure(
     encode = make_prompt_encoder(world.config, policy)
     size = evaluation.batch_size
     generator = torch.Generator().manual_seed(world.seed)
-    journal = journal or Journal()
-    sampling = sampling_from(world.seed) if evaluation.generation else nullcontext([generator])
-    with sampling as generators, torch.no_grad():
-        journal.begin(generators)
+    sampling = sampling_from(world.seed) if evaluation.generation else nullcontext()
+    with sampling, torch.no_grad():
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            shown = [(sample.id, sample.prompt) for sample in batch]
             encoded = encode(batch)
             prompt_tokens += encoded
-            written = journal.repeat(shown)
-            if written is None:
-                written = write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
-                journal.record(shown, written)
-            rows += written
+            rows += write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
             for _ in batch:
                 on_text()
     per_token = reward is not None and reward.per_token

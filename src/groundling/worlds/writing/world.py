@@ -17,7 +17,6 @@ from groundling.io.row_files import Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
-from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment
 from groundling.worlds.world import Actor, Demonstrator, World
@@ -160,7 +159,6 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
-        journal: Journal | None = None,
     ) -> Played:
         """See `World.play`.
 
@@ -175,7 +173,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         samples = split[:num_episodes]
         metrics = make_metrics(self.evaluation.metrics, writer, split)
         reward = make_measured_reward(self.reward_parts, self.spec, writer, self.device, split)
-        written = write_and_measure(writer, self, samples, metrics, reward, on_episode, journal)
+        written = write_and_measure(writer, self, samples, metrics, reward, on_episode)
         episodes = [
             HeldOutEpisode(number, row["metrics"], {"sample": row["sample_id"]}, row)
             for number, row in enumerate(written.rows())
