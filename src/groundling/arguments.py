@@ -2,37 +2,50 @@
 
 import collections.abc
 import inspect
+import operator
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields, is_dataclass, make_dataclass
+from dataclasses import fields, is_dataclass, make_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt, Le, Lt
+
+_BOUNDS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
+    Ge: ("ge", "at least", operator.ge),
+    Gt: ("gt", "greater than", operator.gt),
+    Le: ("le", "at most", operator.le),
+    Lt: ("lt", "less than", operator.lt),
+}
+"""By type of a bound, its attribute, how a message reads it, and the comparison."""
 
 
-def at_least(minimum: float, default: Any) -> Any:
-    """A dataclass's field whose value `check_minima` holds to be no less; None passes."""
-    return field(default=default, metadata={"minimum": minimum})
-
-
-def check_minima(section: Any, prefix: str) -> None:
-    """Check the fields of a dataclass that are declared `at_least`.
+def check_bounds(section: Any, prefix: str) -> None:
+    """Check the fields of a dataclass against the bounds of their annotations; None passes.
 
     Args:
         section: The dataclass's instance.
         prefix: Stands before a field's name in a message: ``world.``, say.
 
     Raises:
-        ConfigError: a value is less.
+        ConfigError: a value is out of bounds.
     """
+    hints = get_type_hints(type(section), include_extras=True)
     for f in fields(section):
-        value, minimum = getattr(section, f.name), f.metadata.get("minimum")
-        if minimum is not None and value is not None and not value >= minimum:
-            raise ConfigError(f"{prefix}{f.name} must be at least {minimum}, got {value}")
+        _check_bound(f"{prefix}{f.name}", getattr(section, f.name), hints[f.name])
+
+
+def _check_bound(key: str, value: Any, hint: Any) -> None:
+    for bound in getattr(hint, "__metadata__", ()):
+        if type(bound) not in _BOUNDS or not isinstance(value, int | float):
+            continue
+        name, words, holds = _BOUNDS[type(bound)]
+        if not holds(value, getattr(bound, name)):
+            raise ConfigError(f"{key} must be {words} {getattr(bound, name)}, got {value}")
 
 
 def check_types(factory: Any, prefix: str, args: Mapping[str, Any]) -> None:
@@ -44,11 +57,13 @@ def check_types(factory: Any, prefix: str, args: Mapping[str, Any]) -> None:
         args: As YAML gives them.
 
     Raises:
-        ConfigError: a value of the wrong type.
+        ConfigError: a value of the wrong type, or out of the bounds of its annotation.
     """
     hints = _hints(factory)
     for name, value in args.items():
-        _check_type(f"{prefix}{name}", value, hints.get(name, Any))
+        hint = hints.get(name, Any)
+        _check_type(f"{prefix}{name}", value, get_args(hint)[0] if get_origin(hint) is Annotated else hint)
+        _check_bound(f"{prefix}{name}", value, hint)
 
 
 def _hints(factory: Any) -> dict[str, Any]:
@@ -58,7 +73,7 @@ def _hints(factory: Any) -> dict[str, Any]:
         known = (p for p in parameters if p.annotation is not p.empty and not isinstance(p.annotation, str))
         return {p.name: p.annotation for p in known}
     try:
-        return get_type_hints(factory if is_dataclass(factory) else factory.__init__)
+        return get_type_hints(factory if is_dataclass(factory) else factory.__init__, include_extras=True)
     except NameError:
         return {}
 

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.algorithms import Algorithm, Rollout
-from groundling.arguments import at_least
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.spec import WorldSpec
+from groundling.fields import Ge
 from groundling.policies import Policy
 from groundling.policies.policy import Action, Evaluation, policies
 from groundling.worlds import World, worlds
@@ -31,10 +31,10 @@ class CountingConfig(WorldConfig):
     PLACE: ClassVar[str] = "target"
 
     id: str = "counting"
-    target: int = at_least(1, 2)
+    target: Annotated[int, Ge(1)] = 2
     """The number to be reached."""
-    num_envs: int = at_least(1, 4)
-    num_steps: int = at_least(1, 8)
+    num_envs: Annotated[int, Ge(1)] = 4
+    num_steps: Annotated[int, Ge(1)] = 8
 
 
 @dataclass

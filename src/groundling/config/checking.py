@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.arguments import check_minima
+from groundling.arguments import check_bounds
 from groundling.config.keys import schema_of, types_of
 from groundling.config.schema import Config
 from groundling.config.trust import EVERYTHING, TRAINING_ALONE, admit, check_plain
@@ -59,7 +59,7 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     if unused == TRAINING_ALONE:
         config.world = config.world.in_play()
     for section in ("", "world", "model", "cloning", "training", "evaluation"):
-        check_minima(getattr(config, section) if section else config, f"{section}." if section else "")
+        check_bounds(getattr(config, section) if section else config, f"{section}." if section else "")
     _check_identity(config.name, config.seed, config.run_dir)
     for name in ("wandb", "trackio"):
         project = getattr(config.training, name)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from omegaconf import MISSING
 
-from groundling.arguments import at_least
+from groundling.fields import Ge
 from groundling.registry import ComponentConfig
 from groundling.rewards.part import RewardPartConfig
 from groundling.worlds.config import EvaluationConfig, WorldConfig
@@ -51,7 +51,7 @@ class ModelConfig:
     """Compile what training reads texts with (torch.compile): a minute or more at each start."""
     lora: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
-    max_prompt_tokens: int | None = at_least(1, None)
+    max_prompt_tokens: Annotated[int | None, Ge(1)] = None
     """Keep only a prompt's last tokens, with a warning; null: a prompt too long for the model is an error."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the beginning for Llama 2. false:
@@ -64,11 +64,11 @@ class ModelConfig:
 class CloningConfig:
     """Demonstrations that the policy clones before it learns from its own episodes, in the same run folder."""
 
-    episodes: int | None = at_least(1, None)
+    episodes: Annotated[int | None, Ge(1)] = None
     """How many; null: no cloning. They are recorded in RUN/demonstrations, and the clone is a run in RUN/clone."""
     agent: str = "expert"
     """The demonstrator: one of the world's own agents."""
-    epochs: int = at_least(1, 1)
+    epochs: Annotated[int, Ge(1)] = 1
     """Passes over them."""
     args: dict[str, Any] = field(default_factory=dict)
     """Arguments of algorithm bc, such as {objective: choice, learning_rate: 1.0e-3}."""
@@ -78,13 +78,13 @@ class CloningConfig:
 class TrainingConfig:
     """How long, and what is kept."""
 
-    steps: int = at_least(1, 1_500_000)
+    steps: Annotated[int, Ge(1)] = 1_500_000
     """Env steps, or tokens written, in total; GLAM took 1.5 million."""
-    epochs: int | None = at_least(1, None)
+    epochs: Annotated[int | None, Ge(1)] = None
     """Passes over a dataset or a pool's references, instead of steps; the last update of a pass may be short."""
-    checkpoint_every: int = at_least(1, 1)
+    checkpoint_every: Annotated[int, Ge(1)] = 1
     """Updates between checkpoints: what a killed run can lose at most."""
-    keep_checkpoints: int = at_least(1, 2)
+    keep_checkpoints: Annotated[int, Ge(1)] = 2
     """How many of the latest checkpoints stay on disk."""
     wandb: str | None = None
     """A project of Weights & Biases that is told every update's figures, too (extra wandb; WANDB_MODE=offline keeps
@@ -99,7 +99,7 @@ class Config:
 
     name: str = MISSING
     """What the run is called in reports; runs of one name and several seeds share a curve."""
-    seed: int = at_least(0, 1)
+    seed: Annotated[int, Ge(0)] = 1
     run_dir: str = "runs/${name}-seed${seed}"
     """The run's folder: the same command with the same folder resumes."""
     imports: list[str] = field(default_factory=list)

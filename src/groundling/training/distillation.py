@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from accelerate.utils import set_seed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from groundling.arguments import at_least, check_minima
+from groundling.arguments import check_bounds
 from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import LOCK, holds_something, locked, write_atomically
 from groundling.io.redaction import shareable
@@ -50,12 +51,12 @@ class DistillationConfig(Distillation):
     """The reward model, by its id and arguments."""
     device: str = "auto"
     """cpu, cuda, or auto for an accelerator where there is one."""
-    keep_checkpoints: int = at_least(1, 1)
+    keep_checkpoints: Annotated[int, Ge(1)] = 1
     """How many of the latest epochs are kept beside the outcome."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_minima(self, "")
+        check_bounds(self, "")
 
 
 @dataclass

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from omegaconf import MISSING
 
-from groundling.arguments import at_least
+from groundling.fields import Ge
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def unused_in_play(use: Use) -> dict[str, str]:
 class EvaluationConfig:
     """Held-out episodes."""
 
-    episodes: int = at_least(1, 1000)
+    episodes: Annotated[int, Ge(1)] = 1000
     """How many are played; of the validation split, how many texts or transitions are measured at most."""
     baselines: list[str] = field(default_factory=lambda: ["zero-shot"])
     """What the trained policy is compared with on the same episodes: zero-shot, the world's own agents,

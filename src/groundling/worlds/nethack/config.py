@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from omegaconf import MISSING
 
-from groundling.arguments import at_least
 from groundling.envs.nethack import TASKS
 from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.registry import unknown
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
@@ -24,18 +24,18 @@ class NetHackConfig(WorldConfig):
     """The task, such as NetHackScore-v1: `groundling list envs`."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task, such as vector."""
-    num_envs: int = at_least(1, 32)
+    num_envs: Annotated[int, Ge(1)] = 32
     """Games played together, an even number if there are workers; Motif played 480."""
-    num_steps: int = at_least(1, 40)
+    num_steps: Annotated[int, Ge(1)] = 40
     """Steps that each game takes between two updates; Motif took 32."""
-    num_workers: int = at_least(0, 0)
+    num_workers: Annotated[int, Ge(0)] = 0
     """Processes of each learner that step its envs; 0: it steps them itself, which is fastest on a CPU with one learner
     for each core."""
     ahead: bool = False
     """Collect the next rollout while the learner is at work on this one; for GPUs, with workers."""
     bootstrap_truncated: bool = False
     """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (Motif)."""
-    entropy_floor: float = at_least(0.0, 0.001)
+    entropy_floor: Annotated[float, Ge(0.0)] = 0.001
     """Of a task with a goal: stop, with advice, when the policy's entropy (nats) stays below this while episodes still
     fail; 0: never."""
 
@@ -66,7 +66,7 @@ class NetHackConfig(WorldConfig):
 class NetHackEvaluation(EvaluationConfig):
     """Held-out games."""
 
-    num_envs: int = at_least(1, 32)
+    num_envs: Annotated[int, Ge(1)] = 32
     """Games played together."""
     deterministic: bool = False
     """Take the likeliest action instead of drawing one."""

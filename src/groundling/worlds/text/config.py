@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from omegaconf import MISSING
 
-from groundling.arguments import at_least
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.make import check_registered
 from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
 PROBE_SETS: tuple[int | str, ...] = (1, 2, "both")
@@ -40,11 +40,11 @@ class TextConfig(WorldConfig):
     """Any BabyAI or MiniGrid env that Gymnasium knows, or a text env of your own."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env, such as task or num_dists."""
-    num_envs: int = at_least(1, 32)
+    num_envs: Annotated[int, Ge(1)] = 32
     """Envs stepped together; GLAM used 32."""
-    num_steps: int = at_least(1, 40)
+    num_steps: Annotated[int, Ge(1)] = 40
     """Steps that each env takes between two updates; GLAM took 40."""
-    group_size: int | None = at_least(2, None)
+    group_size: Annotated[int | None, Ge(2)] = None
     """So many envs play the same episodes, from equal seeds, for algorithms that compare these (grpo, rloo, gigpo). A
     rollout is then one episode of each env, of num_steps steps at most. null: it goes on where the last one stopped,
     and all its episodes are compared."""
@@ -53,21 +53,21 @@ class TextConfig(WorldConfig):
     six, in the env's language, or those that the env tells at each step."""
     language: str = "english"
     """english or french: the sentences, the mission and the prompt."""
-    history: int | None = at_least(1, 3)
+    history: Annotated[int | None, Ge(1)] = 3
     """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast. null: the
     whole episode, for which there is policy.args.prompt=conversation."""
-    num_workers: int = at_least(0, 0)
+    num_workers: Annotated[int, Ge(0)] = 0
     """Processes that step the envs, for slow ones and for such as crash or hang; 0: the learner steps them."""
     timeout: float = _USUAL_TIMEOUT
     """Seconds after which an env in a worker counts as hung."""
-    step_limit: int | None = at_least(1, None)
+    step_limit: Annotated[int | None, Ge(1)] = None
     """Steps after which a training episode is truncated, if the env does not end it before; null: no limit but the
     env's own. Twice the expert's length makes detours cost the episode. Held-out episodes have the env's limit."""
-    last_step_limit: int | None = at_least(1, None)
+    last_step_limit: Annotated[int | None, Ge(1)] = None
     """Tightens step_limit linearly to this one by the end of the training; null: it stays."""
     bootstrap_truncated: bool = False
     """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM)."""
-    entropy_floor: float = at_least(0.0, 0.001)
+    entropy_floor: Annotated[float, Ge(0.0)] = 0.001
     """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
     dataset: str | None = None
     """A folder that `groundling collect` wrote, to be learnt from in the place of the env; for algorithms that clone
@@ -152,13 +152,13 @@ class TextConfig(WorldConfig):
 class TextEvaluation(EvaluationConfig):
     """Held-out episodes of a text world."""
 
-    num_envs: int = at_least(1, 32)
+    num_envs: Annotated[int, Ge(1)] = 32
     """Envs stepped together."""
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
     baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "expert"])
     """What the trained policy is compared with on the same episodes: zero-shot, random, expert; clone where the
     run cloned first (cloning.episodes)."""
-    every: int | None = at_least(1, None)
+    every: Annotated[int | None, Ge(1)] = None
     """Updates between two measurements of a dataset's validation split during training, the first before it, and one
     after its last update; null: none."""

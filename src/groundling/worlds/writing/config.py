@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 from omegaconf import MISSING
 
-from groundling.arguments import at_least
 from groundling.envs.text_generation import pools
 from groundling.envs.text_generation.prompts import Side
 from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.lm.settings import check_generation
 from groundling.metrics.post_processing import post_processors
 from groundling.registry import ComponentConfig, check_component, unknown
@@ -30,15 +30,15 @@ class WritingConfig(WorldConfig):
     """One of `groundling list pools`."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the pool."""
-    num_texts: int = at_least(1, 32)
+    num_texts: Annotated[int, Ge(1)] = 32
     """Texts written in an update."""
-    num_tokens: int = at_least(1, 40)
+    num_tokens: Annotated[int, Ge(1)] = 40
     """Tokens of a text at most."""
-    texts_per_prompt: int = at_least(1, 1)
+    texts_per_prompt: Annotated[int, Ge(1)] = 1
     """How many texts of an update are written to one prompt: the groups of RLOO and GRPO; usually 1, or 4 to 16."""
     replacement: bool = True
     """Draw the prompts independently of each other (as RL4LMs), or in epochs that have every prompt once."""
-    max_prompt_length: int = at_least(1, 128)
+    max_prompt_length: Annotated[int, Ge(1)] = 128
     """Tokens of a prompt that are read; of a longer one the rest is left out."""
     prompt_truncation_side: str = "left"
     """Where the rest is left out: left or right."""
@@ -87,10 +87,10 @@ class WritingEvaluation(EvaluationConfig):
     post_process: str | None = None
     """What is done to a text before it is measured: three_sentence_summary keeps its first three sentences; null:
     nothing."""
-    every: int | None = at_least(1, None)
+    every: Annotated[int | None, Ge(1)] = None
     """Updates between two measurements of the validation split during training, the first before it, and one after its
     last update; null: none."""
-    batch_size: int = at_least(1, 64)
+    batch_size: Annotated[int, Ge(1)] = 64
     """Texts written at once."""
 
     def check(self) -> None:
