@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "groundling"
 MODULES, TESTS = sorted(SOURCE.rglob("*.py")), sorted((ROOT / "tests").rglob("*.py"))
-TEMPLATES = sorted([*SOURCE.rglob("*.yaml"), *SOURCE.rglob("*.j2")])
+TEMPLATES = sorted(path for path in SOURCE.rglob("*") if path.suffix in (".yaml", ".j2", ".html"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 Bars = dict[str, tuple[float, float]]  # by name: a figure and the most that it may be
 MAX_FILE_LINES, WORDS_PER_PHRASE = 400, 4_000
