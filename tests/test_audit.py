@@ -38,7 +38,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.cli.main import main
 from groundling.lm.load.loading import STARTERS
-from groundling.runtime.parallel import CommandLine, run_beside
+from groundling.runtime.parallel import CommandLine, run_parallel
 from groundling.training.checkpoint import MANIFEST, seal
 from tests import test_hostile
 from tests.audit import auditing
@@ -719,7 +719,7 @@ MODELS = {
 }
 FILES = {
     **{
-        f"YAML with {tag}": Case(written("config.yaml", f"name: {tag}\n"), DRY, "no YAML|cannot read")
+        f"YAML with {tag}": Case(written("config.yaml", f"name: {tag}\n"), DRY, "not YAML|cannot read")
         for tag in (
             "!!python/object/new:os.system [true]",
             "!!python/object/apply:subprocess.Popen [[true]]",
@@ -1011,7 +1011,7 @@ def test_a_log_that_is_a_link_overwrites_no_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         "groundling.runtime.parallel._start", lambda words, log: subprocess.Popen(words, stdout=log)
     )
-    assert run_beside([CommandLine("a", ["echo", "told"], log)], 1, print) == []
+    assert run_parallel([CommandLine("a", ["echo", "told"], log)], 1, print) == []
     assert (tmp_path / "outside.txt").read_text() == "mine\n" and log.read_text() == "told\n"
 
 

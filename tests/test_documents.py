@@ -31,10 +31,10 @@ YAML = {
     "long": ("a: " + "x" * 2**20, "bytes"),
     "twice": ("a: 1\na: 2", "duplicate key a"),
     "list": ("- a", "a list"),
-    "one value": ("'a: [1]'", "expected key: value"),
-    "two documents": ("a: 1\n---\nb: 2", "one document"),
-    "cut off": ("a: [", "no YAML"),
-    "code": ("a: !!python/object/apply:os.system [ls]", "no YAML"),
+    "one value": ("'a: [1]'", "one value: expected"),
+    "two documents": ("a: 1\n---\nb: 2", "a single document"),
+    "cut off": ("a: [", "not YAML"),
+    "code": ("a: !!python/object/apply:os.system [ls]", "not YAML"),
     "great number": (
         "a: [{b: 0x" + "f" * 400 + "}]",
         "a.0.b must be less than 2**63, got a number of 1600 bits",
@@ -51,7 +51,7 @@ YAML = {
         "a: ! |\n 1" + ":1" * 150_000 + "\n",
         "more than 4,300 characters",
     ),
-    "no text": ("a: \x00", "no YAML"),
+    "no text": ("a: \x00", "not YAML"),
 }
 JSON = {
     "deep": ("[" * 100_000, "nested deeper than 32"),
@@ -115,7 +115,7 @@ def test_what_is_no_regular_file_is_not_waited_for(
     link.symlink_to(path)
     for name in (path, link):
         for reader in (read, lambda path: list(documents.read_lines(path))):
-            with pytest.raises(DocumentError, match=f"^{name} is no regular file: .* put a file there"):
+            with pytest.raises(DocumentError, match=f"^{name} is not a regular file: .* put a file there"):
                 reader(name)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import groundling
-from groundling.cli import inventory
+from groundling.cli import doctor, inventory
 from groundling.cli.main import main
 from groundling.lm.load.loading import STARTERS
 from tests.thorough import some_of, thorough
@@ -117,7 +117,7 @@ def test_doctor_reads_the_starter_and_lets_it_score_if_asked_to(
     shutil.copytree(STARTERS["starter"], tmp_path / "starter")
     weights = tmp_path / "starter" / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1)
-    monkeypatch.setattr(inventory, "_STARTER", tmp_path / "starter")
+    monkeypatch.setattr(doctor, "_STARTER", tmp_path / "starter")
     status, checks = _doctor(capsys)
     assert status == 1 and checks["starter model"].startswith("NO SafetensorError: ")
 

@@ -42,8 +42,8 @@ _COMMAND = "[sys.executable, '-m', 'groundling', 'doctor', '--import', 'asleep']
 PARENTS = {
     "a worker of envs": "from tests.test_parent import start_hanging_worker\nif __name__ == '__main__':\n"
     "    start_hanging_worker()",
-    "a study's process": "from pathlib import Path\nfrom groundling.runtime.parallel import CommandLine, run_beside\n"
-    "run_beside([CommandLine('a', ['doctor', '--import', 'asleep'], Path('log'))], 1, print)",
+    "a study's process": "from pathlib import Path\nfrom groundling.runtime.parallel import CommandLine, run_parallel\n"
+    "run_parallel([CommandLine('a', ['doctor', '--import', 'asleep'], Path('log'))], 1, print)",
     "torchrun's process": "import os, subprocess, sys\nos.environ['TORCHELASTIC_RUN_ID'] = 'x'\n"
     f"subprocess.run({_COMMAND})",
 }

@@ -53,7 +53,7 @@ class Slowing(torch.optim.SGD):
 
 
 class Unkept(torch.optim.SGD):
-    """Has something in its groups that is no plain value, or in its state that is of no parameter."""
+    """Has something in its groups that is no plain value, or in its state that belongs to none of the."""
 
     def step(self, closure: Any = None) -> Any:
         self.param_groups[0]["seen"] = torch.ones(1)
@@ -168,13 +168,13 @@ def test_a_run_goes_on_with_any_optimizer(optimizer: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("optimizer", "says"),
     [
-        ("lbfgs", r"optimizer LBFGS cannot be kept .* is no tensor, but of type"),
+        ("lbfgs", r"optimizer LBFGS cannot be saved .* expected a tensor"),
         (
             "unkept",
-            r"optimizer Unkept cannot be kept .* seen of a group .* is of type Tensor, expected a number",
+            r"optimizer Unkept cannot be saved .* seen of a parameter group is of type Tensor, expected a number",
         ),
-        ("sharing", r"optimizer Sharing cannot be kept .* also of 'all', expected of parameters alone"),
-        ("growing", r"optimizer Growing cannot be kept .* made with 1 groups .* has 2, expected as many"),
+        ("sharing", r"optimizer Sharing cannot be saved .* also of 'all', expected of parameters alone"),
+        ("growing", r"optimizer Growing cannot be saved .* created with 1 parameter groups and has 2"),
     ],
 )
 def test_an_optimizer_that_no_checkpoint_holds_is_named(optimizer: str, says: str, tmp_path: Path) -> None:
@@ -205,31 +205,19 @@ def test_moments_that_were_not_written_are_refused(optimizer: str, tmp_path: Pat
         save_file(fewer, path, metadata={"optimizer": json.dumps(written)})
         with pytest.raises(ValueError, match=r"parameter \d has .*, expected"):
             load_optimizer(again, path)
-    if optimizer == "adamw":  # whose moments are known, whatever a file says of them
-        shorter = {index: ["step"] for index in written["moments"]}
-        save_file(
-            {key: tensor for key, tensor in tensors.items() if key.endswith("step")},
-            path,
-            metadata={"optimizer": json.dumps({**written, "moments": shorter})},
-        )
-        with pytest.raises(ValueError, match=r"has \['step'\], expected"):
-            load_optimizer(again, path)
-    save_file(tensors, path)  # as checkpoints were written before
-    load_optimizer(again, path)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "settings", "says"),
     [
-        ("slowing", [], "0 groups of parameters, expected 1"),
-        ("slowing", [{"lr": "fast"}], "lr='fast' is no setting"),
-        ("slowing", [{"lr": [0.1, 0.1]}], r"lr=\[0.1, 0.1\] is no setting"),
-        ("slowing", [{"params": [0]}], r"params=\[0\] is no setting"),
-        ("adamw", [{"lr": None}], "lr=None is no setting"),
-        ("adamw", [{"betas": [0.9]}], r"betas=\[0.9\] is no setting"),
-        ("adamw", [{"betas": ["a", "b"]}], r"betas=\['a', 'b'\] is no setting"),
-        ("adamw", [{"foreach": "yes"}], "foreach='yes' is no setting"),
-        ("adamw", [{"amsgrad": True}], "expected .*'max_exp_avg_sq'"),
+        ("slowing", [], "0 parameter groups, expected 1"),
+        ("slowing", [{"lr": "fast"}], "lr='fast' is not a setting"),
+        ("slowing", [{"lr": [0.1, 0.1]}], r"lr=\[0.1, 0.1\] is not a setting"),
+        ("slowing", [{"params": [0]}], r"params=\[0\] is not a setting"),
+        ("adamw", [{"lr": None}], "lr=None is not a setting"),
+        ("adamw", [{"betas": [0.9]}], r"betas=\[0.9\] is not a setting"),
+        ("adamw", [{"betas": ["a", "b"]}], r"betas=\['a', 'b'\] is not a setting"),
+        ("adamw", [{"foreach": "yes"}], "foreach='yes' is not a setting"),
     ],
 )
 def test_settings_that_are_none_are_refused(
@@ -247,8 +235,8 @@ def test_settings_that_are_none_are_refused(
     [
         ("0.step", torch.ones(7), r"0.step has the shape \(7,\), expected \(\)"),
         ("0.exp_avg", torch.tensor(3.0), r"0.exp_avg has the shape \(\), expected"),
-        ("00.exp_avg", torch.ones(1), "'00.exp_avg' is of no parameter"),
-        ("٠.exp_avg", torch.ones(1), "is of no parameter"),
+        ("00.exp_avg", torch.ones(1), "'00.exp_avg' belongs to none of the"),
+        ("٠.exp_avg", torch.ones(1), "belongs to none of the"),
     ],
 )
 def test_moments_that_are_none_are_refused(name: str, tensor: Any, says: str, tmp_path: Path) -> None:

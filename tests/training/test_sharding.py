@@ -25,10 +25,10 @@ def _deal_out() -> None:
     before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
     shards = make_shards(config.model, config.algorithm, policy, processes)
     algorithm = make_algorithm(config.algorithm, policy, processes)
-    shards.bring_together()
+    shards.gather()
     for name, weight in policy.named_parameters():
         assert not in_parts(weight) and weight.equal(before[name]), name
-    with shards.apart():
+    with shards.sharded():
         learnt = [p for group in algorithm.optimizer.param_groups for p in group["params"]]
         frozen = list(policy.reference.parameters())
         for weights in (learnt, frozen):

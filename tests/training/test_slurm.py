@@ -223,8 +223,8 @@ def test_the_job_repeats_the_command_as_it_was_typed(
         ("time=soon", "hours:minutes:seconds"),
         ("time=5", "signal_delay_s"),
         ("array=3", "array must be seeds"),
-        ("sbatch.array=1-3", "its own array"),
-        ("sbatch.ntasks_per_node=4", "give tasks_per_node=4"),
+        ("sbatch.array=1-3", "the job sets array itself"),
+        ("sbatch.ntasks_per_node=4", "the job sets ntasks-per-node itself"),
     ],
 )
 def test_a_wrong_setting_is_told_in_one_line(setting: str, message: str) -> None:

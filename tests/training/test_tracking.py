@@ -14,7 +14,7 @@ import pytest
 from groundling.errors import ConfigError
 from groundling.io.row_files import BEFORE_ALL, RowFile, digest_of, read_rows
 from groundling.training.samples import SampleLog
-from groundling.training.tracking import Tracker, TrackioLog, WandbLog, read_metrics
+from groundling.training.tracking import Tracker, read_metrics, trackio_log, wandb_log
 
 
 def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_pat
     # Killed here: nothing is closed. It goes on from its checkpoint of update 2.
     tracker = Tracker(tmp_path, 2)
     tracker.log({"update": 3, "step": 30, "loss": 7.0, "success_rate": float("nan")})
-    tracker.tell({"validation/reward": 0.25, "validation/bleu": float("nan")}, 3, 30)
+    tracker.log_validation({"validation/reward": 0.25, "validation/bleu": float("nan")}, 3, 30)
     rows = read_metrics(tmp_path)
     assert [row["loss"] for row in rows] == [0.5, 1.0, 7.0] and rows[-1]["success_rate"] is None
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -45,7 +45,7 @@ def test_what_was_measured_before_another_beginning_is_forgotten(tmp_path: Path)
         tracker = Tracker(tmp_path, 0)
         rows = RowFile(tmp_path / "validation.jsonl", BEFORE_ALL)
         rows.append({"update": 0, "step": 0, "reward": value})
-        tracker.tell({"validation/reward": value}, 0, 0)
+        tracker.log_validation({"validation/reward": value}, 0, 0)
     assert [row["reward"] for row in read_rows(tmp_path / "validation.jsonl")] == [0.75]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -116,10 +116,10 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
 
     monkeypatch.setitem(sys.modules, "wandb", StandIn("wandb"))
     for update in (1, 2):
-        log = WandbLog("language", "demo-easy-seed1", {"seed": 1}, tmp_path)
+        log = wandb_log("language", "demo-easy-seed1", {"seed": 1}, tmp_path)
         log.log({"update": update, "step": 10 * update, "loss": 0.5, "success_rate": None})
         log.close()
-    log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 2, 20)
+    log.log_validation({"validation/reward": 0.5, "validation/bleu": float("nan")}, 2, 20)
     assert events.pop() == (2, {"validation/reward": 0.5})
     assert events == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
     assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
@@ -127,7 +127,7 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
     assert isinstance(settings, dict) and settings["x_disable_meta"] and settings["console"] == "off"
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"groundling\[wandb\]"):
-        WandbLog("language", "demo-easy-seed1", {}, tmp_path)
+        wandb_log("language", "demo-easy-seed1", {}, tmp_path)
 
 
 def test_trackio_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +143,12 @@ def test_trackio_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             )
 
     monkeypatch.setitem(sys.modules, "trackio", StandIn("trackio"))
-    log = TrackioLog("language", "demo-easy-seed1", {"seed": 1})
+    log = trackio_log("language", "demo-easy-seed1", {"seed": 1})
     log.log({"update": 1, "step": 10, "loss": 0.5, "success_rate": None})
-    log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 1, 10)
+    log.log_validation({"validation/reward": 0.5, "validation/bleu": float("nan")}, 1, 10)
     log.close()
     assert events == [(1, {"steps": 10, "loss": 0.5}), (1, {"validation/reward": 0.5}), "end"]
     assert begun[0]["resume"] == "allow" and begun[0]["auto_log_cpu"] is False
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(ConfigError, match=r"groundling\[trackio\]"):
-        TrackioLog("language", "demo-easy-seed1", {})
+        trackio_log("language", "demo-easy-seed1", {})

@@ -195,7 +195,7 @@ def test_validation_is_told_to_others_after_the_last_update_too(
     records: list[Any] = []
 
     class Recorder:
-        def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
             records.append((dict(figures), update, step))
 
     log = ValidationLog(world, policy, tmp_path, 0, 60, [Recorder()])

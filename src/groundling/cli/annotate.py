@@ -3,16 +3,12 @@
 import argparse
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from groundling.cli.command import (
-    Commands,
-    add_command,
-    duration,
-    positive,
-)
+from groundling.cli.command import Commands, add_command, duration, positive
 from groundling.errors import ConfigError
 from groundling.io.console import make_console, warn
 
@@ -45,13 +41,13 @@ def add_parser(commands: Commands) -> None:
         nargs="+",
         default=["rules"],
         metavar=("ID", "key=value"),
-        help="who is asked: rules, openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or "
+        help="the judge: rules, openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or "
         "one of yours (default: rules)",
     )
     parser.add_argument(
         "--goal",
         metavar="GOAL",
-        help="what is wanted: one of the world's goals ('Judges' in the docs), or a sentence of yours "
+        help="what the judge should prefer: one of the world's goals ('Judges' in the docs), or a sentence of yours "
         "(default: the world's first)",
     )
     parser.add_argument(
@@ -61,14 +57,14 @@ def add_parser(commands: Commands) -> None:
         "--question",
         type=Path,
         metavar="FILE",
-        help="your own instructions, as text; {goal} stands for the goal",
+        help="your own instructions as a text file; {goal} stands for the goal",
     )
     parser.add_argument(
-        "--blstats", action="store_true", help="tell the judge the state of NetHack's player, too"
+        "--blstats", action="store_true", help="show the judge the state of NetHack's player, too"
     )
     parser.add_argument("--both-orders", action="store_true", help="ask about each pair in both orders")
     parser.add_argument(
-        "--name", help="name of the labels in the dataset (default: made from judge, goal and prompt)"
+        "--name", help="name of the labels in the dataset (default: derived from judge, goal and prompt)"
     )
     parser.add_argument(
         "--store", type=Path, metavar="FOLDER", help="the folder of the answers (default: DATASET/answers)"
@@ -82,13 +78,13 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the requests, tokens, time and cost that it would take; ask and write nothing",
+        help="print the number of requests, tokens, time and cost; ask and write nothing",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status: 0 if every request got an answer, and there is a verdict."""
-    import groundling.worlds  # noqa: F401  (which tell judges what they are)
+    """Run the command; return its exit status: 0 if every request was answered and there is a verdict."""
+    import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
     from groundling.judges.asking.questions import Question
@@ -109,19 +105,18 @@ def run(arguments: argparse.Namespace) -> int:
     )
     chunk = arguments.chunk or 0
     estimate = annotation.estimate(chunk, arguments.chunks)
-    for line in describe_estimate(estimate):
-        console.print(line, highlight=False)
+    console.print("\n".join(describe_estimate(estimate)))
     if arguments.dry_run:
-        console.print("nothing was asked or written", highlight=False)
+        console.print("nothing was asked or written")
         return 0
     return _annotate(annotation, name, chunk, arguments.chunks, estimate.requests, console)
 
 
 def make_judge(words: list[str]) -> "Judge | FigureJudge":
-    """A judge from its id and ``key=value`` words.
+    """Create a judge from its id and ``key=value`` words.
 
     Raises:
-        ConfigError: no such judge, argument or value.
+        ConfigError: there is no such judge, argument or value.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -134,7 +129,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
     id, *rest = words
     for word in rest:
         if not re.match(r"[a-z_][\w.]*=", word):
-            # Of a word that may be an API key no more is repeated than it takes to find it.
+            # It may be an API key, so only its beginning is shown.
             raise ConfigError(f"--judge {id}: expected key=value, got {word[:4]!r}…")
         check_plain(word, f"--judge {id}")
     try:
@@ -152,27 +147,26 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
 
 
 def describe_estimate(estimate: "AnnotationEstimate") -> list[str]:
-    """Lines that tell what is ahead."""
+    """Describe the work and the cost of an annotation, in lines."""
     lines = [
         f"pairs       {estimate.rows:,}, of which {estimate.identical:,} show the same twice (ties, not asked)",
         f"distinct    {estimate.distinct:,} unordered pairs",
-        f"to ask      {estimate.requests:,} requests here; {estimate.known:,} are kept of this judge's identity",
+        f"to ask      {estimate.requests:,} requests here; {estimate.known:,} answers of this judge are stored",
     ]
     if estimate.requests and (estimate.prompt_tokens or estimate.completion_tokens):
         read, written = estimate.prompt_tokens, estimate.completion_tokens
         lines.append(f"tokens      about {read:,} read and {written:,} written")
     if estimate.requests:
         seconds = estimate.seconds
-        lines.append(
-            f"time        {'known after the first answers' if seconds is None else 'about ' + duration(seconds)}"
-        )
+        time_needed = "known after the first answers" if seconds is None else f"about {duration(seconds)}"
+        lines.append(f"time        {time_needed}")
     if estimate.cost is not None:
         lines.append(f"cost        about {estimate.cost:,.2f}")
     return lines
 
 
 def describe_summary(summary: "Summary") -> list[str]:
-    """Lines that tell what came of it."""
+    """Describe the results of an annotation, in lines."""
     rows = sum(summary.labels.values())
     counts = " · ".join(f"{name} {count:,}" for name, count in summary.labels.items())
     lines = [f"labels      {counts} (of {rows:,})"]
@@ -180,15 +174,14 @@ def describe_summary(summary: "Summary") -> list[str]:
         rate = summary.invalid / summary.answered
         lines.append(f"answers     {summary.answered:,}, of which {summary.asked:,} now; invalid {rate:.1%}")
     if summary.first_rate is not None:
-        lines.append(
-            f"position    the one shown first wins {summary.first_rate:.1%} of the verdicts that are no tie"
-        )
+        rate = summary.first_rate
+        lines.append(f"position    the segment shown first wins {rate:.1%} of the verdicts except ties")
     if summary.inconsistent is not None:
-        lines.append(f"both orders {summary.inconsistent:.1%} of the pairs get another verdict when swapped")
+        rate = summary.inconsistent
+        lines.append(f"both orders {rate:.1%} of the pairs get another verdict when swapped")
     if summary.prompt_tokens or summary.completion_tokens:
-        lines.append(
-            f"tokens      {summary.prompt_tokens:,} read, {summary.completion_tokens:,} written in all"
-        )
+        read, written = summary.prompt_tokens, summary.completion_tokens
+        lines.append(f"tokens      {read:,} read, {written:,} written in all")
     if summary.cost is not None:
         lines.append(f"cost        {summary.cost:,.2f} in all")
     return lines
@@ -197,29 +190,24 @@ def describe_summary(summary: "Summary") -> list[str]:
 def _annotate(
     annotation: "Annotation", name: str, chunk: int, chunks: int, requests: int, console: "Console"
 ) -> int:
-    with AnnotationProgress(console, requests) as progress:
-        summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=progress.advance)
-    for line in describe_summary(summary):
-        console.print(line, highlight=False)
+    with _progress(console, requests) as on_answer:
+        summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=on_answer)
+    console.print("\n".join(describe_summary(summary)))
     if summary.written:
-        console.print(f"written as {name!r} into {annotation.pairs.folder}", highlight=False)
+        console.print(f"written as {name!r} into {annotation.pairs.folder}")
     else:
-        console.print("no labels were written: there is no verdict yet", highlight=False)
+        console.print("no labels were written: there is no verdict yet")
+    again = "the same command asks for them again"
     if summary.failed:
-        warn(
-            f"{summary.failed:,} requests got no answer (the first: {summary.first_failure}): the same command asks "
-            "them again"
-        )
+        warn(f"{summary.failed:,} requests got no answer (the first: {summary.first_failure}): {again}")
     elif summary.invalid:
         example = f", such as {summary.invalid_reply!r}" if summary.invalid_reply else ""
-        warn(
-            f"{summary.invalid:,} answers have no valid verdict{example}; the same command asks for them again"
-        )
+        warn(f"{summary.invalid:,} answers have no valid verdict{example}; {again}")
     return 1 if summary.failed or not summary.written else 0
 
 
 def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, console: "Console") -> int:
-    """Labels from figures: nothing is asked, so there is nothing to share."""
+    """Write labels that are computed from figures, without questions."""
     options = {
         "--chunks": arguments.chunks != 1,
         "--chunk": arguments.chunk is not None,
@@ -238,7 +226,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     counts = ", ".join(
         f"{kind} {int((labels == code).sum()):,}" for code, kind in enumerate(("first", "second", "tie"))
     )
-    console.print(f"labels      {counts} (of {len(labels):,})", highlight=False)
+    console.print(f"labels      {counts} (of {len(labels):,})")
     if arguments.dry_run:
         console.print("nothing was written")
         return 0
@@ -249,12 +237,12 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
         )
     pairs.write_account(name, account)
     pairs.write_preferences(name, labels)
-    console.print(f"written as {name!r} into {pairs.folder}", highlight=False)
+    console.print(f"written as {name!r} into {pairs.folder}")
     return 0
 
 
 def _default_name(id: str, judge: "Judge", question: Any) -> str:
-    """Like the published files' names: judge and model, what it reads, goal, prompt."""
+    """Name labels as Motif's published files are named: judge and model, observation, goal, prompt."""
     model = str(judge.identity().get("model") or "").rstrip("/").rpartition("/")[2]
     reads = question.subject.reads + ("_blstats" if question.blstats else "")
     prompt = "own" if question.instructions is not None else question.prompt
@@ -263,45 +251,29 @@ def _default_name(id: str, judge: "Judge", question: Any) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", "_".join(parts)).strip("-_")
 
 
-class AnnotationProgress:
-    """Shows answers, invalid and failed ones, and the time left: a bar in a terminal, a line now and then elsewhere."""
+@contextmanager
+def _progress(console: "Console", total: int) -> "Iterator[Callable[[Answer | None], None]]":
+    """Show answers and the time left, in a bar or now and then in a line; None is a failed request."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __init__(self, console: "Console", total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    columns = BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}")
+    counts = {"invalid": 0, "failed": 0}
+    done, start = 0, time.monotonic()
+    last_line = start
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("answers", total=total)
 
-        self._console, self._total = console, total
-        self._done = self._invalid = self._failed = 0
-        self._last_line = time.monotonic()
-        self._began = self._last_line
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("answers", total=total)
+        def on_answer(answer: "Answer | None") -> None:
+            nonlocal done, last_line
+            done += 1
+            counts["failed"] += answer is None
+            counts["invalid"] += answer is not None and answer.label == "invalid"
+            problems = "".join(f" · {count:,} {name}" for name, count in counts.items() if count)
+            bar.update(task, completed=done, description=f"answers{problems}")
+            now = time.monotonic()
+            if not console.is_terminal and now - last_line > _SECONDS_BETWEEN_LINES:
+                last_line = now
+                left = duration((now - start) / done * (total - done))
+                console.print(f"{done:,}/{total:,} answers{problems} · {left} left")
 
-    def advance(self, answer: "Answer | None") -> None:
-        """Count an answer; None is a request that failed."""
-        self._done += 1
-        self._failed += answer is None
-        self._invalid += answer is not None and answer.label == "invalid"
-        troubles = [(self._invalid, "invalid"), (self._failed, "failed")]
-        troubles_text = "".join(f" · {count:,} {what}" for count, what in troubles if count)
-        self._bar.update(self._task, completed=self._done, description=f"answers{troubles_text}")
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            left = (now - self._began) / self._done * (self._total - self._done)
-            self._console.print(
-                f"{self._done:,}/{self._total:,} answers{troubles_text} · {duration(left)} left"
-            )
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        yield on_answer

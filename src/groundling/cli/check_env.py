@@ -7,12 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.cli.command import (
-    Commands,
-    add_command,
-    add_config_dir,
-    positive,
-)
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError, foreign
 from groundling.io.console import make_console, warn
 from groundling.registry import did_you_mean
@@ -30,7 +25,7 @@ _SETTINGS = ("world.args", "world.actions", "world.history", "policy.", "model."
 _SHOWN_ACTIONS = 5
 _SHOWN_GROUPS = 3
 _MOST_READ = 1_000
-"""Actions whose preferences are read, of all lists: 600 in one list take the starter model 10 s of one core."""
+"""Maximum number of actions, of all lists, whose probabilities are computed; the starter model takes 10 s for 600."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -39,7 +34,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "check-env",
         run,
-        "play in a text env of yours, and show what a model would read and prefer",
+        "check a text env of yours by random play, and show the prompts and preferences of a model",
         examples="""
         groundling check-env my_module:MyEnv         a class of yours
         groundling check-env BabyAI-GoToLocal-v0     an env that Gymnasium knows
@@ -48,29 +43,27 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "env", help="MODULE:CLASS, a MODULE:FUNCTION that makes the env, or the env's id in Gymnasium"
     )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="world.args={…}, world.actions=[…], world.history=N, and of the agent model.path=…, policy.id=…, "
-        "policy.args={…}",
+    add_overrides(
+        parser,
+        "world.args={…}, world.actions=[…], world.history=N; for the agent model.path=…, policy.id=…, policy.args={…}",
     )
     parser.add_argument(
         "--experiment",
-        help="an experiment whose model and policy are asked (default: the starter model scores the actions)",
+        help="an experiment whose model and policy are used (default: the starter model scores the actions)",
     )
     add_config_dir(parser)
     parser.add_argument(
         "--episodes",
         type=positive,
         default=10,
-        help="how many episodes are played at random (default: %(default)s)",
+        help="number of random episodes (default: %(default)s)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.envs.checking import check_env
+    from groundling.training.build import make_policy, world_of
 
     config = _config(arguments)
     world: Any = config.world
@@ -78,38 +71,32 @@ def run(arguments: argparse.Namespace) -> int:
         world.env, world.args, world.actions, history=world.history, num_episodes=arguments.episodes
     )
     console = make_console()
-    policy = _untrained(config)
+    policy = make_policy(config.policy, config.model, config.algorithm, world_of(config))
     for doubt in (*played.doubts, *texts_alike(policy, played)):
         warn(f"{world.env}: {doubt}")
-    read = _read(played)
-    with policy.unchanged():  # what is shown is among the choices, too
+    scored = _select_scored(played)
+    with policy.unchanged():  # the shown observations are scored twice
         for taken, observation in played.shown.items():
             console.rule(f"what a model reads after {taken} actions", align="left")
             for prompt in policy.prompts([observation]) or ():
-                console.print(prompt, highlight=False)
-            _print_preferred(console, policy, observation, read)
-        _print_play(console, policy, played, read, f"{config.policy.id}, untrained")
-    return 0
-
-
-def _print_play(
-    console: "Console", policy: "Policy", played: "Played", read: list["TextObservation"], name: str
-) -> None:
-    console.rule("random play", align="left")
-    _print_table(console, _figures(played))
-    _print_exploration(console, policy, played, read, name)
+                console.print(prompt)
+            _print_preferred(console, policy, observation, scored)
+        console.rule("random play", align="left")
+        _print_table(console, _figures(played))
+        _print_exploration(console, policy, played, scored, f"{config.policy.id}, untrained")
     if played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
-        text = (
-            f"equal seeds gave equal episodes, and one that was left after {steps} continued as before: a run in "
-            "this env can be resumed exactly"
+        resumed = (
+            f"one that was left after {steps} continued as before: a run in this env can be resumed exactly"
         )
+        console.print(f"equal seeds gave equal episodes, and {resumed}")
     else:
-        text = (
-            f"equal seeds gave equal episodes; none of {len(played.episodes)} at random had more than one step, so "
-            "continuing in the middle of one was not tested"
+        count = len(played.episodes)
+        console.print(
+            f"equal seeds gave equal episodes; none of {count} at random had more than one step, so continuing in the "
+            "middle of one was not tested"
         )
-    console.print(text, highlight=False)
+    return 0
 
 
 def _config(arguments: argparse.Namespace) -> "Config":
@@ -123,28 +110,14 @@ def _config(arguments: argparse.Namespace) -> "Config":
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
     if arguments.config_dir is not None:
         raise ConfigError(
-            "--config-dir says where --experiment is looked for: give --experiment too, or leave --config-dir out"
+            "--config-dir is where --experiment is looked for: give --experiment too, or leave --config-dir out"
         )
     base = [f"world.env={id}", "~world.args", "model.path=starter"]
     return compose("glam/mixed", [*base, *arguments.overrides])
 
 
-def _untrained(config: "Config") -> "Policy":
-    from groundling.training.build import make_policy, world_of
-
-    return make_policy(config.policy, config.model, config.algorithm, world_of(config))
-
-
-def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Preferences | None":
-    """None: there is nothing to choose, or the policy does not choose by what it reads."""
-    from groundling.evaluation.preferences import preferences
-    from groundling.policies.reading import ReadingPolicy
-
-    return preferences(policy, observations) if observations and isinstance(policy, ReadingPolicy) else None
-
-
 def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
-    """Warnings of texts that the policy's language model reads as the same tokens."""
+    """Yield warnings of texts that the policy's language model reads as the same tokens."""
     from groundling.lm.tokens import indistinguishable
 
     lm = getattr(policy, "lm", None)
@@ -158,57 +131,67 @@ def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
         more = f"; and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
         if groups:
             yield (
-                f"the model cannot tell these {kind} apart, whose tokens are equal: {shown}{more}; write them in "
+                f"the model cannot distinguish these {kind}, whose tokens are equal: {shown}{more}; write them in "
                 "characters that its tokenizer has"
             )
 
 
-def _read(played: "Played") -> list["TextObservation"]:
-    """Whose preferences are read: what is shown, then other choices, as far as `_MOST_READ` goes."""
-    read: list[TextObservation] = []
+def _select_scored(played: "Played") -> list["TextObservation"]:
+    """Select the observations whose actions are scored: the shown ones, then others up to `_MOST_READ` actions."""
+    scored: list[TextObservation] = []
     left = _MOST_READ
     for observation in (*played.shown.values(), *played.choices):
         count = len(observation.actions)
-        if 1 < count <= left and not any(observation is one for one in read):
-            read.append(observation)
+        if 1 < count <= left and not any(observation is one for one in scored):
+            scored.append(observation)
             left -= count
-    return read
+    return scored
+
+
+def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Preferences | None":
+    """Return action probabilities, or None without observations or if the policy does not read."""
+    from groundling.evaluation.preferences import preferences
+    from groundling.policies.reading import ReadingPolicy
+
+    return preferences(policy, observations) if observations and isinstance(policy, ReadingPolicy) else None
 
 
 def _print_preferred(
-    console: "Console", policy: "Policy", observation: "TextObservation", read: list["TextObservation"]
+    console: "Console", policy: "Policy", observation: "TextObservation", scored: list["TextObservation"]
 ) -> None:
-    is_read = any(observation is one for one in read)
-    asked = _preferences(policy, [observation] if is_read else [])
-    if asked is None:
-        if len(observation.actions) > 1 and not is_read:
-            console.print(
-                f"what it prefers of these {len(observation.actions)} actions is not read: at most {_MOST_READ:,} "
-                "are, of all lists together",
-                highlight=False,
-            )
-        return
-    likeliest = asked.probabilities[0].sort(descending=True)
-    count = min(_SHOWN_ACTIONS, len(observation.actions))
-    console.rule(f"what it prefers, untrained: {count} of {len(observation.actions)} actions", align="left")
-    rows = zip(likeliest.values.tolist()[:count], likeliest.indices.tolist()[:count], strict=True)
-    _print_table(console, [(f"{probability:.3f}", observation.actions[index]) for probability, index in rows])
+    """Print the likeliest actions of an observation."""
+    is_scored, actions = any(observation is one for one in scored), observation.actions
+    preferences = _preferences(policy, [observation] if is_scored else [])
+    if preferences is not None:
+        likeliest = preferences.probabilities[0].sort(descending=True)
+        count = min(_SHOWN_ACTIONS, len(actions))
+        console.rule(f"what it prefers, untrained: {count} of {len(actions)} actions", align="left")
+        pairs = zip(likeliest.values.tolist()[:count], likeliest.indices.tolist()[:count], strict=True)
+        _print_table(console, [(f"{probability:.3f}", actions[index]) for probability, index in pairs])
+    elif len(actions) > 1 and not is_scored:
+        console.print(
+            f"these {len(actions)} actions are not scored: at most {_MOST_READ:,} are, of all lists"
+        )
 
 
 def _print_exploration(
-    console: "Console", policy: "Policy", played: "Played", read: list["TextObservation"], name: str
+    console: "Console",
+    policy: "Policy",
+    played: "Played",
+    scored: list["TextObservation"],
+    name: str,
 ) -> None:
-    """How much the untrained policy would explore; a warning where it would not take its longer actions."""
-    choices = [one for one in played.choices if any(one is other for other in read)]
-    asked = _preferences(policy, choices)
-    if asked is None:
+    """Print how much the untrained policy would explore, and warn if it would hardly take some actions."""
+    choices = [one for one in played.choices if any(one is other for other in scored)]
+    preferences = _preferences(policy, choices)
+    if preferences is None:
         return
     lists = f"{len(choices)} list{'s' * (len(choices) > 1)}"
     if len(choices) < len(played.choices):
-        lists += f" of {len(played.choices)} ({_MOST_READ:,} actions are read at most)"
-    entropy = f"{asked.entropy:.3f} nats over {lists}; uniform: {asked.uniform_entropy:.3f}"
+        lists += f" of {len(played.choices)} (at most {_MOST_READ:,} actions are scored)"
+    entropy = f"{preferences.entropy:.3f} nats over {lists}; uniform: {preferences.uniform_entropy:.3f}"
     _print_table(console, [(f"entropy ({name})", entropy)])
-    short, advice = asked.short, policy.exploration_advice()
+    short, advice = preferences.short, policy.exploration_advice()
     mend = "" if advice is None else f": {advice}"
     if short.are_nearly_all:
         warn(
@@ -216,11 +199,13 @@ def _print_exploration(
             f"actions, the short ones (at most half the longest one's words; {short.lists} lists), and will hardly "
             f"explore the others{mend}"
         )
-    elif asked.rare:
-        rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(asked.rare.items())[:_SHOWN_ACTIONS]]
+    elif preferences.rare:
+        rarest = [
+            f"{action!r} ({mean:.2g})" for action, mean in list(preferences.rare.items())[:_SHOWN_ACTIONS]
+        ]
         warn(
-            f"the untrained policy will hardly ever try {', '.join(rarest)}; in brackets its mean probability, of "
-            f"which an even share would be fifty times as much or more{mend}"
+            f"the untrained policy will hardly ever try {', '.join(rarest)}; in brackets the mean probability, at "
+            f"most a fiftieth of an even share{mend}"
         )
 
 
@@ -251,7 +236,7 @@ def _figures(played: "Played") -> list[tuple[str, str]]:
 
 
 def _registered(name: str) -> str:
-    """The id of an env, registered for the occasion if it is a class or function of a module."""
+    """Return the id of an env; a class or function of a module is registered first."""
     import gymnasium
 
     module_name, colon, attribute = name.partition(":")

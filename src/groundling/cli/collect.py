@@ -9,6 +9,7 @@ from groundling.cli.command import (
     Commands,
     add_command,
     add_config_dir,
+    add_overrides,
     check_used,
     positive,
 )
@@ -25,7 +26,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "collect",
         run,
-        "let an agent play, and keep what it did as a dataset to learn from",
+        "record an agent's play as a dataset to learn from",
         examples="""
         groundling collect expert world.env=BabyAI-GoToLocal-v0 --episodes 2000 --output data/bot
         groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
@@ -33,34 +34,32 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "agent",
-        help="which agent plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random",
+        help="the agent that plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random",
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. world.env=BabyAI-GoToLocal-v0"
-    )
+    add_overrides(parser, "e.g. world.env=BabyAI-GoToLocal-v0")
     add_config_dir(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
     episodes = parser.add_argument_group("episodes of a text env, to clone")
-    episodes.add_argument("--episodes", type=positive, help="how many episodes are played in all")
+    episodes.add_argument("--episodes", type=positive, help="number of episodes in all")
     episodes.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
     episodes.add_argument(
         "--validation",
         type=_fraction,
         default=0.0,
         metavar="SHARE",
-        help="the share of the episodes that goes into a split of its own",
+        help="the share of the episodes for a validation split",
     )
     pairs = parser.add_argument_group("pairs of segments of play, or of texts, for `groundling annotate`")
-    pairs.add_argument("--pairs", type=positive, help="how many pairs are recorded in all")
+    pairs.add_argument("--pairs", type=positive, help="number of pairs in all")
     pairs.add_argument(
         "--length",
         type=_length,
-        help="steps of a segment, or episode for whole ones (default: episode; in NetHack 1)",
+        help="steps of a segment, or episode for whole episodes (default: episode; in NetHack 1)",
     )
     pairs.add_argument(
         "--stride",
         type=positive,
-        help="one segment is kept of every STRIDE steps (default: the segment's length; in NetHack 10)",
+        help="record one segment of every STRIDE steps (default: the segment's length; in NetHack 10)",
     )
     pairs.add_argument(
         "--format",
@@ -75,25 +74,25 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.evaluation.target import find
-    from groundling.io.files import lock_beside, locked
+    from groundling.io.locks import locked, output_lock
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError(
-            "say how much is to be collected: --episodes N of a text env, or --pairs N of segments or texts"
+            "give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts"
         )
     if arguments.pairs is not None and (arguments.only_success or arguments.validation):
         raise ConfigError(
-            "--only-success and --validation go with --episodes, not with --pairs: leave them out"
+            "--only-success and --validation are for --episodes, not for --pairs: leave them out"
         )
     for option in ("length", "stride", "format", "screens"):
         if arguments.pairs is None and getattr(arguments, option) not in (None, False):
-            raise ConfigError(f"--{option} goes with --pairs, not with --episodes: leave it out")
+            raise ConfigError(f"--{option} is for --pairs, not for --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
     check_used(arguments.config_dir, list(zip(names, targets, strict=True)))
-    with locked(lock_beside(arguments.output), f"is collecting into {arguments.output}", warn):
+    with locked(output_lock(arguments.output), f"is collecting into {arguments.output}"):
         if arguments.pairs is not None:
             return _record_pairs(arguments, targets)
         return _collect_episodes(arguments, targets[0])
@@ -111,7 +110,7 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
             on_episode=on_agent(target.agent),
         )
     summary = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
-    console.print(f"{summary} added to {arguments.output}", highlight=False)
+    console.print(f"{summary} added to {arguments.output}")
     return 0
 
 
@@ -122,7 +121,7 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
     for target in targets[1:]:
         if target.world.settings != world.settings:
             raise ConfigError(
-                f"{target.agent} plays in another world than {targets[0].agent}: give the same env to all"
+                f"{target.agent} plays in another world than {targets[0].agent}: give all of them the same env"
             )
     recording = Recording(
         arguments.output,
@@ -137,12 +136,12 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
     with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:
         players = [target.demonstrator() for target in targets]
         pairs = world.record_pairs(players, recording, on_agent(arguments.agent))
-    console.print(f"{pairs:,} pairs in {arguments.output}", highlight=False)
+    console.print(f"{pairs:,} pairs in {arguments.output}")
     return 0
 
 
 def _length(text: str) -> int:
-    """Steps of a segment; 0 for whole episodes."""
+    """Parse the steps of a segment; 0 for whole episodes."""
     return 0 if text == "episode" else positive(text)
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: a parser each, a console, and how they tell what goes on."""
+"""Options and messages that the commands share."""
 
 import argparse
 import textwrap
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from groundling.evaluation.target import Target
 
 INTERRUPTED = 130
-"""Exit status of a run that was asked to stop before its end, as a shell gives it for Ctrl-C."""
+"""Exit status of a run that was stopped, as of a shell's Ctrl-C."""
 
-Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers gives
+Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 
 def add_command(
@@ -26,14 +26,14 @@ def add_command(
     *,
     examples: str,
 ) -> argparse.ArgumentParser:
-    """Add the command ``name``, which ``run`` carries out; returns its parser.
+    """Add a command and return its parser.
 
     Args:
-        commands: Those of the command line.
-        name: What it is called.
-        run: Carries it out; gives its exit status.
-        help: What it does, in a line.
-        examples: Command lines that work, one a line, each with what it is for; shown below the options.
+        commands: The commands of the command line.
+        name: Name of the command.
+        run: Function that runs it and returns its exit status.
+        help: Description in one line.
+        examples: Command lines, one a line, each with its purpose after three spaces; shown below the options.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -55,31 +55,35 @@ def add_command(
     return parser
 
 
+def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add overrides of settings, key=value."""
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
+
+
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    """Let a command read experiments of the user's."""
+    """Add the option for a folder of the user's experiments."""
     parser.add_argument(
         "--config-dir", type=_folder, metavar="FOLDER", help="a folder with your own experiment/*.yaml"
     )
 
 
 def _folder(text: str) -> Path:
-    """An argument that must be a folder."""
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(
-            f"{text} is no folder: name the one that holds your experiment/*.yaml"
+            f"{text} is not a folder: name the one that holds your experiment/*.yaml"
         )
     return Path(text)
 
 
 def check_used(config_dir: Path | None, players: "Sequence[tuple[str, Target]]") -> None:
-    """Check that a folder of experiments is named for one.
+    """Check that ``--config-dir`` has an effect.
 
     Args:
-        config_dir: The folder.
-        players: Who plays, by the names that were given.
+        config_dir: The folder of experiments, if one is given.
+        players: The agents that play, each with the name given on the command line.
 
     Raises:
-        ConfigError: there is one, and nobody who plays is an experiment.
+        ConfigError: none of the agents is an experiment.
     """
     if config_dir is None:
         return
@@ -89,29 +93,25 @@ def check_used(config_dir: Path | None, players: "Sequence[tuple[str, Target]]")
     if not any(target.agent == "zero-shot" and name in known for name, target in players):
         names = ",".join(name for name, _ in players)
         raise ConfigError(
-            f"--config-dir {config_dir} does nothing: {names} is no experiment; leave it out, or name one"
+            f"--config-dir {config_dir} does nothing: {names} is not an experiment; leave it out, or name one"
         )
 
 
 def duration(seconds: float) -> str:
-    """Seconds as they are told: whole seconds or minutes, or tenths of hours."""
+    """Format seconds in a suitable unit."""
     minutes = seconds / 60
-    return (
-        f"{seconds:.0f} s"
-        if minutes < 2
-        else f"{minutes:.0f} min"
-        if minutes < 120
-        else f"{minutes / 60:.1f} h"
-    )
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def positive(text: str) -> int:
-    """An argument that must be a positive number."""
+    """Parse an argument that must be a positive integer."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
     return int(text)
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without line breaks, and as `plain` text."""
+    """Return an error's message without line breaks and control characters."""
     return plain(" ".join(str(error).split()))

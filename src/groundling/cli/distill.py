@@ -1,10 +1,10 @@
-"""`groundling distill`: a judge's preferences become a reward model."""
+"""`groundling distill`: train a reward model on a judge's preferences."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import Commands, add_command
+from groundling.cli.command import Commands, add_command, add_overrides
 from groundling.errors import ConfigError
 from groundling.io.console import make_console, warn
 
@@ -18,57 +18,55 @@ def add_parser(commands: Commands) -> None:
         commands,
         "distill",
         run,
-        "train a reward model on what a judge prefers",
+        "train a reward model on a judge's preferences",
         examples="""
         groundling distill data/pairs --preferences rules --output data/reward
         """,
     )
     parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
+    add_overrides(parser, "e.g. learning_rate=1e-4 epochs=20")
     parser.add_argument(
         "--preferences", required=True, metavar="NAME", help="the annotator whose labels are learnt"
     )
     parser.add_argument(
         "--model",
-        help="motif, characters, language_model, table or classifier (default: motif of NetHack's messages, characters "
-        "of other captions)",
+        help="motif, characters, language_model, table or classifier (default: motif for NetHack's messages, "
+        "characters for other captions)",
     )
     parser.add_argument(
         "--output",
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="the folder of the reward model; the same command continues where it was stopped",
+        help="the folder of the reward model; the same command resumes a training that was stopped",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     config = read_config(arguments)
     from groundling.training.distillation import distill, has_accuracy
 
     console = make_console()
     row = distill(config, arguments.output, console, warn)
     if has_accuracy(row):
-        console.print(
-            f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are no ties", highlight=False
-        )
-    console.print(f"reward model: {arguments.output}", highlight=False)
+        console.print(f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are not ties")
+    console.print(f"reward model: {arguments.output}")
     return 0
 
 
 def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
-    """The configuration that the words of the command line make.
+    """Read the configuration from the command line.
 
     Raises:
-        ConfigError: an unknown key, model or argument, or a value that cannot be run.
+        ConfigError: a key, model or argument is unknown, or a value is invalid.
     """
     from dataclasses import fields
 
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    import groundling.worlds  # noqa: F401  (which tell judges what they are)
+    import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
     from groundling.config.grammar import read
     from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences.opening import open_pairs

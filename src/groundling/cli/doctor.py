@@ -1,8 +1,36 @@
 """`groundling doctor`."""
 
 import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from groundling.cli.command import Commands, add_command
+
+_STARTER = Path(__file__).parents[1] / "lm" / "starter" / "encoder_decoder"
+_PACKAGES = ("torch", "transformers", "accelerate", "gymnasium", "minigrid", "hydra-core")
+_IMPORTED = ("torch", "transformers")
+"""Packages that are also imported: a file may be missing, or one may not suit the other."""
+_EXTRAS = {
+    "peft": "lora",
+    "submitit": "slurm",
+    "datasets": "data",
+    "sacrebleu": "metrics",
+    "httpx2": "judge",
+    "nle": "nethack",
+    "pyarrow": "data",
+    "gguf": "smollm2",
+    "starlette": "ui",
+}
+"""Extras by one of the modules that they install."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -11,7 +39,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "doctor",
         run,
-        "is this machine set up",
+        "check that this machine is set up",
         examples="""
         groundling doctor            versions, extras, devices
         groundling doctor --score    the starter model scores, too
@@ -20,16 +48,101 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--score",
         action="store_true",
-        help="let the starter model score, too, not only read its files: some seconds",
+        help="let the starter model score instead of only reading its files; takes some seconds",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
-    from groundling.cli.inventory import checkup
-
+    """Run the command; return its exit status."""
     healthy = True
-    for name, fine, what in checkup(arguments.score):
-        healthy &= fine is not False
-        print(f"{'--' if fine is None else 'ok' if fine else 'NO':3} {name:16} {what}")
+    for name, is_fine, finding in checkup(arguments.score):
+        healthy &= is_fine is not False
+        print(f"{'--' if is_fine is None else 'ok' if is_fine else 'NO':3} {name:16} {finding}")
     return 0 if healthy else 1
+
+
+def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:
+    """Check this machine: yield a name, whether it is fine (None: optional and missing), and the finding.
+
+    Args:
+        score: Let the starter model score, for which Transformers is imported.
+    """
+    from groundling import envs
+
+    version = platform.python_version()
+    yield "python", sys.version_info >= (3, 11), f"{version} (3.11 or newer is needed)"
+    for package in _PACKAGES:
+        yield package, *_package(package)
+    if "torch" in sys.modules:
+        yield from _devices()
+    for module, extra in _EXTRAS.items():
+        is_installed = importlib.util.find_spec(module) is not None
+        advice = f"not installed: pip install 'groundling[{extra}]'"
+        yield module, is_installed or None, "installed" if is_installed else advice
+    yield "starter model", *_attempt(_score if score else _read_starter)
+    yield "env", *_attempt(envs.try_one)
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    writable = os.access(Path.cwd(), os.W_OK)
+    finding = f"{free:.0f} GiB free here" + ("" if writable else ", but not writable")
+    yield "disk", writable and free > 1, finding
+
+
+def _package(package: str) -> tuple[bool, str]:
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False, "not installed: run make install"
+    needed = _needed(package)
+    if not needed.contains(version, prereleases=True):
+        return False, f"{version}, and groundling needs {needed}: run make install"
+    if package in _IMPORTED:
+        try:
+            importlib.import_module(package)
+        except Exception as error:  # any error is a finding
+            return False, f"{version} cannot be imported: {type(error).__name__}: {error}"
+    return True, version
+
+
+def _needed(package: str) -> SpecifierSet:
+    """Return the versions of a package that Groundling's metadata require; all if it is not installed."""
+    try:
+        required = importlib.metadata.requires("groundling") or []
+    except importlib.metadata.PackageNotFoundError:
+        return SpecifierSet()
+    matching = (
+        one.specifier for one in map(Requirement, required) if one.name == package and one.marker is None
+    )
+    return next(matching, SpecifierSet())
+
+
+def _devices() -> Iterator[tuple[str, bool | None, str]]:
+    import torch
+
+    threads, cores = torch.get_num_threads(), os.cpu_count()
+    yield "cpu", True, f"{cores} cores, {threads} threads for torch (OMP_NUM_THREADS sets them)"
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    yield "accelerator", True if accelerator else None, str(accelerator or "none: everything runs on the CPU")
+
+
+def _read_starter() -> str:
+    """Read the starter model's files without Transformers."""
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer
+
+    tokens = Tokenizer.from_file(str(_STARTER / "tokenizer.json")).get_vocab_size()
+    weights = sum(one.numel() for one in load_file(_STARTER / "model.safetensors").values())
+    return f"read {weights} weights and {tokens} tokens; --score lets it score"
+
+
+def _score() -> str:
+    from groundling.lm import LanguageModel
+
+    scores = LanguageModel.from_pretrained("starter").score(["You see a"], ["red ball", "green key"])
+    return f"scored {len(scores[0])} candidates"
+
+
+def _attempt(action: Callable[[], str]) -> tuple[bool, str]:
+    try:
+        return True, action()
+    except Exception as error:  # any error is a finding
+        return False, f"{type(error).__name__}: {error}"

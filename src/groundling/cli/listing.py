@@ -10,7 +10,7 @@ from groundling.cli.command import Commands, add_command
 from groundling.errors import ConfigError
 
 _MANY = 30
-"""Names of a kind that are still all shown in the overview; of more those that begin alike are counted."""
+"""Names of a kind that the overview shows in full; more are grouped by their beginning."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -21,9 +21,9 @@ def add_parser(commands: Commands) -> None:
         run,
         "list the available worlds, algorithms, policies, models and so on",
         examples="""
-        groundling list                         what kinds there are, and the names of each
-        groundling list policies                each policy, and what it does
-        groundling list --search nethack        whatever has to do with NetHack
+        groundling list                         the kinds, with their names
+        groundling list policies                each policy with a description
+        groundling list --search nethack        everything about NetHack
         groundling list envs --import my_env    with the envs that a module of yours registers
         """,
     )
@@ -37,12 +37,12 @@ def add_parser(commands: Commands) -> None:
         "--search",
         nargs="+",
         metavar="WORD",
-        help="only what has all of these words in its kind, name or description",
+        help="only entries with all of these words in their kind, name or description",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.cli.inventory import inventory
 
     kinds = inventory()
@@ -70,12 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(_overview(abouts))
     if not whole:
-        print("\nWhat each is: groundling list KIND. To find one: groundling list --search WORD")
+        print("\nDescriptions: groundling list KIND. Search: groundling list --search WORD")
     return 0
 
 
 def _matching(kind: str, abouts: Mapping[str, str], words: list[str]) -> dict[str, str]:
-    """Those that have all words, the kind's name among them, in whatever case."""
+    """Return the entries with all words in their kind, name or description, ignoring case."""
     return {
         name: about
         for name, about in abouts.items()
@@ -84,7 +84,7 @@ def _matching(kind: str, abouts: Mapping[str, str], words: list[str]) -> dict[st
 
 
 def _overview(abouts: Mapping[str, str]) -> str:
-    """The names in a paragraph."""
+    """Format names as a paragraph."""
     names = list(abouts)
     if len(names) > _MANY:
         groups: dict[str, list[str]] = {}

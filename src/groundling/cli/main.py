@@ -1,4 +1,4 @@
-"""The command line. Every error that a user can mend is one line on standard error and a non-zero exit."""
+"""The command line. Every error that a user can fix is one line on standard error and a non-zero exit status."""
 
 import argparse
 import contextlib
@@ -57,102 +57,101 @@ _COMMANDS = (
     doctor,
 )
 _LESS_MEMORY = (
-    "what was written before is intact. Less memory is needed with a lower algorithm.args.micro_batch_size, "
+    "Less memory is needed with a lower algorithm.args.micro_batch_size, "
     "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
     "evaluation.batch_size, with model.gradient_checkpointing=true, or with a smaller model.path"
 )
 _SHOWN = 200
-"""Characters of another library's message that are shown."""
-_SHOWING = (verify, check_env, listing, doctor)
-"""Those that do nothing but print."""
+"""Characters of another library's message in an error."""
+_PRINTING = (verify, check_env, listing, doctor)
+"""Commands that only print."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``groundling`` with these arguments; returns its exit status."""
-    # Idle OpenMP threads sleep instead of spinning: where other work shares the cores, torch is then several
-    # times faster. It is read when torch is first imported, which is later.
+    """Run ``groundling`` with these arguments; return its exit status."""
+    # Idle OpenMP threads sleep instead of spinning, which makes torch several times faster on shared cores. The
+    # variable is read when torch is first imported, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log_plainly()
     parser = make_parser()
     arguments, more = parser.parse_known_args(argv)
     if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    if more:  # overrides that stand behind an option
+    if more:  # overrides after an option
         arguments.overrides += more
     if arguments.imports:
         sys.path.insert(0, str(Path.cwd()))
+    intact = "what was written before is intact"
     try:
         for module in arguments.imports:
             _import(module)
         status: int = arguments.run(arguments)
         return status or _status_of_output(arguments)
     except GroundlingError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        _print_error(one_line(error))
         if isinstance(error, ForeignError) and error.__cause__ is not None:
             print(plain("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
-        return 1
     except OSError as error:
-        print(
-            f"error: {one_line(error)}; what was written before is intact: mend the cause and run the command again",
-            file=sys.stderr,
-        )
-        return 1
+        _print_error(f"{one_line(error)}; {intact}: fix the cause and run the command again")
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        print(
-            f"error: there is not enough memory ({one_line(error)[:_SHOWN]}): {_LESS_MEMORY}", file=sys.stderr
-        )
-        return 1
+        _print_error(f"there is not enough memory ({one_line(error)[:_SHOWN]}): {intact}. {_LESS_MEMORY}")
     except KeyboardInterrupt:
         print(
-            "stopped; the same command goes on: a training from its last checkpoint, annotations from the last answer, "
-            "an evaluation from 20 seconds before",
+            "stopped; the same command continues: a training from its last checkpoint, annotations from the last "
+            "answer, an evaluation after the last complete agent",
             file=sys.stderr,
         )
         return INTERRUPTED
+    return 1
 
 
 def entry_point() -> None:
-    """The console script."""
+    """Run the console script."""
     end_with_launcher()
     keep_writing()
-    faulthandler.enable()  # if native code crashes, say where
+    faulthandler.enable()  # shows where native code crashes
     try:
         sys.exit(main())
-    except Exception as error:  # what no command has foreseen
-        print(
-            f"error: groundling failed unexpectedly ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what was "
-            "written before is intact. Please report this with the command and the lines below:",
-            file=sys.stderr,
+    except Exception as error:
+        _print_error(
+            f"groundling failed unexpectedly ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what was written "
+            "before is intact. Please report this with the command and the lines below:"
         )
         print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         sys.exit(1)
 
 
+def _print_error(text: str) -> None:
+    print(f"error: {text}", file=sys.stderr)
+
+
 def _status_of_output(arguments: argparse.Namespace) -> int:
-    """Tell that what was printed is lost, if it is: a failure of what only prints, and of nothing else."""
+    """Report output that could not be written; return 1 if the command does nothing but print."""
     if (reason := problem()) is None:
         return 0
-    shows = arguments.run in [command.run for command in _SHOWING] or getattr(arguments, "dry_run", False)
-    kind = "error" if shows else "warning"
+    only_prints = arguments.run in [command.run for command in _PRINTING] or getattr(
+        arguments, "dry_run", False
+    )
+    kind = "error" if only_prints else "warning"
     print(f"{kind}: standard output cannot be written ({reason}): what was printed is lost", file=sys.stderr)
-    return int(shows)
+    return int(only_prints)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="print the versions that a report of a bug needs"
+        "--version", action=_Version, nargs=0, help="print the versions that a bug report needs"
     )
     parser.add_argument(
         "--print-completion",
         action=_Completion,
         choices=("bash", "zsh", "tcsh"),
-        help="print a script that completes command lines in a shell; put it where the shell looks for completions",
+        help="print a completion script; put it where the shell looks for completions",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:
@@ -161,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Prints Groundling's version and those of what it computes with, and ends."""
+    """Print the versions of Groundling and its main dependencies, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         versions = {"groundling": groundling.__version__, "python": platform.python_version()}
@@ -173,7 +172,7 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """Prints a shell's completion, and ends."""
+    """Print a shell's completion script, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
         import shtab
@@ -186,10 +185,10 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
         imported_modules.append(module)
-    except Exception as error:  # whatever a user's module does when it is imported
+    except Exception as error:  # a user's module may raise anything
         mend = ""
         if module.endswith(".py"):
             mend = f": give the module's name, as in --import {Path(module).stem}"
         elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
-            mend = ": modules are looked for in this folder, and among what is installed"
+            mend = ": modules are looked for in this folder, and among the installed packages"
         raise ConfigError(f"--import {module}: {type(error).__name__}: {error}{mend}") from error

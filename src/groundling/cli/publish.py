@@ -10,12 +10,11 @@ from groundling.io.console import make_console, warn
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling publish`."""
-    about = "put a trained policy into a folder of its own, with a model card, and on the hub if asked to"
     parser = add_command(
         commands,
         "publish",
         run,
-        about,
+        "write a trained policy with a model card to a folder, and optionally to the hub",
         examples="""
         groundling publish runs/demo --output published
         groundling publish runs/demo --output published --upload OWNER/NAME    on the Hugging Face hub, too
@@ -29,11 +28,11 @@ def add_parser(commands: Commands) -> None:
         help="the licence as the hub names it, such as mit (default: the bundled model's)",
     )
     parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
-    parser.add_argument("--private", action="store_true", help="make that repository a private one")
+    parser.add_argument("--private", action="store_true", help="make that repository private")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.config.trust import EVERYTHING
     from groundling.evaluation.hub import upload
     from groundling.evaluation.target import find
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = find(arguments.run_dir, [], warn, unused=EVERYTHING)
     folder = publish(target, arguments.output, warn, license=arguments.license, repository=arguments.upload)
     console = make_console()
-    console.print(f"written to {folder}", highlight=False)
+    console.print(f"written to {folder}")
     if arguments.upload is not None:
-        console.print(f"uploaded: {upload(folder, arguments.upload, arguments.private)}", highlight=False)
+        console.print(f"uploaded: {upload(folder, arguments.upload, arguments.private)}")
     return 0

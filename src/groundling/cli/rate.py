@@ -14,7 +14,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "rate",
         run,
-        "write forms on which people rate generated texts, or read their answers",
+        "write forms for human ratings of generated texts, or read their answers",
         examples="""
         groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
         """,
@@ -30,25 +30,25 @@ def add_parser(commands: Commands) -> None:
         "--task", default="general", help="imdb, commongen, dialog, summarization, totto or general"
     )
     parser.add_argument(
-        "--pairwise", action="store_true", help="compare two systems; default: rate each text"
+        "--pairwise", action="store_true", help="compare two systems (default: rate each text)"
     )
     parser.add_argument(
-        "--samples", type=positive, default=50, help="how many samples are drawn (default 50)"
+        "--samples", type=positive, default=50, help="number of samples (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the draw and the order")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples and their order")
     parser.add_argument(
-        "--answers", type=Path, nargs="+", metavar="CSV", help="read these answers into a table instead"
+        "--answers", type=Path, nargs="+", metavar="CSV", help="print a table of these answers instead"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.reports.rating import read_answers, write_likert, write_pairwise
 
     if arguments.answers:
         if arguments.predictions or arguments.pairwise:
             raise ConfigError(
-                "--answers reads the answers to a form that is there: leave --pairwise and SYSTEM=FILE out"
+                "--answers reads the answers to an existing form: leave --pairwise and SYSTEM=FILE out"
             )
         print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
         for rating in read_answers(arguments.folder, arguments.answers):
@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     form = write(
         _files(arguments.predictions), arguments.folder, arguments.task, arguments.samples, arguments.seed
     )
-    print(f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json from the raters)")
+    print(
+        f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json secret from the raters)"
+    )
     return 0
 
 

@@ -23,12 +23,12 @@ def add_parser(commands: Commands) -> None:
         "--output", type=Path, help="the page (default: report.html in the first run's folder)"
     )
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the runs' returns as JSON by task and name, too"
+        "--export", type=Path, metavar="FILE", help="also write the runs' returns as JSON by task and name"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.reports.export import write_returns
     from groundling.reports.page import write_report
 

@@ -7,6 +7,7 @@ from groundling.cli.command import (
     Commands,
     add_command,
     add_config_dir,
+    add_overrides,
     positive,
 )
 from groundling.errors import ConfigError, RunError
@@ -27,12 +28,10 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     parser.add_argument("study", help="a name from `groundling list studies`, or a YAML file of your own")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an "
-        "arm's runs; others of all runs",
+    add_overrides(
+        parser,
+        "seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an arm's "
+        "runs; others of all runs",
     )
     add_config_dir(parser)
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
@@ -41,7 +40,7 @@ def add_parser(commands: Commands) -> None:
         "--jobs",
         type=positive,
         default=1,
-        help="processes of one thread each (default: all in this process)",
+        help="parallel processes of one thread each (default: all in this process)",
     )
     parser.add_argument(
         "--add",
@@ -49,14 +48,14 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="FOLDER",
-        help="the --output of the same study on another machine: its runs are taken over and not run again; may be "
-        "given several times",
+        help="the --output of the same study on another machine, whose runs are not repeated here; may be given "
+        "several times",
     )
     parser.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.io.redaction import shareable_words
     from groundling.studies.definition import read_study
     from groundling.studies.figures_page import write_study_by_figures
@@ -91,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
 
     def tell(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
     elsewhere: dict[str, RunResult] = {}
     for folder in arguments.add:

@@ -20,9 +20,9 @@ def add_parser(commands: Commands) -> None:
         commands,
         "ui",
         run,
-        "see runs, episodes, judges and studies in a browser on this machine",
+        "show runs, episodes, judges and studies in a browser on this machine",
         examples="""
-        groundling ui                      what lies below runs
+        groundling ui                      everything below runs
         groundling ui runs data results    datasets of preferences and studies, too
         """,
     )
@@ -32,13 +32,13 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'groundling[ui]'")
     folders = arguments.folders or [Path("runs")]
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder: name those that hold runs, datasets or results")
+            raise ConfigError(f"{folder} is not a folder: name those that hold runs, datasets or results")
     import uvicorn
 
     from groundling.reports.ui.app import make_app
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     token = secrets.token_urlsafe(24)
     address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
-    make_console().print(f"open {address}\nCtrl-C ends it.", highlight=False, soft_wrap=True)
+    make_console().print(f"open {address}\nCtrl-C ends it.", soft_wrap=True)
     if arguments.browser:
         import webbrowser
 

@@ -13,7 +13,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "verify",
         run,
-        "check that what was written is whole, and say what can be mended",
+        "check that written files are complete, and say what to do if they are not",
         examples="""
         groundling verify runs/demo
         """,
@@ -28,22 +28,18 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status: 1 where something is wrong."""
+    """Run the command; return its exit status: 1 if something is wrong."""
     from groundling.training.verify import verify
 
     console = make_console()
     status = 0
     for folder in arguments.folders:
-        findings = verify(folder)
-        console.print(str(folder), highlight=False, soft_wrap=True)
-        for finding in findings:
-            mark, words = (
-                ("ok   ", finding.what)
-                if finding.problem is None
-                else ("WRONG", f"{finding.what} {finding.problem}")
-            )
-            mend = f"; {finding.mend}" if finding.mend else ""
-            line = " ".join(f"{words}{mend}".splitlines())  # the names of files may have line breaks
-            console.print(f"  {mark}  {line}", highlight=False, soft_wrap=True)
+        console.print(str(folder), soft_wrap=True)
+        for finding in verify(folder):
+            line = finding.what if finding.problem is None else f"{finding.what} {finding.problem}"
+            line += f"; {finding.mend}" if finding.mend else ""
+            mark = "ok   " if finding.problem is None else "WRONG"
+            # Names of files may contain line breaks.
+            console.print(f"  {mark}  {' '.join(line.splitlines())}", soft_wrap=True)
             status |= finding.problem is not None
     return int(status)

@@ -10,6 +10,7 @@ from groundling.cli.command import (
     Commands,
     add_command,
     add_config_dir,
+    add_overrides,
     check_used,
     positive,
 )
@@ -33,14 +34,14 @@ def add_parser(commands: Commands) -> None:
         commands,
         "watch",
         run,
-        "see an agent play, or write, in the terminal",
+        "show an agent playing, or writing, in the terminal",
         examples="""
         groundling watch runs/demo                  a trained agent
         groundling watch expert --gif bot.gif       BabyAI's bot, as a GIF
         """,
     )
-    parser.add_argument("agent", help="which agent plays, named as for `groundling evaluate`")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. world.env=NetHackScore-v1")
+    parser.add_argument("agent", help="the agent that plays, named as for `groundling evaluate`")
+    add_overrides(parser, "e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
     parser.add_argument(
         "--suite",
@@ -50,14 +51,14 @@ def add_parser(commands: Commands) -> None:
         "--episodes",
         type=positive,
         default=1,
-        help="how many held-out episodes are shown, in order (default: %(default)s)",
+        help="number of held-out episodes to show (default: %(default)s)",
     )
-    parser.add_argument("--gif", type=Path, metavar="FILE", help="write what was seen as a GIF, too")
+    parser.add_argument("--gif", type=Path, metavar="FILE", help="also write a GIF")
     parser.add_argument("--fast", action="store_true", help="do not pause after steps and episodes")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status."""
+    """Run the command; return its exit status."""
     from groundling.evaluation.target import find
     from groundling.reports.gif import Film
 
@@ -79,12 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
             console.input("Enter for the next episode ")
     if film is not None:
         film.save(arguments.gif)
-        console.print(f"written to {arguments.gif}", highlight=False, soft_wrap=True)
+        console.print(f"written to {arguments.gif}", soft_wrap=True)
     return 0
 
 
 def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "Film | None") -> None:
-    """Show an episode in a terminal moment by moment; elsewhere what is news."""
+    """Show an episode moment by moment in a terminal, and only what is new elsewhere."""
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -95,13 +96,13 @@ def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "
                 live.update(_view(moment), refresh=True)
                 time.sleep(pause)
             elif moment.is_news:
-                console.print("\n".join(moment.lines), highlight=False, soft_wrap=True)
+                console.print("\n".join(moment.lines), soft_wrap=True)
     if moment.summary is not None:
         console.print(_table(moment.summary))
 
 
 def _view(moment: "Moment") -> "RenderableType":
-    """What is told, and a bar for each action."""
+    """Return the text of a moment with a bar for each action's probability."""
     from rich.text import Text
 
     if moment.screen is not None:

@@ -14,7 +14,8 @@ from groundling.errors import RunError
 from groundling.evaluation.tables import csv_text
 from groundling.evaluation.target import Target
 from groundling.io.documents import read_object
-from groundling.io.files import LOCK, locked, remove_partials, replace_result
+from groundling.io.files import replace_result
+from groundling.io.locks import LOCK, locked, remove_partial_files
 from groundling.io.redaction import shareable
 from groundling.lm.load.adapters import merge_adapters
 from groundling.worlds import CannotPlay, agents
@@ -55,8 +56,8 @@ def evaluate(
     """
     there = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
-    with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn):
-        remove_partials(target.run_dir)
+    with locked(lock, f"is evaluating {suite} of {target.run_dir}"):
+        remove_partial_files(target.run_dir)
         _set_aside(target, suite, warn)
         return _evaluate(target, there, suite, num_episodes, on_agent, warn)
 

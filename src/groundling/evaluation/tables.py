@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.intervals import IntervalEstimate
-from groundling.io.files import harmless_cell, write_atomically
+from groundling.io.csv_files import harmless_cell
+from groundling.io.files import write_atomically
 from groundling.io.terminal import plain
 from groundling.worlds.episode import Figure
 

@@ -198,7 +198,7 @@ def find(
         return Target("trained", path, config, newest[0], changes, hold=newest[1])
     if path.parent.name == "checkpoints" and path.parent.is_dir():
         run_dir, hold = path.parent.parent, Hold(path)
-        if not hold.is_there:
+        if not hold.exists:
             there = ", ".join(one.name for one in checkpoint.numbered(path.parent))
             raise RunError(
                 f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "

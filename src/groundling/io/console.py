@@ -1,4 +1,4 @@
-"""Where people read what goes on: a terminal, a notebook, or a file."""
+"""Console output in a terminal, a notebook or a file."""
 
 import importlib.util
 import os
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 def is_live(console: "Console") -> bool:
-    """Whether what stands there can be drawn anew: in a terminal, and in a notebook that has ipywidgets."""
+    """Return True if a display can be updated in place: in a terminal, or a notebook with ipywidgets."""
     return console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
 
 
 @contextmanager
 def episode_bars(
-    console: "Console", num_episodes: int, what: str = "episodes"
+    console: "Console", num_episodes: int, unit: str = "episodes"
 ) -> Iterator[Callable[[str], Callable[[], None]]]:
-    """Gives a function that shows an agent's progress, from its name."""
+    """Yield a function that starts a progress bar for an agent and returns the function that advances it."""
     from rich.progress import Progress, TextColumn
 
     name_column = TextColumn("{task.description}", style="progress.description", markup=False)
-    columns = (name_column, *Progress.get_default_columns()[1:])  # whose own first one reads names as markup
+    columns = (name_column, *Progress.get_default_columns()[1:])  # the first default column reads markup
     with Progress(*columns, console=console, disable=not is_live(console), transient=True) as progress:
 
         def on_agent(name: str) -> Callable[[], None]:
             task = progress.add_task(name, total=num_episodes)
 
             def on_episode() -> None:
-                progress.advance(task)  # not before: who cannot play is left out
+                progress.advance(task)
                 done = round(progress.tasks[task].completed)
                 if not is_live(console) and (done == 1 or done % max(num_episodes // 4, 1) == 0):
-                    console.print(f"{name}: {done} of {num_episodes} {what} done", highlight=False)
+                    console.print(f"{name}: {done} of {num_episodes} {unit} done", highlight=False)
 
             return on_episode
 
@@ -44,12 +44,12 @@ def episode_bars(
 
 
 def warn(text: str) -> None:
-    """Tell the user, beside the output proper."""
+    """Print a warning to standard error."""
     print(warning_line(text), end="", file=sys.stderr)
 
 
 def make_console() -> "Console":
-    """Where the user reads: `plain` text, and no markup; of several processes the first one speaks."""
+    """Return a console for standard output that prints plain text without markup; silent except in process 0."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -60,5 +60,5 @@ def make_console() -> "Console":
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else plain(text), style, control)  # controls are rich's own
 
-    # A file's name or setting may be [/b] or [link=…], which rich would fail on or obey, or :smile:.
-    return PlainConsole(markup=False, emoji=False, quiet=os.environ.get("RANK", "0") != "0")
+    # Names and settings from files may contain [/b], [link=…] or :smile:, which rich would obey.
+    return PlainConsole(markup=False, emoji=False, highlight=False, quiet=os.environ.get("RANK", "0") != "0")

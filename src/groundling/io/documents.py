@@ -1,9 +1,8 @@
-"""YAML, JSON, JSON lines and Parquet that somebody else may have written, read within limits.
+"""Read YAML, JSON, JSON Lines and Parquet files from outside within limits.
 
-Settings are small files that people write: YAML, and descriptions in JSON. Records are what programs write:
-evaluations, checkpoints' states, predictions; they may be large. Neither is nested deeply, so a file that is made to
-exhaust memory or the stack is refused before it does. A key that comes twice in one mapping is refused, too: readers
-would differ over which counts. NaN and Infinity are read, for figures are written so.
+Settings are small files in YAML or JSON; records are written by programs and may be large. Neither is nested deeply, so
+a file that is made to exhaust memory or the stack is refused before it does. Duplicate keys are refused, too, because
+readers differ over which one counts. NaN and Infinity are read, because figures contain them.
 """
 
 import io
@@ -24,58 +23,54 @@ if TYPE_CHECKING:
     import pyarrow
 
 SETTINGS = 2**20
-"""Bytes of a file of settings, at most."""
+"""Maximum size of a file of settings in bytes."""
 RECORDS = 2**26
-"""Bytes of a record in JSON, at most."""
+"""Maximum size of a record in JSON in bytes."""
 LINE = 2**24
-"""Bytes of one line of JSON lines, at most; the files may have any number of them."""
+"""Maximum size of a line of JSON Lines in bytes; a file may have any number of lines."""
 _DEPTH = 32
-"""Levels of nesting, at most."""
+"""Maximum levels of nesting."""
 _NODES = 10_000
-"""Values of a file of settings, at most, each counted as often as aliases repeat it."""
+"""Maximum number of values in a file of settings; a value repeated by aliases counts each time."""
 _CARD_NODES = 100_000
-"""Those of a dataset's card, which may describe hundreds of configurations."""
+"""The same for a dataset's card, which may describe hundreds of configurations."""
 _VALUES = 2**23
-"""Values of a record, at most."""
+"""Maximum number of values in a record."""
 _EXPANDED = 2**20
-"""Characters and values of settings once aliases and ``${name}`` are replaced, at most."""
+"""Maximum number of characters and values in settings after aliases and ``${name}`` are replaced."""
 _DIGITS = 4300
-"""Characters of a number, at most: as many digits as Python reads. YAML's, which may be in base 60, are read in a time
-that grows with their square."""
+"""Maximum length of a number in YAML. Python's own limit; numbers in base 60 take quadratic time to read."""
 _LONGEST_CAUSE = 200
-# With a line's end, as a text of several lines has it after the tag "!".
-_NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fx]*\n?")
-"""What YAML may read as a number: none has a space."""
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
-_EVENTS: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FEWER = "more than any file that Groundling writes: it is not read"
 
 
 class DocumentError(GroundlingError, ValueError):
-    """A file that cannot be read, or is not read because it is past a limit."""
+    """A file that cannot be read, or exceeds a limit."""
 
 
 def read_yaml(path: Path) -> DictConfig:
-    """A YAML file of settings, not resolved; of an empty one no settings.
+    """Read settings from a YAML file, unresolved; an empty file has none.
 
     Raises:
-        OSError: it cannot be opened.
-        DocumentError: it is no regular file, no mapping, no YAML, or past a limit; or a number is as `check_numbers`
-            refuses it.
+        OSError: the file cannot be opened.
+        DocumentError: it is not a regular file, not YAML, not a mapping, or exceeds a limit.
     """
-    loaded = _parsed(path, _text(path, SETTINGS), _NODES, lambda text: OmegaConf.load(io.StringIO(text)))
+    loaded = _parse_yaml(path, _text(path, SETTINGS), _NODES, lambda text: OmegaConf.load(io.StringIO(text)))
     assert isinstance(loaded, DictConfig)
     check_numbers(OmegaConf.to_container(loaded, resolve=False), str(path))
     return loaded
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """What a dataset's folder says of it, as Hugging Face's libraries read it.
+    """Read the description of a dataset's folder, as Hugging Face's libraries do.
 
     Args:
         path: A YAML file, or a Markdown file that begins with YAML between two lines ``---``.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
         DocumentError: as `read_yaml`.
     """
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
@@ -84,76 +79,61 @@ def read_card(path: Path) -> dict[str, Any]:
     if path.suffix == ".md":
         block = REGEX_YAML_BLOCK.search(text)
         text = block[2] if block else ""
-    card: dict[str, Any] = _parsed(path, text, _CARD_NODES, yaml.safe_load) or {}
+    card: dict[str, Any] = _parse_yaml(path, text, _CARD_NODES, yaml.safe_load) or {}
     check_numbers(card, str(path))
     return card
 
 
-def _parsed(path: Path, text: str, nodes: int, load: Callable[[str], Any]) -> Any:
-    """What ``load`` makes of a file's YAML of at most so many ``nodes``."""
-    try:
-        _check_events(path, text, nodes)
-        return load(text)
-    except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
-        if isinstance(error, DocumentError):
-            raise
-        raise DocumentError(f"{path} is no YAML: {_cause(error)}; mend it there") from error
-    except (LookupError, AttributeError, TypeError) as error:  # as PyYAML fails on !!bool of what is none
-        raise DocumentError(
-            f"{path} is no YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
-        ) from error
-
-
 def read_json(path: Path, limit: int = RECORDS) -> Any:
-    """A JSON file.
+    """Read a JSON file.
 
     Raises:
-        OSError: it cannot be opened.
-        DocumentError: it is no regular file, no JSON, or past a limit.
+        OSError: the file cannot be opened.
+        DocumentError: it is not a regular file, not JSON, or exceeds a limit.
     """
     return parse_json(_text(path, limit), str(path))
 
 
 def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
-    """A JSON file that holds an object.
+    """Read a JSON file that holds an object.
 
     Raises:
-        OSError: it cannot be opened.
-        DocumentError: it holds none, or as `read_json`.
+        OSError: the file cannot be opened.
+        DocumentError: it holds something else, or as `read_json`.
     """
     content = read_json(path, limit)
     if not isinstance(content, dict):
-        raise DocumentError(f"{path} holds {_kind(content)}: expected an object, {{…}}")
+        kinds: dict[type, str] = {type(None): "null", list: "a list", str: "a text", bool: "a boolean"}
+        kind = kinds.get(type(content), "a number")
+        raise DocumentError(f"{path} holds {kind}: expected an object, {{…}}")
     return content
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """JSON that has been read already; ``where`` is its file or line.
+    """Parse JSON; ``where`` is its file or line, for messages.
 
     Raises:
-        DocumentError: it is no JSON, or past a limit.
+        DocumentError: it is not JSON, or exceeds a limit.
     """
     commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
     opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
     if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
-        raise DocumentError(
-            f"{where} has more than {_VALUES:,} values, more than any file that Groundling writes: it is not read"
-        )
+        raise DocumentError(f"{where} has more than {_VALUES:,} values, {_FEWER}")
     try:
         content = json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
         raise _too_deep(where) from None
     except UnicodeDecodeError as error:
-        raise _no_utf8(where, error) from error
+        raise _not_utf8(where, error) from error
     except ValueError as error:
         raise DocumentError(f"{where} is not JSON: {_cause(error)}") from error
-    if opened > _DEPTH:  # fewer brackets nest no deeper
+    if opened > _DEPTH:  # fewer brackets cannot be nested too deeply
         check_depth(content, where)
     return content
 
 
 def read_parquet(path: Path) -> "pyarrow.Table":
-    """A Parquet file, with pyarrow there; its values are what their types say: texts are UTF-8, lists are whole.
+    """Read a Parquet file, and check that its values are what their types say: texts UTF-8, lists complete.
 
     Raises:
         DocumentError: it cannot be read.
@@ -163,7 +143,7 @@ def read_parquet(path: Path) -> "pyarrow.Table":
 
     try:
         _check_regular(path)
-        table = pq.read_table(path, partitioning=None)  # the names of folders are no columns
+        table = pq.read_table(path, partitioning=None)  # names of folders are not columns
         table.validate(full=True)
     except DocumentError:
         raise
@@ -183,11 +163,11 @@ def check_depth(content: Any, where: str) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """The values of a file of JSON lines, each with where it stands; empty lines are left out.
+    """Yield the values of a JSON Lines file, each after its file and line; empty lines are skipped.
 
     Raises:
-        OSError: it cannot be opened.
-        DocumentError: it is no regular file, or a line is no JSON, or past a limit.
+        OSError: the file cannot be opened.
+        DocumentError: it is not a regular file, or a line is not JSON, or exceeds a limit.
     """
     for number, line in enumerate(lines_of(path), start=1):
         if line.strip():
@@ -196,11 +176,11 @@ def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
-    r"""The lines of a file, from an offset in bytes on, with their ends, `\n`; the last one may have none.
+    r"""Yield the lines of a file from an offset in bytes, with their ends, `\n`; the last one may have none.
 
     Raises:
-        OSError: it cannot be opened.
-        DocumentError: it is no regular file, or a line is too long.
+        OSError: the file cannot be opened.
+        DocumentError: it is not a regular file, or a line is too long.
     """
     _check_regular(path)
     with path.open("rb") as file:
@@ -214,18 +194,15 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
-    """Check that whole numbers, those that are keys among them, take less than 64 bits.
-
-    Nothing of ours is greater, and Python does not write out those of thousands of digits, which YAML may hold in
-    hexadecimal.
+    """Check that integers, including keys, fit into 64 bits; Python refuses to print those of thousands of digits.
 
     Args:
-        node: A value, or nested ones.
-        where: Their file, for the message; "" where it is not a file's alone.
+        node: A value, or nested values.
+        where: Their file, for the message; "" if there is none.
         path: The keys that lead to them.
 
     Raises:
-        DocumentError: one takes more.
+        DocumentError: one does not.
     """
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
@@ -241,14 +218,14 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
 
 
 def check_expansion(values: Any, where: str) -> None:
-    """Check that settings stay small once each ``${name}`` in them is replaced, before OmegaConf does so.
+    """Check that settings stay small when OmegaConf replaces each ``${name}`` in them.
 
     Args:
-        values: Nested, not resolved.
+        values: Nested, unresolved settings.
         where: Their file, for the message.
 
     Raises:
-        DocumentError: they do not, or lead into each other without end.
+        DocumentError: they do not, or refer to each other in a circle.
     """
     sizes: dict[tuple[str, ...], int] = {}
 
@@ -278,7 +255,7 @@ def check_expansion(values: Any, where: str) -> None:
 
 
 def _named(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Where the ``${…}`` of the value at ``path`` lead; leading dots go up from it."""
+    """Yield the paths to which each ``${…}`` of the value at ``path`` refers; leading dots are relative to it."""
     for match in _NAME.finditer(text):
         dots, names = match.groups()
         start = path[: max(len(path) - len(dots), 0)] if dots else ()
@@ -297,102 +274,94 @@ def _at(values: Any, path: tuple[str, ...]) -> Any:
     return node
 
 
-def _check_events(path: Path, text: str, most: int) -> None:
-    """Go through a file's events, of which none is composed yet, and count what aliases would make of them."""
-    nodes = characters = depth = 0
-    # The anchors of what is not yet closed, and the counts before it.
-    open_nodes: list[tuple[str | None, int, int]] = []
-    anchored: dict[str, tuple[int, int, int]] = {}  # nodes, characters and levels
-    deepest: list[int] = []
+def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) -> Any:
+    """Load YAML that holds a mapping of at most so many values."""
+    try:
+        _check_nesting(path, text)
+        root = yaml.compose(text, Loader=_LOADER)
+        if root is not None and root.tag != "tag:yaml.org,2002:null":
+            if not isinstance(root, yaml.MappingNode):
+                kind = "a list" if isinstance(root, yaml.SequenceNode) else "one value"
+                raise DocumentError(f"{path} holds {kind}: expected settings by name, key: value")
+            _check_size(path, root, most)
+        return load(text)
+    except DocumentError:
+        raise
+    except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
+        raise DocumentError(f"{path} is not YAML: {_cause(error)}; correct it there") from error
+    except (LookupError, AttributeError, TypeError) as error:  # PyYAML's failure on !!bool of something else
+        raise DocumentError(
+            f"{path} is not YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
+        ) from error
 
-    def close(anchor: str | None, nodes_before: int, characters_before: int, levels: int) -> None:
-        if anchor is not None:
-            anchored[anchor] = nodes - nodes_before, characters - characters_before, levels
-        if deepest:
-            deepest[-1] = max(deepest[-1], levels)
 
-    for event in yaml.parse(text, Loader=_EVENTS):
-        if isinstance(event, yaml.CollectionStartEvent):
-            open_nodes.append((event.anchor, nodes, characters))
-            deepest.append(0)
-            nodes, depth = nodes + 1, depth + 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            close(*open_nodes.pop(), deepest.pop() + 1)
-            depth -= 1
-        elif isinstance(event, yaml.ScalarEvent):
-            if len(event.value) > _DIGITS and _may_be_number(event):
-                raise DocumentError(
-                    f"{path} has a number of more than {_DIGITS:,} characters, {event.value[:20]!r}…: a text that "
-                    "looks like a number is to stand in quotes"
-                )
-            before = nodes, characters
-            nodes, characters = nodes + 1, characters + len(event.value)
-            close(event.anchor, *before, 0)
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in anchored:
-                raise DocumentError(
-                    f"{path}: the alias *{event.anchor[:40]} is used inside the value that it repeats, or before it"
-                )
-            count, length, levels = anchored[event.anchor]
-            nodes, characters = nodes + count, characters + length
-            if depth + levels > _DEPTH:
-                raise _too_deep(str(path))
-            close(None, nodes, characters, levels)
-        elif isinstance(event, yaml.DocumentStartEvent) and nodes:
-            raise DocumentError(f"{path} holds more than one document (---): leave one")
+def _check_nesting(path: Path, text: str) -> None:
+    """Raise `DocumentError` if brackets are nested so deeply that they could exhaust the stack of the next steps."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH:
             raise _too_deep(str(path))
-        if nodes > most or characters > _EXPANDED:
-            limit = f"{most:,} values" if nodes > most else f"{_EXPANDED:,} characters"
+
+
+def _check_size(path: Path, root: yaml.Node, most: int) -> None:
+    """Raise `DocumentError` if a document is too large, counting each value as often as aliases repeat it."""
+    sizes = dict[int, tuple[int, int, int] | None]()
+
+    def measure(node: yaml.Node) -> tuple[int, int, int]:
+        """Return the number of values, of characters and of levels below a node."""
+        if id(node) in sizes:
+            if (known := sizes[id(node)]) is None:
+                raise DocumentError(f"{path}: an alias is used inside the value that it repeats")
+            return known
+        sizes[id(node)] = None
+        values, characters, levels = 1, 0, 0
+        if isinstance(node, yaml.ScalarNode):
+            characters = len(node.value)
+            if characters > _DIGITS and node.tag.endswith((":int", ":float")):
+                raise DocumentError(
+                    f"{path} has a number of more than {_DIGITS:,} characters, {node.value[:20]!r}…: put a text that "
+                    "looks like a number into quotes"
+                )
+        else:
+            is_mapping = isinstance(node, yaml.MappingNode)
+            for child in (one for pair in node.value for one in pair) if is_mapping else node.value:
+                below = measure(child)
+                values, characters = values + below[0], characters + below[1]
+                levels = max(levels, 1 + below[2])
+        if values > most or characters > _EXPANDED:
+            limit = f"{most:,} values" if values > most else f"{_EXPANDED:,} characters"
             raise DocumentError(
-                f"{path} has more than {limit}, those that aliases (*name) repeat included: it is not read"
+                f"{path} has more than {limit}, counting what aliases (*name) repeat: it is not read"
             )
-        if depth == 0 and isinstance(event, yaml.NodeEvent) and not _is_nothing(event):
-            raise DocumentError(f"{path} holds no settings by name: expected key: value")
-        if depth == 1 and isinstance(event, yaml.SequenceStartEvent) and len(open_nodes) == 1:
-            raise DocumentError(f"{path} holds a list: expected settings by name, key: value")
+        if levels > _DEPTH:
+            raise _too_deep(str(path))
+        sizes[id(node)] = values, characters, levels
+        return values, characters, levels
 
-
-def _may_be_number(event: Any) -> bool:
-    """Whether YAML may read a scalar as a number: in quotes, and without a tag, it is a text."""
-    if event.tag not in (None, "!"):
-        return bool(event.tag.endswith((":int", ":float")))
-    # After "!" PyYAML reads what stands in quotes, too, as if it did not.
-    is_plain = event.tag == "!" or event.implicit[0]
-    return bool(is_plain and _NUMBER.fullmatch(event.value))
-
-
-def _is_nothing(event: Any) -> bool:
-    return (
-        isinstance(event, yaml.ScalarEvent)
-        and event.implicit[0]
-        and event.value in ("", "~", "null", "Null", "NULL")
-    )
+    measure(root)
 
 
 def _text(path: Path, limit: int) -> str:
-    """A file's text, with or without a byte order mark."""
+    """Read a text file, with or without a byte order mark."""
     _check_regular(path)
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise DocumentError(
-            f"{path} has more than {limit:,} bytes, more than any such file that Groundling writes: it is not read"
-        )
+        raise DocumentError(f"{path} has more than {limit:,} bytes, {_FEWER}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _no_utf8(str(path), error) from error
+        raise _not_utf8(str(path), error) from error
 
 
 def _check_regular(path: Path) -> None:
-    """Raise `DocumentError` if it is a folder, or a pipe, which would be waited for without end; links may lead on.
-
-    Raises:
-        OSError: it is not there.
-    """
+    """Raise `DocumentError` for a folder, a device or a pipe, which could block for ever; links are followed."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise DocumentError(f"{path} is no regular file: it is not read; put a file there, or a link to one")
+        raise DocumentError(
+            f"{path} is not a regular file: it is not read; put a file there, or a link to one"
+        )
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -407,28 +376,15 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _too_deep(where: str) -> DocumentError:
-    return DocumentError(
-        f"{where} is nested deeper than {_DEPTH} levels, deeper than any file that Groundling writes: it is not read"
-    )
+    return DocumentError(f"{where} is nested deeper than {_DEPTH} levels, {_FEWER}")
 
 
-def _no_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
+def _not_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
     return DocumentError(
         f"{where} is not UTF-8 (it has a byte {error.object[error.start]:#04x}): save it as UTF-8"
     )
 
 
-def _kind(value: Any) -> str:
-    names: dict[type, str] = {
-        type(None): "null",
-        list: "a list",
-        dict: "an object",
-        str: "a text",
-        bool: "a boolean",
-    }
-    return names.get(type(value), "a number")
-
-
 def _cause(error: Exception) -> str:
-    """What a reader said, in one short line."""
+    """Return a parser's message in one short line."""
     return " ".join(str(error).split())[:_LONGEST_CAUSE]

@@ -20,7 +20,8 @@ from groundling.evaluation.protocols import PROTOCOLS
 from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
 from groundling.io.documents import SETTINGS, read_json, read_object
-from groundling.io.files import lock_beside, locked, new_folder
+from groundling.io.files import new_folder
+from groundling.io.locks import locked, output_lock
 from groundling.io.redaction import shareable
 from groundling.io.terminal import plain
 from groundling.judges.reward_models import load_reward_model
@@ -82,7 +83,7 @@ def publish(
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
     with naming_modules(target.config.imports, target.run_dir):
         target.config.world.check()
-    with locked(lock_beside(output), f"is publishing into {output}", warn), new_folder(output) as partial:
+    with locked(output_lock(output), f"is publishing into {output}"), new_folder(output) as partial:
         for name in _files_of_the_policy(target.checkpoint):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(target.checkpoint / name, partial / name)

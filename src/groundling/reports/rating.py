@@ -19,8 +19,9 @@ import numpy as np
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
+from groundling.io.csv_files import harmless_cell, open_csv
 from groundling.io.documents import read_lines, read_object
-from groundling.io.files import harmless_cell, open_csv, write_atomically
+from groundling.io.files import write_atomically
 from groundling.registry import unknown
 from groundling.reports.rating_tasks import LIKERT_POINTS, RatingTask, find_rating_task
 

@@ -1,4 +1,4 @@
-"""Command lines of this library beside each other: so many processes at a time, of one thread each."""
+"""Run command lines of Groundling in parallel processes of one thread each."""
 
 import os
 import signal
@@ -19,34 +19,34 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What one process does."""
+    """A command to run in a process."""
 
     name: str
-    """What it is called where its start and end are shown."""
+    """Name in reports of progress."""
     words: Sequence[str]
-    """What follows ``groundling``."""
+    """The words after ``groundling``."""
     log: Path
-    """The file for all that it prints; its folder is made."""
+    """File for all output; its folder is created."""
     after: str | None = None
-    """The name of the command line that has to end first, if that is among those that are run."""
+    """Name of a command that must end first, if it is among those that are run."""
 
 
-def run_beside(lines: Sequence[CommandLine], processes: int, tell: Callable[[str], None]) -> list[str]:
-    """Run the command lines, ``processes`` at a time.
+def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:
+    """Run command lines in parallel.
 
-    Ctrl-C (or SIGTERM) asks all of them to stop where they can go on from, and waits; once more ends them at once.
+    Ctrl-C or SIGTERM asks all of them to stop where they can be resumed, and waits; a second one kills them.
 
     Args:
-        lines: What to run, in this order, but for those that wait for others.
-        processes: How many run at a time.
-        tell: Is told of each one's start and end.
+        lines: Commands, started in this order except where one waits for another.
+        processes: Maximum number of processes at a time.
+        report: Called with a text when a command starts or ends.
 
     Returns:
-        The names of those that failed, in the order of ``lines``.
+        The names of the commands that failed, in the order of ``lines``.
     """
     waiting, failed = list(lines), []
     running: dict[subprocess.Popen[bytes], tuple[CommandLine, float, TextIO]] = {}
-    with _terminated_is_interrupted():
+    with _sigterm_as_interrupt():
         try:
             while waiting or running:
                 busy = {line.name for line, _, _ in running.values()} | {line.name for line in waiting}
@@ -55,22 +55,22 @@ def run_beside(lines: Sequence[CommandLine], processes: int, tell: Callable[[str
                     line = ready[0]
                     waiting.remove(line)
                     line.log.parent.mkdir(parents=True, exist_ok=True)
-                    line.log.unlink(missing_ok=True)  # a link would have another file overwritten
+                    line.log.unlink(missing_ok=True)  # not followed, if it is a link
                     log: TextIO = line.log.open("w", encoding="utf-8")
                     running[_start(line.words, log)] = (line, time.monotonic(), log)
-                    tell(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} begins")
+                    report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} starts")
                     continue
                 for process in [p for p in running if p.poll() is not None]:
                     line, started, log = running.pop(process)
                     log.close()
                     if process.returncode:
                         failed.append(line.name)
-                        tell(f"{line.name} failed ({process.returncode}): {_last_lines(line.log)}")
+                        report(f"{line.name} failed ({process.returncode}): {_last_lines(line.log)}")
                     else:
-                        tell(f"{line.name} is done after {time.monotonic() - started:.0f} s")
+                        report(f"{line.name} is done after {time.monotonic() - started:.0f} s")
                 time.sleep(_POLL_SECONDS)
         except BaseException:
-            _stop(list(running), tell)
+            _stop(list(running), report)
             raise
         finally:
             for _, _, log in running.values():
@@ -79,7 +79,7 @@ def run_beside(lines: Sequence[CommandLine], processes: int, tell: Callable[[str
 
 
 def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
-    """A process in a group of its own: a terminal's Ctrl-C reaches only this one, which passes it on once."""
+    """Start a process in a group of its own, so that a terminal's Ctrl-C reaches only this process."""
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", "groundling", *words],
@@ -91,12 +91,12 @@ def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
     )
 
 
-def _stop(processes: "list[subprocess.Popen[bytes]]", tell: Callable[[str], None]) -> None:
+def _stop(processes: "list[subprocess.Popen[bytes]]", report: Callable[[str], None]) -> None:
     if processes:
-        tell("stopping; interrupt once more to stop at once")
+        report("stopping; interrupt again to stop at once")
     try:
         for process in processes:
-            process.terminate()  # not SIGINT, which a shell's background processes ignore
+            process.terminate()  # a shell's background processes ignore SIGINT
         for process in processes:
             process.wait()
     except KeyboardInterrupt:
@@ -106,7 +106,7 @@ def _stop(processes: "list[subprocess.Popen[bytes]]", tell: Callable[[str], None
 
 
 @contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
@@ -119,4 +119,4 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 def _last_lines(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(the whole log: {log})"])
+    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(complete log: {log})"])

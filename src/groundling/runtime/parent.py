@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends."""
+"""Processes that end with the process that started them, however it ends."""
 
 import ctypes
 import os
@@ -6,20 +6,19 @@ import signal
 import sys
 
 VARIABLE = "GROUNDLING_PARENT"
-"""Of the environment: tells a command line of ours which of our processes started it, by its id."""
+"""Environment variable with the id of our process that started a command line."""
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""Of the environment: set by torchrun, and by ``accelerate launch``, which is torchrun."""
+"""Environment variable that torchrun and ``accelerate launch`` set."""
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process as soon as its parent is gone, whatever it does at that time.
+    """Let the kernel kill this process when its parent ends; only Linux can.
 
-    Only Linux offers this. Elsewhere nothing happens: a process goes on until it next hears from its parent. What
-    Linux watches is the parent's thread, so start processes from a thread that is there as long as they are.
+    Linux watches the thread that started this process, so start processes from a thread that outlives them.
 
     Args:
-        parent: The id of the process that started this one; if it has ended meanwhile, this one ends at once.
+        parent: Id of the parent; if it has ended already, this process ends at once.
     """
     if sys.platform != "linux":
         return
@@ -29,8 +28,8 @@ def end_with(parent: int) -> None:
 
 
 def end_with_launcher() -> None:
-    """`end_with` whoever started this command line, if that was this library or torchrun; not if it was a shell."""
-    parent = os.environ.pop(VARIABLE, None)  # it is not for what this process starts
+    """`end_with` the process that started this command line if it was one of ours, or torchrun."""
+    parent = os.environ.pop(VARIABLE, None)  # not meant for processes that this one starts
     if parent is not None:
         end_with(int(parent))
     elif _TORCHRUN in os.environ:

@@ -17,7 +17,8 @@ from groundling.evaluation.tables import (
     write_curves,
 )
 from groundling.intervals import IntervalEstimate, estimate
-from groundling.io.files import remove_partials, write_atomically
+from groundling.io.files import write_atomically
+from groundling.io.locks import remove_partial_files
 from groundling.io.redaction import shareable
 from groundling.reports import plots
 from groundling.studies.definition import Study
@@ -77,7 +78,7 @@ def write_study_by_figures(
     missing = [job.name for job in jobs if job.name not in finished]
     head = StudyHead(study, command, missing, {world.unit: steps})
     output.mkdir(parents=True, exist_ok=True)
-    remove_partials(output)
+    remove_partial_files(output)
     (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     arms = {job.name: job.arm for job, _ in finished.values()}
     runs = [(job.arm, job.seed, metrics.get(name, ())) for name, (job, _) in finished.items()]

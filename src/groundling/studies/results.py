@@ -15,8 +15,9 @@ from groundling.config.compose import recorded
 from groundling.config.flat import flat
 from groundling.envs.seeds import SCHEME
 from groundling.errors import ConfigError, GroundlingError
+from groundling.io.csv_files import open_csv
 from groundling.io.documents import read_object
-from groundling.io.files import open_csv, write_atomically
+from groundling.io.files import write_atomically
 from groundling.io.redaction import shareable
 from groundling.studies.definition import Study
 from groundling.studies.run import Job

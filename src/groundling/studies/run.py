@@ -14,8 +14,8 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate, played_with, read_evaluation
 from groundling.evaluation.target import Target, config_of_agent
-from groundling.io.files import lock_beside, locked
-from groundling.runtime.parallel import CommandLine, run_beside
+from groundling.io.locks import locked, output_lock
+from groundling.runtime.parallel import CommandLine, run_parallel
 from groundling.studies.definition import Arm, Study
 from groundling.training import checkpoint
 from groundling.training.build import world_of
@@ -228,7 +228,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
         if not trained:
             if job.teacher is not None:
                 data = job.run_dir / _DATA
-                with locked(lock_beside(data), f"is collecting into {data}", warn):
+                with locked(output_lock(data), f"is collecting into {data}"):
                     _collect(job, job.teacher, tell)
             tell(f"{job.name}: training")
             if not train(job.config, console, warn):
@@ -247,7 +247,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
 
 def _is_trained_in(job: Job, warn: Tell) -> bool:
     """Whether the job's folder holds its run, trained, and not another arm's."""
-    with open_run(job.run_dir, asdict(job.config), warn) as folder:
+    with open_run(job.run_dir, asdict(job.config)) as folder:
         trained = job.is_trained()
         if trained:
             write_settings(folder, asdict(job.config))
@@ -313,5 +313,5 @@ def run_jobs_beside(
         CommandLine(job.name, words(job), job.run_dir / LOG, job.teacher.name if job.teacher else None)
         for job in waiting
     ]
-    failed = run_beside(lines, processes, tell)
+    failed = run_parallel(lines, processes, tell)
     return [job for job in waiting if job.name in failed]

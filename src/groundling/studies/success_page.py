@@ -9,7 +9,8 @@ from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
 from groundling.evaluation.tables import write_csv, write_curves
 from groundling.intervals import IntervalEstimate
-from groundling.io.files import remove_partials, write_atomically
+from groundling.io.files import write_atomically
+from groundling.io.locks import remove_partial_files
 from groundling.io.redaction import shareable
 from groundling.reports import plots
 from groundling.studies.arms import Line, agents_of, by_suite, sum_up
@@ -67,7 +68,7 @@ def write_study_by_success(
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
     lines = sum_up(results, study, usual, world.controls)
     output.mkdir(parents=True, exist_ok=True)
-    remove_partials(output)
+    remove_partial_files(output)
     (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     write_arms(output, [one.job for one in results])
     runs = [(one.job.arm, one.job.seed, one.rows) for one in results]

@@ -1,4 +1,4 @@
-"""A distillation's run: a folder with its metrics and checkpoints, resumed from wherever it was stopped."""
+"""Distillation as a run: a folder with metrics and checkpoints, resumed from its last epoch."""
 
 import hashlib
 import json
@@ -18,7 +18,8 @@ from groundling.arguments import check_bounds
 from groundling.errors import ConfigError
 from groundling.fields import Ge
 from groundling.io.documents import SETTINGS, read_object
-from groundling.io.files import LOCK, holds_something, locked, write_atomically
+from groundling.io.files import write_atomically
+from groundling.io.locks import LOCK, locked
 from groundling.io.redaction import shareable
 from groundling.io.row_files import check_digest, digest_of
 from groundling.judges.preferences.opening import open_pairs
@@ -33,6 +34,7 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.registry import ComponentConfig
 from groundling.runtime.devices import find_device
 from groundling.training import checkpoint, optimizer_state
+from groundling.training.random_states import load_random_states, save_random_states
 from groundling.training.tracking import METRICS, Tracker
 
 _CONFIG = "config.json"
@@ -41,18 +43,18 @@ _MAY_CHANGE = ("device", "keep_checkpoints")
 
 @dataclass
 class DistillationConfig(Distillation):
-    """What `groundling distill` can be told."""
+    """Settings of `groundling distill`."""
 
     dataset: str = ""
-    """The folder of preference pairs."""
+    """Folder of the preference pairs."""
     preferences: str = ""
-    """Whose preferences: the annotator's name."""
+    """Name of the annotator."""
     model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
     """The reward model, by its id and arguments."""
     device: str = "auto"
-    """cpu, cuda, or auto for an accelerator where there is one."""
+    """cpu, cuda, or auto for an accelerator if there is one."""
     keep_checkpoints: Annotated[int, Ge(1)] = 1
-    """How many of the latest epochs are kept beside the outcome."""
+    """Number of the latest checkpoints that are kept."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +63,7 @@ class DistillationConfig(Distillation):
 
 @dataclass
 class Counters:
-    """What a distillation has done so far."""
+    """Progress of a distillation."""
 
     epoch: int = 0
     step: int = 0
@@ -69,7 +71,7 @@ class Counters:
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:
-    """The dataset's annotated pairs.
+    """Read the dataset's annotated pairs.
 
     Raises:
         ConfigError: there is no such dataset or annotator, nothing is annotated, or nothing is preferred.
@@ -79,26 +81,22 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
 
 
 def distill(
-    config: DistillationConfig,
-    output: Path,
-    console: Console,
-    warn: Callable[[str], None],
+    config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Train, or go on training, the reward model that ``config`` describes, and write it into ``output``.
+    """Train, or resume, the reward model that ``config`` describes, and write it into ``output``.
 
     Returns:
-        The last epoch's figures, as ``output/metrics.jsonl`` holds them.
+        The last epoch's figures, as in ``output/metrics.jsonl``.
 
     Raises:
-        GroundlingError: it cannot begin or go on; the last checkpoint stays.
+        GroundlingError: it cannot start or be resumed; the last checkpoint stays.
     """
     pairs = read_pairs(config)
-    if (output.exists() and not output.is_dir()) or (
-        holds_something(output) and not (output / _CONFIG).exists()
-    ):
+    is_other = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
+    if (output.exists() and not output.is_dir()) or (is_other and not (output / _CONFIG).exists()):
         raise ConfigError(f"{output} holds something else: name a new folder for the reward model")
-    with locked(output / LOCK, f"is distilling into {output}", warn):
-        _claim(output, config, pairs)
+    with locked(output / LOCK, f"is distilling into {output}"):
+        _write_config(output, config, pairs)
         run = DistillationRun(config, pairs, output, warn)
         console.print(
             f"{len(run.train):,} pairs to train on, {len(run.validation):,} to validate on; "
@@ -111,7 +109,7 @@ def distill(
 
 
 class DistillationRun:
-    """A distillation's parts and where it stands."""
+    """The components of a distillation and its progress."""
 
     def __init__(
         self, config: DistillationConfig, pairs: TrainingPairs, folder: Path, warn: Callable[[str], None]
@@ -129,7 +127,7 @@ class DistillationRun:
             if latest is None
             else load_reward_model(latest, device)
         )
-        # A table is made by counting, at once.
+        # A table is fitted in one pass.
         self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trainable, lr=config.learning_rate) if trainable else None
@@ -137,14 +135,13 @@ class DistillationRun:
             self._load(latest)
 
     def loop(self, console: Console) -> dict[str, Any]:
-        """Train until all epochs are done; a checkpoint after each."""
+        """Train until all epochs are done, with a checkpoint after each."""
         tracker = Tracker(self.folder, self.counters.epoch if self.resumed else -1)
         checkpoint.remove_partial(self.folder / "checkpoints")
         if self.resumed:
             console.print(f"resuming after epoch {self.counters.epoch}", highlight=False)
         else:
             tracker.log({"update": 0, "step": 0, **self._validate()})
-        total = self.epochs * len(self.train)
         bar = Progress(
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -155,11 +152,15 @@ class DistillationRun:
         )
         try:
             with bar:
+                total = self.epochs * len(self.train)
                 task = bar.add_task("", total=total, completed=self.counters.epoch * len(self.train))
                 while self.counters.epoch < self.epochs:
                     self.row = self.epoch(lambda pairs: bar.advance(task, pairs))
                     tracker.log(self.row)
-                    self._save()
+                    checkpoints = self.folder / "checkpoints"
+                    checkpoint.save(
+                        checkpoints, self.counters.epoch, self._write, self.config.keep_checkpoints
+                    )
                     bar.update(task, description=_epoch_line(self.row))
                     if not console.is_terminal:
                         console.print(_epoch_line(self.row), highlight=False)
@@ -168,11 +169,7 @@ class DistillationRun:
         return self.row
 
     def epoch(self, on_batch: Callable[[int], None]) -> dict[str, Any]:
-        """Go once through the training pairs.
-
-        Returns:
-            The figures of this epoch.
-        """
+        """Train on each pair once; return the figures of the epoch."""
         started, counters = time.monotonic(), self.counters
         if isinstance(self.model, TableRewardModel):
             self.model.fit(self.train)
@@ -201,16 +198,17 @@ class DistillationRun:
         }
 
     def about(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What the saved model's JSON tells a reader."""
-        figures = {key: value for key, value in row.items() if key.startswith(("train_", "validation_"))}
+        """Return the settings and figures that are saved with the model."""
+        figures = {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in row.items()
+            if key.startswith(("train_", "validation_"))
+        }
         return {
             **shareable(asdict(self.config)),
             "training_pairs": len(self.train),
             "validation_pairs": len(self.validation),
-            **{
-                key: None if isinstance(value, float) and math.isnan(value) else value
-                for key, value in figures.items()
-            },
+            **figures,
         }
 
     def _validate(self) -> dict[str, float]:
@@ -218,18 +216,13 @@ class DistillationRun:
             return {}
         return {f"validation_{name}": value for name, value in evaluate(self.model, self.validation).items()}
 
-    def _save(self) -> None:
-        checkpoint.save(
-            self.folder / "checkpoints", self.counters.epoch, self._write, self.config.keep_checkpoints
-        )
-
     def _write(self, folder: Path) -> None:
         self.model.save(folder, self.about(self.row))
         if self.optimizer is not None:
             moments = optimizer_state.optimizer_tensors(self.optimizer)
             unchanged: list[dict[str, Any]] = [{} for _ in self.optimizer.param_groups]
             optimizer_state.save_optimizer(moments, unchanged, folder / "optimizer.safetensors")
-        checkpoint.save_random_states(self.generators, folder / "random.safetensors")
+        save_random_states(self.generators, folder / "random.safetensors")
         state = {
             "counters": asdict(self.counters),
             "row": self.row,
@@ -242,49 +235,47 @@ class DistillationRun:
         with checkpoint.fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
             self.counters, self.row = Counters(**state["counters"]), dict(state["row"])
-            if "rows_sha256" in state:
-                check_digest(self.folder / METRICS, self.counters.epoch + 1, state["rows_sha256"])
+            check_digest(self.folder / METRICS, self.counters.epoch + 1, state["rows_sha256"])
         with checkpoint.fitting(folder, "optimizer.safetensors"):
             if self.optimizer is not None:
                 optimizer_state.load_optimizer(self.optimizer, folder / "optimizer.safetensors")
         with checkpoint.fitting(folder, "random.safetensors"):
-            checkpoint.load_random_states(self.generators, folder / "random.safetensors")
+            load_random_states(self.generators, folder / "random.safetensors")
 
 
-def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
-    """Write the configuration, if what stands there says the same of everything that is learnt.
+def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
+    """Write the configuration, unless the folder belongs to another one.
 
     Raises:
-        ConfigError: the folder holds what another configuration or other pairs have come to.
+        ConfigError: the folder holds a reward model of other settings or other pairs.
     """
     path = folder / _CONFIG
     wanted = json.loads(json.dumps(shareable(asdict(config)))) | {"pairs": _fingerprint(pairs)}
     if path.exists() and (folder / "checkpoints").exists():
-        there = shareable(read_object(path, SETTINGS))
+        present = shareable(read_object(path, SETTINGS))
         different = [
-            f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-            for key in sorted({*there, *wanted})
-            if there.get(key) != wanted.get(key) and key not in _MAY_CHANGE
+            f"{key}={present.get(key)!r} (now {wanted.get(key)!r})"
+            for key in sorted({*present, *wanted})
+            if present.get(key) != wanted.get(key) and key not in _MAY_CHANGE
         ]
         if different:
             raise ConfigError(
                 f"{folder} holds a reward model of {', '.join(different)}: name a new folder, or give the same "
-                "command to go on"
+                "command to resume"
             )
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 
 def _fingerprint(pairs: TrainingPairs) -> str:
-    """What tells annotated pairs from others."""
-    digest = hashlib.sha256()
-    digest.update(json.dumps(pairs.captions).encode())
+    """Return a hash of annotated pairs."""
+    digest = hashlib.sha256(json.dumps(pairs.captions).encode())
     for tensor in (pairs.indices, pairs.targets):
         digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 
 def has_accuracy(row: dict[str, Any]) -> bool:
-    """Whether an epoch's figures tell an accuracy: pairs are held out, and some of these are no ties."""
+    """Return True if an epoch's figures have an accuracy: pairs are held out, and not all of them are ties."""
     return not math.isnan(row.get("validation_accuracy", math.nan))
 
 

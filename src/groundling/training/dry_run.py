@@ -1,4 +1,4 @@
-"""`groundling train --dry-run`: what a run would do, and about what it would cost."""
+"""`groundling train --dry-run`: what a run would do, and an estimate of its cost."""
 
 import time
 import warnings
@@ -24,39 +24,35 @@ class DryRun:
     trainable: int
     updates: int
     memory_bytes: int
-    """Weights (a frozen reference's, too), gradients and Adam's two moments. On top come activations, which the
-    micro-batch size decides, and the models of metrics and rewards, which are loaded only when they are asked."""
+    """Weights (a frozen reference's, too), gradients and Adam's two moments; without activations, which depend on the
+    micro-batch size, and without the models of metrics and rewards."""
     seconds: float
-    """Measured on a few steps and one micro-batch, and multiplied."""
+    """Extrapolated from a few steps and one gradient step."""
     prompt: str | None
-    """The first prompt, where the policy reads one."""
+    """The first prompt, if the policy reads one."""
 
 
 def dry_run(config: Config) -> DryRun:
-    """Build everything, take a few steps and one optimizer step, write nothing and ask no judge.
+    """Build everything, take a few steps and one optimizer step; write nothing and ask no judge.
 
     Raises:
-        GroundlingError: a part of the run cannot be made, what it is validated with among them.
+        GroundlingError: a component of the run, or of its validation, cannot be built.
     """
-    config = replace(config, model=replace(config.model, compile=False))  # which a few steps are not worth
+    config = replace(config, model=replace(config.model, compile=False))  # slower for so few steps
     world = world_of(config)
     policy = make_policy(config.policy, config.model, config.algorithm, world, learns=True)
     algorithm: Any = make_algorithm(config.algorithm, policy)
     short = world.rehearsal(policy.recurrence, algorithm.steps_per_gradient)
     collector = short.collector(policy, algorithm, slice(0, short.config.num_rows))
-    epochs, updates = config.training.epochs, 0
-    if epochs is not None:  # of whole texts
+    epochs, steps, updates = config.training.epochs, config.training.steps, 0
+    if epochs is not None:
         whole = world.collector(policy, algorithm, slice(0, config.world.num_rows))
         steps, updates = whole.in_passes(epochs)
-        config = replace(config, training=replace(config.training, steps=steps))
-    world.check_measures(policy)  # what is missing is told
+    world.check_measures(policy)
     generator = torch.Generator().manual_seed(config.seed)
-
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", ".* episodes were not over after"
-        )  # as few steps as these hardly end one
-        collector.collect(policy, generator=generator)  # warms up
+        warnings.filterwarnings("ignore", ".* episodes were not over after")  # in so few steps
+        collector.collect(policy, generator=generator)  # warm-up
         started = time.monotonic()
         rollout, _ = collector.collect(policy, generator=generator)
     collected = time.monotonic()
@@ -68,29 +64,20 @@ def dry_run(config: Config) -> DryRun:
     seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
     first = rollout.observations[0]
     prompts = policy.prompts([first.observation if isinstance(first, Turn) else first])
-
-    steps_per_update = config.world.steps_per_row * config.world.num_rows
+    parameters = _parameters(policy)
     return DryRun(
         device=str(find_device(config.device)),
-        parameters=_count(policy, trainable=False),
-        trainable=_count(policy, trainable=True),
-        updates=updates or -(-config.training.steps // steps_per_update),
-        memory_bytes=_memory(policy),
-        seconds=seconds * config.training.steps,
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        updates=updates or -(-steps // (config.world.steps_per_row * config.world.num_rows)),
+        memory_bytes=sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in parameters),
+        seconds=seconds * steps,
         prompt=prompts[0] if prompts else None,
     )
 
 
-def _count(policy: Policy, trainable: bool) -> int:
-    return sum(p.numel() for p in _parameters(policy) if p.requires_grad or not trainable)
-
-
-def _memory(policy: Policy) -> int:
-    return sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in _parameters(policy))
-
-
 def _parameters(policy: Policy) -> list[Parameter]:
-    """The policy's and its reference's, each once: parts of them may share weights."""
+    """Return the parameters of a policy and its reference, each once; the two may share weights."""
     reference = getattr(policy, "reference", None)
     parameters = [*policy.parameters(), *(() if reference is None else reference.parameters())]
     return list({id(parameter): parameter for parameter in parameters}.values())

@@ -2,8 +2,7 @@
 
 import math
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from omegaconf import OmegaConf
 from groundling.config.compose import recorded
 from groundling.config.flat import flat
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.io.files import LOCK, locked, write_atomically
+from groundling.io.files import write_atomically
+from groundling.io.locks import LOCK, locked
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 
@@ -51,9 +51,7 @@ was trained with."""
 
 
 @contextmanager
-def open_run(
-    folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None] = warnings.warn
-) -> Iterator[Path]:
+def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
     """Make or reopen a run's folder, and keep every other process from training in it.
 
     The folder of a run that is refused before `write_settings` is taken out again, if it was made here.
@@ -61,14 +59,13 @@ def open_run(
     Args:
         folder: The run's.
         settings: Its whole config, nested.
-        warn: Told if the file system has no locks: then no process is kept out.
 
     Raises:
         ConfigError: the folder belongs to a run with another configuration.
         RunError: another process trains in it, or it cannot be written or locked.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    with locked(folder / LOCK, f"is training in {folder}", warn, "set run_dir to another folder"):
+    with locked(folder / LOCK, f"is training in {folder}", "set run_dir to another folder"):
         try:
             _check_settings(folder, settings)
             yield folder
@@ -125,7 +122,8 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
     key, wanted = "training.steps", training["steps"]
     if training["epochs"] is not None:
         key, wanted = "training.epochs", training["epochs"]
-        wanted *= checkpoint.steps_of_an_epoch(newest) or math.inf
+        length = checkpoint.length_of(newest)
+        wanted = math.inf if length is None else wanted * length["steps"] / length["epochs"]
     if before and before[-1] >= wanted:
         raise ConfigError(
             f"{folder} holds a run that has gone on for longer than {key}={training[key.partition('.')[2]]}: set "

@@ -1,13 +1,13 @@
-"""What checkpoints keep of an optimizer: of each parameter its moments, and what its groups count."""
+"""Optimizer states in checkpoints: the moments of each parameter, and settings that the optimizer itself changes."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from groundling.errors import RunError
@@ -15,41 +15,39 @@ from groundling.io.documents import parse_json
 from groundling.runtime.processes import in_parts
 
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum"}
-"""Of PyTorch's optimizers: one number for each of a parameter's. What Adafactor keeps, say, is smaller."""
-_OF_ADAM = {"step", "exp_avg", "exp_avg_sq"}
-"""Of each parameter; with amsgrad one more."""
+"""Moments of PyTorch's optimizers that have the shape of their parameter; Adafactor's are smaller."""
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors, named ``<parameter index>.<name>``.
+def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
+    """Return the optimizer's tensors, named ``<parameter index>.<name>``.
 
-    Of what is in parts all processes have to ask, though only one keeps the answer; of the others it is empty.
+    All processes must call it, because sharded tensors are gathered; it is empty where ``keep`` is False.
 
     Raises:
-        RunError: it keeps something that is no tensor, or is of no parameter.
+        RunError: the state has other values than tensors, or entries of no parameter.
     """
+    refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
         if not isinstance(index, int):
             raise RunError(
-                f"the optimizer {type(optimizer).__name__} cannot be kept in a checkpoint: its state is also of "
-                f"{index!r:.80}, expected of parameters alone; keep that in their groups, or take one such as "
-                "torch.optim.AdamW"
+                f"{refused}: its state is also of {index!r:.80}, expected of parameters alone; keep that in their "
+                "groups, or use an optimizer such as torch.optim.AdamW"
             )
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
                 raise RunError(
-                    f"the optimizer {type(optimizer).__name__} cannot be kept in a checkpoint: its {name} is no "
-                    f"tensor, but of type {type(value).__name__}; take one such as torch.optim.AdamW"
+                    f"{refused}: its {name} is of type {type(value).__name__}, expected a tensor; use an optimizer "
+                    "such as torch.optim.AdamW"
                 )
-            whole = _whole(value)
-            if kept:
+            whole = value.full_tensor().cpu() if in_parts(value) else value  # type: ignore[attr-defined]
+            if keep:
                 tensors[f"{index}.{name}"] = whole
     return tensors
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What is set of each of the optimizer's groups, in plain values: what it was made with, and what it counts."""
+    """Return a copy of the settings of each parameter group, with lists in place of tensors."""
     return [
         {name: _plain(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
@@ -57,43 +55,31 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def changed_settings(
-    optimizer: torch.optim.Optimizer, made: Sequence[Mapping[str, Any]]
+    optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Of each group what an optimizer has changed since it was made, which no configuration gives it again.
-
-    Args:
-        optimizer: As it is now.
-        made: What `settings_of` gave when it was made.
+    """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts.
 
     Raises:
-        RunError: it has other groups than then, or one has a setting that a checkpoint cannot hold.
+        RunError: it has other groups than initially, or a setting that JSON cannot hold.
     """
-    name, now = type(optimizer).__name__, settings_of(optimizer)
-    if len(now) != len(made):
+    refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
+    now = settings_of(optimizer)
+    if len(now) != len(initial):
         raise RunError(
-            f"the optimizer {name} cannot be kept in a checkpoint: it was made with {len(made)} groups of parameters "
-            f"and has {len(now)}, expected as many; make all of them in the algorithm's setup"
+            f"{refused}: it was created with {len(initial)} parameter groups and has {len(now)}; create all of them in "
+            "the algorithm's setup"
         )
     changed = [
         {key: value for key, value in group.items() if key not in before or value != before[key]}
-        for group, before in zip(now, made, strict=True)
+        for group, before in zip(now, initial, strict=True)
     ]
-    for number, group in enumerate(changed):
-        for key, value in group.items():
-            present = optimizer.param_groups[number][key]
-            is_new = (
-                key not in made[number]
-            )  # of one that was there, its form says what a checkpoint's numbers are
-            if not _is_plain(present if is_new else value):
-                wanted = (
-                    "a number, a text or a list of those"
-                    if is_new
-                    else "numbers, texts, tensors or lists of those"
-                )
+    for group, values, before in zip(optimizer.param_groups, changed, initial, strict=True):
+        for key, value in values.items():
+            # A tensor can be restored only in the place of a tensor.
+            if not _is_json(value if key in before else group[key]):
                 raise RunError(
-                    f"the optimizer {name} cannot be kept in a checkpoint: {key} of a group of its parameters, "
-                    f"which has changed since it was made, is of type {type(present).__name__}, expected {wanted}; "
-                    "give it one of these types, set it when the optimizer is made, or put it into the algorithm's "
+                    f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a number, "
+                    "a text or a list of those; set it when the optimizer is created, or keep it in the algorithm's "
                     "state_dict"
                 )
     return changed
@@ -102,91 +88,52 @@ def changed_settings(
 def save_optimizer(
     tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[str, Any]], path: Path
 ) -> None:
-    """Write `optimizer_tensors`, which of them each parameter has, and `changed_settings`."""
+    """Write `optimizer_tensors` and `changed_settings`."""
     moments = dict[str, list[str]]()
     for key in sorted(tensors):
         index, _, name = key.partition(".")
         moments.setdefault(index, []).append(name)
-    # In one entry: safetensors writes several in any order, and equal states are to be equal files.
+    # One entry, because safetensors writes several in any order: equal states give equal files.
     written = json.dumps({"moments": moments, "settings": settings})
     save_file(tensors, path, metadata={"optimizer": written})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Read what `save_optimizer` wrote into an optimizer made from the same configuration.
+    """Read what `save_optimizer` wrote into an optimizer of the same configuration.
 
     Raises:
-        ValueError: it is that of another one.
+        ValueError: the file belongs to another optimizer.
     """
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get("optimizer")
-    written = None if text is None else parse_json(text, str(path))  # older checkpoints hold tensors alone
-    groups = optimizer.param_groups
-    places = [(number, p) for number, group in enumerate(groups) for p in group["params"]]
-    # In another's optimizer a moment of such a name may be smaller than its parameter.
-    is_known = type(optimizer).__module__.startswith("torch.optim.")
-    state: dict[int, dict[str, torch.Tensor]] = {}
+        written = parse_json((file.metadata() or {})["optimizer"], str(path))
+    parameters = {
+        str(i): p for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])
+    }
+    is_pytorch = type(optimizer).__module__.startswith("torch.optim.")
+    state: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(path).items():
         index, _, name = key.partition(".")
-        if not re.fullmatch(r"0|[1-9][0-9]*", index) or int(index) >= len(places):
-            raise ValueError(f"{key!r} is of no parameter: there are {len(places)}")
-        _, parameter = places[int(index)]
-        expected = parameter.shape if name in _MOMENTS else torch.Size() if name == "step" else None
-        if is_known and expected is not None and tensor.shape != expected:
+        if index not in parameters:
+            raise ValueError(f"{key!r} belongs to none of the {len(parameters)} parameters")
+        expected = parameters[index].shape if name in _MOMENTS else torch.Size() if name == "step" else None
+        if is_pytorch and expected is not None and tensor.shape != expected:
             raise ValueError(f"{key} has the shape {tuple(tensor.shape)}, expected {tuple(expected)}")
-        state.setdefault(int(index), {})[name] = _part(tensor, parameter)
-    settings = [{} for _ in groups] if written is None else written["settings"]
-    if len(settings) != len(groups):
-        raise ValueError(f"it has {len(settings)} groups of parameters, expected {len(groups)}")
-    taken_up = [
-        group
-        | {
-            name: _like(name, value, group[name]) if name in group else value
-            for name, value in changed.items()
-        }
-        for group, changed in zip(optimizer.state_dict()["param_groups"], settings, strict=True)
-    ]
-    is_adam = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
-    adams = [bool(group["amsgrad"]) for group in taken_up] if is_adam else None
-    _check_moments(places, state, adams, None if written is None else written["moments"])
-    optimizer.load_state_dict({"state": state, "param_groups": taken_up})
-
-
-def _check_moments(
-    places: Sequence[tuple[int, torch.Tensor]],
-    state: Mapping[int, Mapping[str, Any]],
-    adams: Sequence[bool] | None,
-    written: Mapping[str, Sequence[str]] | None,
-) -> None:
-    """Raise `ValueError` if a parameter has not the moments that the optimizer keeps of it.
-
-    Args:
-        places: By index of a parameter its group's number, and itself.
-        state: The moments that there are, by index.
-        adams: Of PyTorch's own Adam and AdamW, whose moments are known: by group whether it is amsgrad.
-        written: The names that there were when they were written, as the checkpoint says; None: it says nothing.
-    """
-    names = None if written is None else {int(index): set(moments) for index, moments in written.items()}
-    like = dict[tuple[int, int], set[str]]()
-    for index in sorted(state.keys() | (names or {}).keys()):
-        if not 0 <= index < len(places):
-            raise ValueError(f"there is no parameter {index}: there are {len(places)}")
-        number, parameter = places[index]
-        moments = set(state.get(index, ()))
-        if adams is not None:
-            wanted = _OF_ADAM | ({"max_exp_avg_sq"} if adams[number] else set())
-        elif names is not None:
-            wanted = names.get(index, set())
-        else:  # those of the group's first parameter of as many dimensions, as of Adafactor
-            wanted = like.setdefault((number, parameter.ndim), moments)
-        if moments != wanted:
-            raise ValueError(f"parameter {index} has {sorted(moments)}, expected {sorted(wanted)}")
+        state.setdefault(index, {})[name] = _part(tensor, parameters[index])
+    for index in sorted(state.keys() | written["moments"].keys()):
+        found, wanted = sorted(state.get(index, ())), written["moments"].get(index, [])
+        if found != wanted:
+            raise ValueError(f"parameter {index} has {found}, expected {wanted}")
+    groups = optimizer.state_dict()["param_groups"]
+    if len(written["settings"]) != len(groups):
+        raise ValueError(f"{len(written['settings'])} parameter groups, expected {len(groups)}")
+    for group, changed in zip(groups, written["settings"], strict=True):
+        for name, value in changed.items():
+            group[name] = _restored(name, value, group[name]) if name in group else value
+    optimizer.load_state_dict({"state": {int(i): s for i, s in state.items()}, "param_groups": groups})
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON has it, if it can; no part of the optimizer's, which may change it in place."""
+    """Copy a setting as JSON can hold it; the optimizer may change the original in place."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -194,54 +141,44 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return isinstance(value, str | bool | int | float | None)
+def _is_json(value: Any) -> bool:
+    """Return True if a value is the same after it has been written as JSON and read."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
 
 
-def _like(name: str, value: Any, present: Any) -> Any:
-    """A setting out of a checkpoint, in the form of the one that it takes the place of.
+def _restored(name: str, value: Any, present: Any) -> Any:
+    """Convert a setting from a checkpoint to the type of the present value.
 
     Raises:
-        ValueError: it is no setting, or of another kind, as a text in a number's place.
+        ValueError: it is of another kind, such as a text in the place of a number.
     """
+    if isinstance(present, Mapping) and isinstance(value, Mapping):
+        return {
+            key: _restored(f"{name}.{key}", item, present[key]) if key in present else item
+            for key, item in value.items()
+        }
     here = _plain(present)
-    alike = _is_alike(value, here) and (not isinstance(present, tuple) or len(value) == len(present))
-    if (
-        name == "params"
-        or not alike
-        or (isinstance(present, torch.Tensor) and np.shape(value) != present.shape)
-    ):
-        raise ValueError(f"{name}={value!r:.80} is no setting of this optimizer's: it has {here!r:.80}")
+    is_alike = name != "params" and (
+        np.shape(value) == np.shape(here) and np.asarray(value).dtype.kind == np.asarray(here).dtype.kind
+        if isinstance(here, list)
+        else isinstance(value, int | float) and not isinstance(value, bool)
+        if type(here) in (int, float)
+        else not isinstance(value, str)
+        if here is None
+        else type(value) is type(here)
+    )
+    if not is_alike:
+        raise ValueError(f"{name}={value!r:.80} is not a setting of this optimizer, which has {here!r:.80}")
     if isinstance(present, torch.Tensor):
         return torch.tensor(value, dtype=present.dtype, device=present.device)
-    if isinstance(present, Mapping):
-        return {
-            key: _like(key, item, present[key]) if key in present else item for key, item in value.items()
-        }
     return tuple(value) if isinstance(present, tuple) else value
 
 
-def _is_alike(value: Any, here: Any) -> bool:
-    """Whether a plain value may stand in the place of another; in the place of none, what is no text may."""
-    if here is None:
-        return not isinstance(value, str)
-    if isinstance(here, list):
-        return isinstance(value, list) and all(map(_is_alike, value, here))
-    if type(here) in (int, float):
-        return type(value) in (int, float)
-    return type(value) is type(here)
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor().cpu() if in_parts(value) else value  # type: ignore[attr-defined]
-
-
 def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """What this process has of a tensor, if it has a part of the parameter that it belongs to."""
+    """Return this process's part of a tensor if its parameter is sharded."""
     if not in_parts(parameter) or tensor.shape != parameter.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor

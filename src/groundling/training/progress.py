@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a live bar in a terminal, a line for each update elsewhere."""
+"""Progress of a run: a live bar in a terminal or notebook, one line per update elsewhere."""
 
 import time
 from collections import deque
@@ -14,17 +14,16 @@ from groundling.worlds.collector import Finished
 
 
 class TrainingProgress:
-    """Shows return, success rate and first precision (of the last 100 episodes), further rewards, steps per second, the
-    phase of the present update, and the time left.
+    """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
 
-    The time left is told by whole updates, each of which collects, learns and maybe saves: within one, steps come on
-    only while it collects. The first update is left out once there are others, for it also compiles and fills caches.
+    The time left is estimated from whole updates, since steps advance only while an update collects. The first update,
+    which also compiles and fills caches, is left out once there are others.
 
     Args:
-        console: Where it is shown.
+        console: Where to show it.
         total_steps: Env steps, or tokens, of the whole run.
-        step: Those that are taken already.
-        clock: Gives seconds.
+        step: Steps that are already taken.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class TrainingProgress:
     ) -> None:
         self._console, self._total, self._clock = console, total_steps, clock
         self._step = step
-        # Seconds and steps at the beginning and at the ends of updates: the first two and the latest.
+        # Seconds and steps at the start and at the ends of updates: the first two and the latest.
         self._marks = [(clock(), step)]
         self._recent: deque[Finished] = deque(maxlen=100)
         self._rewards: Mapping[str, float] = {}
@@ -47,23 +46,23 @@ class TrainingProgress:
         self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
 
     def phase(self, name: str) -> None:
-        """Tell what the update does from now on: collecting, learning, measuring, saving."""
+        """Show what the update does now: collecting, learning, measuring or saving."""
         self._bar.update(self._task, description=f"{self._describe()} · {name}")
 
     def advance(self, steps: int) -> None:
-        """Count ``steps`` env steps, or tokens."""
+        """Count env steps, or tokens, while they are collected."""
         self._step += steps
         self._bar.update(self._task, completed=self._step)
 
     def finish_update(
         self, episodes: Sequence[Finished], step: int, rewards: Mapping[str, float] | None = None
     ) -> None:
-        """Count the episodes of an update, which ended at ``step``, and show where the run stands.
+        """Show the figures after an update.
 
         Args:
             episodes: Those that ended in it.
             step: Env steps, or tokens, so far.
-            rewards: By name, what it was paid a step beside the world's own return.
+            rewards: Means of further rewards, by name.
         """
         self._recent.extend(episodes)
         self._rewards = rewards or {}
@@ -89,7 +88,7 @@ class TrainingProgress:
         return " · ".join(parts)
 
     def _rate(self) -> float | None:
-        """Steps per second; None before the first update has ended."""
+        """Return steps per second, or None before the first update has ended."""
         if len(self._marks) == 1:
             return None
         (began, first), (ended, last) = self._marks[-2:]
@@ -111,7 +110,7 @@ class TrainingProgress:
 
 
 class _Computed(ProgressColumn):
-    """A text that is asked for whenever the bar is drawn."""
+    """A text that is computed whenever the bar is drawn."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a run does while it trains, for people to read."""
+"""Samples of the rollouts of a training run."""
 
 from pathlib import Path
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 from groundling.io.row_files import RowFile
 from groundling.worlds.collector import Collector
 
-_POINTS = 50
-"""So many updates of a training are kept something of, and the first."""
-_OF_EACH = 4
+_UPDATES = 50
+"""Updates with samples, besides the first."""
+_SAMPLES = 4
+"""Samples of an update."""
 
 
 class SampleLog:
-    """Keeps the first samples of some rollouts in the run's ``samples/train.jsonl``, where its world has any.
+    """Write the first samples of some rollouts to the run's ``samples/train.jsonl``, if its world has any.
 
-    The updates are spread evenly over the training, however long it is, so that the file stays small. Which they are
-    depends on steps alone: a run that is resumed keeps what it would have kept.
+    The updates are spread evenly over the training, and depend on steps alone: a resumed run keeps the same ones.
 
     Args:
-        collector: Gives the rollouts.
+        collector: The source of the rollouts.
         run_dir: The run's folder.
-        update: After which the run goes on; rows of later ones are dropped.
-        num_steps: Of the whole training.
+        update: The update from which the run resumes; rows of later ones are dropped.
+        num_steps: Length of the whole training.
     """
 
     def __init__(self, collector: Collector, run_dir: Path, update: int, num_steps: int) -> None:
@@ -31,15 +31,15 @@ class SampleLog:
         self._last_step = 0 if self._rows is None else self._rows.last_step
 
     def log(self, row: dict[str, Any]) -> None:
-        """Keep something of the update whose figures are ``row``, if it is its turn.
+        """Write samples of the update whose figures are ``row``, if one is due.
 
         Raises:
             RunError: the file cannot be written.
         """
-        points = [_POINTS * step // self._num_steps for step in (self._last_step, row["step"])]
+        points = [_UPDATES * step // self._num_steps for step in (self._last_step, row["step"])]
         if self._last_step and points[0] == points[1]:
             return
-        for sample in self._collector.samples()[:_OF_EACH]:
+        for sample in self._collector.samples()[:_SAMPLES]:
             if self._rows is None:
                 self._path.parent.mkdir(exist_ok=True)
                 self._rows = RowFile(self._path, row["update"])

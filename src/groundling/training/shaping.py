@@ -1,4 +1,4 @@
-"""What episodes return as they are learnt from, where a KL penalty shapes their rewards."""
+"""Episode returns with the KL penalty that shapes the rewards."""
 
 import numpy as np
 from torch import Tensor
@@ -7,35 +7,35 @@ from groundling.algorithms.rollout import Rollout
 
 
 class ShapedReturns:
-    """Adds up each env's scaled rewards and what the penalty adds to them, over the ends of rollouts.
+    """Sum each env's shaped rewards, and the shaping alone, over the episodes, which may span rollouts.
 
     Args:
-        num_envs: How many envs a rollout is of.
+        num_envs: Envs of a rollout.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self.sums = np.zeros((2, num_envs))  # of the present episodes: shaped rewards, and the shaping alone
+        self.sums = np.zeros((2, num_envs))  # of the current episodes: shaped rewards, and the shaping alone
 
     def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
-        """Go through a rollout.
+        """Add a rollout.
 
         Args:
-            rollout: What was gathered.
-            shaped: Its rewards as they are learnt from, ``(num_steps, num_envs)``.
+            rollout: The rollout.
+            shaped: Its rewards with the penalty, ``(num_steps, num_envs)``.
 
         Returns:
-            Mean, deviation, least and greatest of the episodes that ended in it, or were cut at its end:
-            ``shaped_return_*``, and ``shaping_*`` of what the penalty added alone; None where no episode ended.
+            Mean, deviation, minimum and maximum over the episodes that ended in it, or were cut at its end:
+            ``shaped_return_*``, and ``shaping_*`` of the penalty alone; None where no episode ended.
         """
         rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
-        if rollout.groups is not None:  # each begins with the first steps of its episodes
+        if rollout.groups is not None:  # each rollout starts with new episodes
             self.sums[:] = 0
         ended = []
         for t, done in enumerate(rollout.dones.numpy()):
             self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
             ended.append(self.sums[:, done])
             self.sums[:, done] = 0
-        if rollout.groups is not None:  # what was not over by then counts as far as it went
+        if rollout.groups is not None:  # unfinished episodes count as far as they went
             ended.append(self.sums[:, ~rollout.dones.any(0).numpy()])
         sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
         return {

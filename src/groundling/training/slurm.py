@@ -1,12 +1,11 @@
-"""`groundling train … --slurm partition=gpu array=seeds`: write the job, show it, submit it.
+"""`groundling train … --slurm partition=gpu array=seeds`: write a job, show it, submit it.
 
-The job runs ``groundling train`` as it was typed. Some minutes before the time limit SLURM sends the run's processes
-`_SIGNAL`; the run ends after its present update with the exit status `TO_BE_REQUEUED`, and the job puts itself back
-into the queue. The same command then goes on from the last checkpoint. If the signal comes between two runs of a sweep
-or while one is made, the job is requeued where it has come on.
+The job runs ``groundling train`` as it was typed. Before the time limit SLURM sends the run's processes `_SIGNAL`; the
+run stops after its current update with the exit status `TO_BE_REQUEUED`, the job puts itself back into the queue, and
+the same command resumes from the last checkpoint.
 
-submitit writes the sbatch file and reads the job's number; its executors are not used, because they hand a pickled
-function to the job, and call it again from that pickle when it is requeued. A command needs neither.
+submitit writes the sbatch file and reads the job's number. Its executors are not used, because they hand a pickled
+function to the job, and a command needs none.
 """
 
 import re
@@ -21,94 +20,82 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Annotated, Any
 
+from groundling.arguments import check_bounds
 from groundling.errors import ConfigError, RunError, TimeIsUp
+from groundling.fields import Ge
 from groundling.registry import unknown
 
 TO_BE_REQUEUED = 75
-"""Exit status of a run that stopped because its time is nearly up (EX_TEMPFAIL: try again later)."""
+"""Exit status of a run that stopped before its time limit (EX_TEMPFAIL)."""
 _SIGNAL = signal.SIGUSR2
-_OURS = ("array", "chdir", "error", "open-mode", "output", "requeue", "signal", "wckey")
-"""What the job sets by itself, and ``sbatch.…`` may not."""
-_BY_KEY = {
-    "nodes": "nodes",
-    "ntasks-per-node": "tasks_per_node",
-    "gpus-per-node": "gpus_per_node",
-    "cpus-per-task": "cpus_per_task",
-    "job-name": "name",
-    **{name: name for name in ("partition", "account", "qos", "constraint", "time")},
+_SET_BY_JOB = {
+    *("array", "chdir", "error", "open-mode", "output", "requeue", "signal", "wckey", "job-name"),
+    *("ntasks-per-node", "partition", "account", "qos", "constraint", "time"),
+    *("nodes", "gpus-per-node", "cpus-per-task"),
 }
-"""What ``sbatch.…`` may not say either, and the key that does: the job reckons with some of them."""
+"""Parameters of sbatch that ``sbatch.…`` may not set."""
 
 
 @dataclass
 class Job:
-    """What a job asks SLURM for: the keys of ``--slurm``, of which ``sbatch.NAME=VALUE`` passes on any other."""
+    """Keys of ``--slurm``; ``sbatch.NAME=VALUE`` passes on any other parameter of sbatch."""
 
     name: str = "groundling"
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    nodes: int = 1
-    gpus_per_node: int = 0
+    nodes: Annotated[int, Ge(1)] = 1
+    gpus_per_node: Annotated[int, Ge(0)] = 0
     """``gpus`` for short. Each gets a process of its own."""
-    tasks_per_node: int = 0
+    tasks_per_node: Annotated[int, Ge(0)] = 0
     """Processes on each node; 0: one for each GPU, or one."""
-    cpus_per_task: int | None = None
-    mem_gb: float | None = None
+    cpus_per_task: Annotated[int | None, Ge(1)] = None
+    mem_gb: Annotated[float | None, Ge(0)] = None
     """Memory of each node."""
     time: str | None = None
-    """Minutes, or [days-]hours:minutes:seconds; the partition's own limit if it is left out."""
-    signal_delay_s: int = 300
-    """How long before the time limit the run is asked to stop: longer than one update takes."""
+    """Minutes, or [days-]hours:minutes:seconds; default: the partition's limit."""
+    signal_delay_s: Annotated[int, Ge(1)] = 300
+    """Seconds before the time limit at which the run is asked to stop: more than one update takes."""
     array: str | None = None
     """``seeds``: a job array with one task for each run of the sweep, such as seed=1,2,3."""
-    array_parallelism: int = 256
-    """How many tasks of the array may run at once."""
+    array_parallelism: Annotated[int, Ge(1)] = 256
+    """Tasks of the array that may run at once."""
     folder: str | None = None
-    """Where job files and logs go, on a disk that the nodes share; slurm/ beside the first run's folder."""
+    """For job files and logs, on a disk that the nodes share; default: slurm/ next to the first run's folder."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on what no job can ask for."""
-        for key in ("nodes", "signal_delay_s", "array_parallelism"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"--slurm {key} must be at least 1, got {getattr(self, key)}")
-        for key in ("gpus_per_node", "tasks_per_node", "cpus_per_task", "mem_gb"):
-            if (getattr(self, key) or 0) < 0:
-                raise ConfigError(f"--slurm {key} must be at least 0, got {getattr(self, key)}")
+        check_bounds(self, "--slurm ")
         if self.array not in (None, "seeds"):
             raise ConfigError(
                 f"--slurm array must be seeds (one task for each run of the sweep), got {self.array!r}"
             )
         if self.time is not None and _seconds(self.time) <= self.signal_delay_s:
             raise ConfigError(
-                f"--slurm time={self.time} leaves nothing before the signal to stop, {self.signal_delay_s} seconds "
-                "before its end: give more time, or a smaller signal_delay_s"
+                f"--slurm time={self.time} is over before the signal to stop, {self.signal_delay_s} seconds before its "
+                "end: give more time, or a smaller signal_delay_s"
             )
         self.tasks_per_node = self.tasks_per_node or max(self.gpus_per_node, 1)
 
 
 @dataclass
 class Submission:
-    """A job file, and where it goes."""
+    """A job file and its folder."""
 
     text: str
     folder: Path
 
     def submit(self) -> str:
-        """Hand the job to sbatch.
-
-        Returns:
-            The job's number. The job file stays beside the logs, under that number.
+        """Submit the job; return its number, under which the job file stays next to the logs.
 
         Raises:
             RunError: there is no sbatch here, or it refuses the job.
         """
         if shutil.which("sbatch") is None:
             raise RunError(
-                "sbatch is not on PATH: submit from a node of the cluster, or only look with --dry-run"
+                "sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run"
             )
         file = self.folder / f"submission-{time.time_ns()}.sh"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,36 +109,30 @@ class Submission:
         try:
             number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(done.stdout)
         except submitit.core.utils.FailedSubmissionError:
-            raise RunError(f"sbatch took {file}, but said no job number: {done.stdout.strip()!r}") from None
-        paths = submitit.core.utils.JobPaths(self.folder, job_id=number)
-        file.rename(paths.submission_file)
+            raise RunError(
+                f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}"
+            ) from None
+        file.rename(submitit.core.utils.JobPaths(self.folder, job_id=number).submission_file)
         return number
 
 
 def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
-    """Read the words after ``--slurm``.
-
-    Returns:
-        The job, and what ``sbatch.NAME=VALUE`` gave.
+    """Read the words after ``--slurm``: the job, and the parameters of ``sbatch.NAME=VALUE``.
 
     Raises:
-        ConfigError: a word that is no key=value, an unknown key, or a value of the wrong type.
+        ConfigError: a word is not key=value, a key is unknown, or a value has the wrong type.
     """
-    types = {field.name: field.type for field in fields(Job)}
+    types = {field.name: str(field.type) for field in fields(Job)}
     values: dict[str, Any] = {}
     more: dict[str, str] = {}
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not text:
+        key, _, text = setting.partition("=")
+        if not text:
             raise ConfigError(f"--slurm takes key=value, such as partition=gpu, got {setting!r}")
         if key.startswith("sbatch."):
             name = key.removeprefix("sbatch.").replace("_", "-")
-            if name in _OURS:
-                raise ConfigError(f"--slurm {key} cannot be set: the job needs its own {name}")
-            if name in _BY_KEY:
-                raise ConfigError(
-                    f"--slurm {key}={text} would go past the job's own key: give {_BY_KEY[name]}={text}"
-                )
+            if name in _SET_BY_JOB:
+                raise ConfigError(f"--slurm {key} cannot be set: the job sets {name} itself, by its own keys")
             more[name] = text
             continue
         key = "gpus_per_node" if key == "gpus" else key
@@ -160,19 +141,22 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
                 f"{unknown('--slurm key', key, types)}; sbatch.{key}={text} passes it on to sbatch, and overrides "
                 "of the experiment go before --slurm"
             )
-        values[key] = _value(key, text, str(types[key]))
+        try:
+            values[key] = int(text) if "int" in types[key] else float(text) if "float" in types[key] else text
+        except ValueError:
+            raise ConfigError(f"--slurm {key} must be a number, got {text!r}") from None
     return Job(**values), more
 
 
 def submission(
     job: Job, more: dict[str, str], commands: Sequence[Sequence[str]], run_dirs: Sequence[str]
 ) -> Submission:
-    """Write the job file for these commands: a task of the array for each, or one after the other.
+    """Write the job file: one task of an array for each command, or a job for one command.
 
     Args:
-        job: What to ask for.
+        job: Resources of the job.
         more: Further parameters of sbatch.
-        commands: The words of each run's ``groundling train …``, after ``groundling``.
+        commands: The words of each ``groundling train …``, after ``groundling``.
         run_dirs: The runs' folders.
 
     Raises:
@@ -180,14 +164,14 @@ def submission(
     """
     if job.array is not None and len(commands) < 2:
         raise ConfigError("--slurm array=seeds needs a sweep of several runs, such as seed=1,2,3")
-    folder = Path(job.folder) if job.folder else Path(run_dirs[0]).parent / "slurm"
+    folder = (Path(job.folder) if job.folder else Path(run_dirs[0]).parent / "slurm").resolve()
     processes = job.nodes * job.tasks_per_node
-    srun = ["--wait=120"]  # if one process fails, the others do not wait for it for ever
+    srun = ["--wait=120"]  # seconds; if one process fails, the others do not wait for ever
     if job.cpus_per_task:
-        srun.append(f"--cpus-per-task={job.cpus_per_task}")  # which srun does not take over from sbatch
+        srun.append(f"--cpus-per-task={job.cpus_per_task}")  # srun does not inherit it from sbatch
     text: str = _submitit().slurm.slurm._make_sbatch_string(
         command=_PROCESS if processes > 1 else '"$@"',
-        folder=folder.resolve(),
+        folder=folder,
         job_name=job.name,
         wckey=None,
         partition=job.partition,
@@ -203,7 +187,7 @@ def submission(
         map_count=len(commands) if job.array else None,
         array_parallelism=job.array_parallelism,
         signal_delay_s=job.signal_delay_s,
-        setup=[*_choice(job, commands), *(_rendezvous(job) if processes > 1 else [])],
+        setup=[*_select_command(job, commands), *(_rendezvous(job) if processes > 1 else [])],
         teardown=_REQUEUE,
         srun_args=srun,
         additional_parameters={
@@ -213,36 +197,36 @@ def submission(
             **more,
         },
     )
-    return Submission(text, folder.resolve())
+    return Submission(text, folder)
 
 
 @contextmanager
-def time_limit(has_come_on: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Take the signal of a job whose time is nearly up as a first Ctrl-C.
+def time_limit(has_advanced: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Treat the signal before a job's time limit as a first Ctrl-C.
 
-    Outside a run's loop, as while its model is loaded, there is no update to stop after: `TimeIsUp` ends the process.
+    Outside of a run's loop, for instance while a model is loaded, `TimeIsUp` ends the process instead.
 
     Args:
-        has_come_on: Says whether the job is then to be requeued. One that never comes further would be for ever.
+        has_advanced: Returns whether the job should be requeued then; a job that never advances would be for ever.
 
     Yields:
-        A function that says whether the signal came.
+        A function that returns True if the signal came.
     """
     came = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        if came:  # a second signal to stop would end the run at once
+        if came:  # a second stop signal would end the run at once
             return
         came = True
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # a run's loop takes it
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # a run's loop handles it
             signal.raise_signal(signal.SIGTERM)
-        elif has_come_on():
+        elif has_advanced():
             raise TimeIsUp(TO_BE_REQUEUED)
         else:
             raise TimeIsUp(
-                "error: the job's time is nearly up, and it has not come to a new checkpoint: give it more time "
-                "(--slurm time=…), or each run of a sweep a job of its own (array=seeds)"
+                "error: the job's time is nearly up, and it has not reached a new checkpoint: give it more time "
+                "(--slurm time=…), or a job for each run of a sweep (array=seeds)"
             )
 
     previous = signal.signal(_SIGNAL, handle)
@@ -254,7 +238,7 @@ def time_limit(has_come_on: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
 
 _REQUEUE = [
     "status=$?",
-    f'if [ "$status" -eq {TO_BE_REQUEUED} ]; then  # the time was nearly up: a checkpoint is written, go on later',
+    f'if [ "$status" -eq {TO_BE_REQUEUED} ]; then  # the time was nearly up, and there is a checkpoint',
     '  exec scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"',
     "fi",
     'exit "$status"',
@@ -262,21 +246,17 @@ _REQUEUE = [
 ]
 
 
-def _choice(job: Job, commands: Sequence[Sequence[str]]) -> list[str]:
-    """Bash that puts the run's command into ``"$@"``."""
+def _select_command(job: Job, commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return Bash that puts the command of the job, or of the array's task, into ``"$@"``."""
     lines = [f"set -- {shlex.join([sys.executable, '-m', 'groundling', *words])}" for words in commands]
     if job.array is None:
-        assert len(lines) == 1
         return lines
     cases = [f"  {number}) {line} ;;" for number, line in enumerate(lines)]
     return ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
 
 
 def _rendezvous(job: Job) -> list[str]:
-    """Bash that sets what torchrun would set: where torch.distributed meets, and how many processes there are.
-
-    srun starts the processes itself, because torchrun would die of the signal that asks them to stop.
-    """
+    """Return Bash that sets the variables of torchrun, which itself would die of the signal to stop."""
     return [
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
@@ -285,22 +265,11 @@ def _rendezvous(job: Job) -> list[str]:
 
 
 _PROCESS = """bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' process "$@\""""
-"""Each process's own part of that."""
-
-
-def _value(key: str, text: str, type_name: str) -> Any:
-    try:
-        if "int" in type_name:
-            return int(text)
-        if "float" in type_name:
-            return float(text)
-    except ValueError:
-        raise ConfigError(f"--slurm {key} must be a number, got {text!r}") from None
-    return text
+"""The variables that differ between processes."""
 
 
 def _seconds(limit: str) -> int:
-    """A time limit in seconds."""
+    """Return a time limit in seconds."""
     if limit.isdecimal():
         return 60 * int(limit)
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)

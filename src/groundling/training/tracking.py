@@ -1,4 +1,4 @@
-"""A run's figures: one JSON object per update, and the same in TensorBoard."""
+"""A run's figures: ``metrics.jsonl`` with one object per update, TensorBoard, Weights & Biases, Trackio."""
 
 import json
 import math
@@ -22,16 +22,16 @@ TIME_KEYS = ("seconds", "steps_per_second")
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of a run's ``metrics.jsonl``, one per update; a last line cut off by a kill is left out.
+    """Read the rows of a run's ``metrics.jsonl``; a last line cut off by a kill is ignored.
 
     Raises:
-        RunError: another line is no row, or rows are missing, doubled or out of their order.
+        RunError: another line is not a row, or rows are missing, doubled or out of order.
     """
     return read_rows(run_dir / METRICS, consecutive=True)
 
 
 class Tracker:
-    """Appends to ``metrics.jsonl`` and ``tensorboard/``, going on after the update that a run resumes from."""
+    """Append to ``metrics.jsonl`` and ``tensorboard/``, after the update from which a run resumes."""
 
     def __init__(self, run_dir: Path, update: int) -> None:
         self._rows = RowFile(run_dir / METRICS, update, consecutive=True)
@@ -40,21 +40,18 @@ class Tracker:
         )
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write one update's figures; NaN and infinity, which JSON lacks, become null.
+        """Write the figures of one update; NaN and infinity, which JSON lacks, become null.
 
         Raises:
-            RunError: the file cannot be written.
+            RunError: a file cannot be written.
         """
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         self._rows.append(clean)
         figures = {k: v for k, v in clean.items() if v is not None and k not in ("update", "step")}
-        try:
-            self._events.write(figures, row["step"])
-        except OSError as error:
-            raise unwritable(self._rows.path, error) from error
+        self.log_validation(figures, row["update"], row["step"])
 
-    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Write other figures of a step to TensorBoard alone.
+    def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Write figures to TensorBoard alone.
 
         Raises:
             RunError: the file cannot be written.
@@ -69,110 +66,105 @@ class Tracker:
         self._events.close()
 
 
-class WandbLog:
-    """The same figures in Weights & Biases, as one run there that goes on when this one is resumed.
+class OnlineLog:
+    """Log figures to a run of Weights & Biases or Trackio, at the number of their update.
 
     Args:
-        project: Its name there.
-        name: What the run is called there.
-        config: Told beside the figures, so `groundling.io.redaction.shareable`.
-        run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; offline runs are kept there, too.
-
-    Raises:
-        ConfigError: the extra is not installed.
+        run: The library's run, with ``log`` and ``finish``.
+        step_key: Key for the number of steps.
     """
 
-    def __init__(self, project: str, name: str, config: dict[str, Any], run_dir: Path) -> None:
-        try:
-            import wandb
-        except ModuleNotFoundError:
-            raise ConfigError(
-                f"training.wandb={project} needs pip install 'groundling[wandb]'; training.wandb=null does without"
-            ) from None
-        kept = run_dir / "wandb.json"
-        if not kept.exists():
-            write_atomically(kept, json.dumps({"id": uuid.uuid4().hex}) + "\n")
-        try:
-            id = str(read_object(kept, SETTINGS)["id"])
-        except (ValueError, KeyError) as error:
-            raise RunError(f"{kept} names no run of Weights & Biases ({error}): delete it") from error
-        # By itself it would tell the command with its paths, this machine's name, and every printed line.
-        silent = wandb.Settings(
-            x_disable_meta=True, disable_git=True, disable_code=True, console="off", host=""
-        )
-        self._run = wandb.init(
-            project=project, name=name, config=config, dir=run_dir, id=id, resume="allow", settings=silent
-        )
+    def __init__(self, run: Any, step_key: str = "step") -> None:
+        self._run, self._step_key = run, step_key
 
     def log(self, row: dict[str, Any]) -> None:
-        """Tell one update's figures, at its number."""
-        figures = {k: v for k, v in row.items() if v is not None and k != "update"}
-        self._run.log(figures, step=row["update"])
-
-    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Tell other figures of an update, beside those of `log`."""
-        self._run.log({name: value for name, value in figures.items() if math.isfinite(value)}, step=update)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class TrackioLog:
-    """The same figures in Trackio, which keeps them on this machine (``trackio show``), or where its variables say.
-
-    Args:
-        project: Its name there.
-        name: What the run is called there; a run that is resumed goes on under its name.
-        config: Told beside the figures, so `groundling.io.redaction.shareable`.
-
-    Raises:
-        ConfigError: the extra is not installed.
-    """
-
-    def __init__(self, project: str, name: str, config: dict[str, Any]) -> None:
-        try:
-            import trackio
-        except ModuleNotFoundError:
-            raise ConfigError(
-                f"training.trackio={project} needs pip install 'groundling[trackio]'; training.trackio=null "
-                "does without"
-            ) from None
-        # By itself it would also log what else the machine computes.
-        self._run = trackio.init(
-            project=project,
-            name=name,
-            config=config,
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
-
-    def log(self, row: dict[str, Any]) -> None:
-        """Tell one update's figures, at its number."""
-        # Its own key for that is "step", so that our step is told as "steps".
+        """Log the figures of one update."""
         figures = {
-            "steps" if k == "step" else k: v for k, v in row.items() if v is not None and k != "update"
+            self._step_key if k == "step" else k: v for k, v in row.items() if v is not None and k != "update"
         }
         self._run.log(figures, step=row["update"])
 
-    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Tell other figures of an update, beside those of `log`."""
+    def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Log further figures of an update."""
         self._run.log({name: value for name, value in figures.items() if math.isfinite(value)}, step=update)
 
     def close(self) -> None:
         self._run.finish()
 
 
-class EventFile:
-    """Scalars as TensorBoard reads them.
-
-    They are on the disk when `write` returns. PyTorch's ``SummaryWriter`` writes from a thread of its own, up to two
-    minutes later: a killed run loses them, and a full disk is never told.
+def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) -> OnlineLog:
+    """Log to Weights & Biases, as one run there that continues when this one is resumed.
 
     Args:
-        folder: TensorBoard's ``--logdir``; a file is added to those of earlier processes.
-        purge_step: TensorBoard forgets what those wrote at this step and later.
+        project: Name of the project.
+        name: Name of the run.
+        config: Shown with the figures, so pass it through `groundling.io.redaction.shareable`.
+        run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; it also gets offline runs.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+    try:
+        import wandb
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"training.wandb={project} needs pip install 'groundling[wandb]'; training.wandb=null turns it off"
+        ) from None
+    path = run_dir / "wandb.json"
+    if not path.exists():
+        write_atomically(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
+    try:
+        id = str(read_object(path, SETTINGS)["id"])
+    except (ValueError, KeyError) as error:
+        raise RunError(f"{path} names no run of Weights & Biases ({error}): delete it") from error
+    # By default it sends the command with its paths, this machine's name, and every printed line.
+    private = wandb.Settings(x_disable_meta=True, disable_git=True, disable_code=True, console="off", host="")
+    return OnlineLog(
+        wandb.init(
+            project=project, name=name, config=config, dir=run_dir, id=id, resume="allow", settings=private
+        )
+    )
+
+
+def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
+    """Log to Trackio, which keeps figures on this machine (``trackio show``) unless its variables say otherwise.
+
+    Args:
+        project: Name of the project.
+        name: Name of the run, under which a resumed run continues.
+        config: Shown with the figures, so pass it through `groundling.io.redaction.shareable`.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+    try:
+        import trackio
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"training.trackio={project} needs pip install 'groundling[trackio]'; training.trackio=null turns it off"
+        ) from None
+    # By default it also logs the load of the whole machine.
+    run = trackio.init(
+        project=project,
+        name=name,
+        config=config,
+        resume="allow",
+        embed=False,
+        auto_log_gpu=False,
+        auto_log_cpu=False,
+    )
+    return OnlineLog(run, step_key="steps")  # "step" is Trackio's own key
+
+
+class EventFile:
+    """Scalars for TensorBoard, on the disk when `write` returns.
+
+    PyTorch's ``SummaryWriter`` writes from a thread, up to two minutes later: a killed run loses figures, and a full
+    disk is never reported.
+
+    Args:
+        folder: TensorBoard's ``--logdir``; each process adds a file.
+        purge_step: TensorBoard ignores what earlier files have from this step on.
     """
 
     def __init__(self, folder: Path, purge_step: int) -> None:
@@ -186,7 +178,7 @@ class EventFile:
         self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, figures: dict[str, float], step: int) -> None:
-        """Add these figures of one step."""
+        """Add the figures of one step."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 

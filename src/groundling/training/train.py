@@ -1,4 +1,4 @@
-"""Training of a run from its config: demonstrations cloned first where it says so, then the algorithm's own loop."""
+"""Train a run from its config: clone demonstrations first if it says so, then run the training loop."""
 
 import signal
 import warnings
@@ -26,9 +26,9 @@ from groundling.training.trainer import Trainer
 from groundling.worlds.world import Demonstrator
 
 _CLONE_CHECKPOINTS = 10
-"""Checkpoints that the clone's run writes, about."""
-_UPDATES_THAT_TELL = 2
-"""In the first and in the last fifth of a run: of fewer it is not said that success did not improve."""
+"""Approximate number of checkpoints that the clone's run writes."""
+_COMPARED_UPDATES = 2
+"""Updates in the first and last fifth of a run, at least, for a statement that success did not improve."""
 
 
 def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
@@ -38,7 +38,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         True if the run is complete, False if it was asked to stop (Ctrl-C, SIGTERM).
 
     Raises:
-        GroundlingError: it cannot begin or be resumed; the last checkpoint stays.
+        GroundlingError: it cannot start or be resumed; the last checkpoint stays.
     """
     world = world_of(config)
     check_suits(config.policy, config.model, config.algorithm, world)
@@ -46,7 +46,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
         folder = processes.from_main(
-            lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
+            lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config)))
         )
         start = None
         if config.cloning.episodes is not None:
@@ -54,15 +54,15 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
             if start is None:
                 return False
         complete = _loop(Trainer(config, folder, warn, processes, start), console)
-        success_counts = "env" not in config.reward or config.reward["env"] is not None
-        may_doubt = complete and success_counts and processes.is_main
+        learns_from_success = "env" not in config.reward or config.reward["env"] is not None
+        may_doubt = complete and learns_from_success and processes.is_main
         if may_doubt and (doubt := _did_not_improve(read_metrics(folder))) is not None:
             warn(doubt)
         return complete
 
 
 def clone_of(config: Config) -> Config:
-    """The config of the run that clones a run's demonstrations: an update is a minibatch.
+    """Return the config of the run that clones a run's demonstrations, in which an update is a minibatch.
 
     Raises:
         ConfigError: the world has no datasets.
@@ -85,13 +85,13 @@ def clone_of(config: Config) -> Config:
 def _clone(
     config: Config, processes: Processes, console: Console, warn: Callable[[str], None]
 ) -> Path | None:
-    """Record the demonstrations and clone them, as far as that has not been done.
+    """Record demonstrations and clone them, as far as that is not done yet.
 
     Returns:
         The clone's last checkpoint; None if it was asked to stop.
 
     Raises:
-        GroundlingError: they cannot be recorded or cloned; or the run has begun, and its clone is gone.
+        GroundlingError: they cannot be recorded or cloned, or the clone of a run that has begun is missing.
     """
     clone, episodes = clone_of(config), config.cloning.episodes
     check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))
@@ -102,7 +102,7 @@ def _clone(
     if last is not None and checkpoint.is_last(last, clone.training.steps, clone.training.epochs):
         return last
     if last is None and checkpoint.numbered(folder / "checkpoints"):
-        raise RunError(f"{checkpoints} is gone, from which {folder} began: bring it back")
+        raise RunError(f"{checkpoints} is missing, from which {folder} began: restore it")
     processes.from_main(lambda: write_settings(folder, asdict(config)))
     console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
     processes.from_main(lambda: _record(config))
@@ -111,7 +111,7 @@ def _clone(
     clone = replace(clone, training=replace(clone.training, checkpoint_every=every))
     with ExitStack() as stack:
         clone_folder = processes.from_main(
-            lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone), warn))
+            lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone)))
         )
         if not _loop(Trainer(clone, clone_folder, warn, processes), console):
             return None
@@ -119,7 +119,7 @@ def _clone(
 
 
 def _record(config: Config) -> None:
-    """Let the agent play the demonstrations that are missing."""
+    """Play the demonstrations that are missing."""
     cloning, folder, world = config.cloning, Path(config.run_dir) / DEMONSTRATIONS, world_of(config)
     assert cloning.episodes is not None
     about = flat(shareable({"seed": config.seed, "world": world.settings}))
@@ -127,29 +127,29 @@ def _record(config: Config) -> None:
 
 
 def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
-    """What to say of a run whose episodes succeed no more often in the last fifth of its updates than in the first."""
+    """Return a warning if episodes succeed no more often in the last fifth of the updates than in the first."""
     rates = [row["success_rate"] for row in rows if row.get("success_rate") is not None]
     fifth = len(rates) // 5
-    if fifth < _UPDATES_THAT_TELL:
+    if fifth < _COMPARED_UPDATES:
         return None
     first, last = (sum(part) / fifth for part in (rates[:fifth], rates[-fifth:]))
     if last > min(first, 0.5):
         return None
     return (
         f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
-        "last; 'My run does not learn' in the docs says what to look at"
+        "last; see 'My run does not learn' in the docs"
     )
 
 
 def _loop(trainer: Trainer, console: Console) -> bool:
-    """Run the loop of a trainer, until it is complete (True) or a signal asks it to stop (False)."""
+    """Run a trainer's loop until it is complete (True) or a signal asks it to stop (False)."""
     with _stop_signals(console) as stop_asked:
         return trainer.loop(console, stop_asked)
 
 
 @contextmanager
 def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM end the run after the present update; a second one ends it at once."""
+    """Let the first Ctrl-C or SIGTERM stop the run after the current update; a second one stops it at once."""
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -158,7 +158,7 @@ def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
         console.print(
-            "finishing this update, then stopping; interrupt once more to stop at once", highlight=False
+            "finishing this update, then stopping; interrupt again to stop at once", highlight=False
         )
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -257,7 +257,7 @@ def test_what_a_folder_says_of_itself_is_read_within_limits(
 @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
 def test_a_folder_that_describes_itself_in_a_pipe_is_one_line(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(GroundlingError, match=f"{name} is no regular file"):
+    with pytest.raises(GroundlingError, match=f"{name} is not a regular file"):
         pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
 
 

