@@ -20,35 +20,34 @@ if TYPE_CHECKING:
     import httpx2
 
 _LONGEST_WAIT = 300.0
-"""Seconds: a server that asks for more patience is taken at this."""
+"""Maximum seconds of a ``Retry-After``."""
 _LONGEST_CONNECT = 10.0
-"""Seconds in which a server must take a connection."""
+"""Seconds to establish a connection."""
 _EXCERPT = 200
-"""Characters of a server's words that a message repeats."""
+"""Characters of a server's message in an error."""
 _READ = 2**16
-"""Bytes of a reply in which these are looked for."""
+"""Bytes of a reply that are searched for them."""
 _SHORTEST_SECRET = 8
-"""Characters: a shorter key is a dummy for a server that checks none, and may well be a word of a reply ("1")."""
+"""Characters. A shorter key is a dummy for a server without authentication, and may be an ordinary word ("1")."""
 
 
 class RequestFailed(Exception):
-    """One request has no answer; others may."""
+    """A request failed; others may succeed."""
 
 
 class RequestRefused(RequestFailed):
-    """The server understands the request and does not take it (400, 413, 422): the same one would fare no better."""
+    """The server rejects the request (400, 413, 422), and would reject it again."""
 
 
 def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str = "OPENAI_API_KEY") -> None:
-    """Check where a server is and what names its key, before either is written anywhere.
+    """Check a server's URL and the name of its key's variable before they are written anywhere.
 
     Raises:
-        ConfigError: the URL is none, or holds a secret; or the variable's name is none, as the key itself would be.
+        ConfigError: the URL is invalid or holds a secret, or the name cannot be one of a variable (it may be the key).
     """
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
-        # It may be the key itself.
         raise ConfigError(
-            "api_key_env is no name of an environment variable: expected capital letters, digits and _, as in "
+            "api_key_env is not the name of an environment variable: expected capital letters, digits and _, as in "
             "OPENAI_API_KEY; put the key into such a variable and give the variable's name"
         )
     parts = urlsplit(base_url)
@@ -59,7 +58,7 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
         )
     try:
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # of an invalid port
         fits = False
     if not fits:
         raise ConfigError(f"base_url {base_url!r}: expected something like http://127.0.0.1:8000/v1")
@@ -67,21 +66,20 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
 
 @dataclass
 class ChatServer:
-    """A client, an async context manager; `complete` may run many times at once.
+    """A client of a chat server, as an async context manager; `complete` may run concurrently.
 
     Args:
-        base_url: Up to and with ``/v1``.
-        api_key_env: The environment variable with the API key, by its name in capitals (or as it is, if it is set);
-            the key itself stands nowhere else.
-        timeout: Seconds for one request, its reply read to the end.
-        max_retries: How often a request is made again after 408, 409, 425, 429, 5xx (told as the reply's status or in
-            its JSON), a time-out, a lost connection or a reply that is none.
-        backoff: Seconds before the first such repetition; twice as long before each further one, up to a minute,
-            and then by chance between half of it and all of it. A ``Retry-After`` lengthens it.
-        max_reply_bytes: A longer reply is cut off and counts as none.
+        base_url: URL that ends with ``/v1``.
+        api_key_env: Name of the environment variable with the API key; the key itself is kept nowhere else.
+        timeout: Seconds for one request, including the whole reply.
+        max_retries: Repetitions of a request after 408, 409, 425, 429, 5xx (as the reply's status or in its JSON), a
+            time-out, a lost connection or an invalid reply.
+        backoff: Seconds before the first repetition, doubled before each further one up to a minute, with jitter down
+            to half of it. A ``Retry-After`` lengthens it.
+        max_reply_bytes: Maximum size of a reply; a longer one is invalid.
 
     Raises:
-        ConfigError: the URL is none, or holds a secret; or the key is none, or its variable's name; or a number is
+        ConfigError: the URL is invalid or holds a secret, the key or its variable's name is invalid, or a number is
             out of bounds.
     """
 
@@ -103,9 +101,9 @@ class ChatServer:
                 raise ConfigError(f"{name} must not be {getattr(self, name)}: give a greater number")
         check_address(self.base_url, self.api_key_env)
         self._key = os.environ.get(self.api_key_env, "").strip()
-        if not all("!" <= c <= "~" for c in self._key):  # the client's own message would tell the key
+        if not all("!" <= c <= "~" for c in self._key):  # the client's own message would show the key
             raise ConfigError(
-                f"the API key in {self.api_key_env} holds characters that no key has: set that variable again"
+                f"the API key in {self.api_key_env} has characters that no key has: set that variable again"
             )
         # JSON and Python's repr put a backslash before some characters.
         escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)
@@ -128,8 +126,8 @@ class ChatServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["httpx2.AsyncClient"]:
-        """A client for one request at a time, with its connection: one for all would look at each of its connections
-        whenever a request begins or ends, which at 64 at once takes longer than all else that a request does.
+        """Borrow a client with its connection. One client for all would scan its connections at each request, which
+        costs more than everything else at 64 concurrent requests.
         """
         if self._idle:
             client = self._idle.pop()
@@ -145,15 +143,15 @@ class ChatServer:
             self._idle.append(client)
 
     def scrub(self, text: str) -> str:
-        """A text without the API key, should a server repeat it; a key of less than 8 characters is no secret."""
+        """Remove the API key from a text that a server sent."""
         return self._secret.sub("[key]", text) if self._secret else text
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post ``body`` to ``chat/completions``; the reply's JSON object, of which `text_of` gives the words.
+        """Post ``body`` to ``chat/completions``; return the reply's JSON object, whose text is `text_of`.
 
         Raises:
-            RequestRefused: the server does not take this request.
-            RequestFailed: no answer after all repetitions.
+            RequestRefused: the server rejects this request.
+            RequestFailed: there is no answer after all repetitions.
             RunError: no request can succeed (no connection after all repetitions, no access, no such model).
         """
         for attempt in range(self.max_retries + 1):
@@ -164,7 +162,6 @@ class ChatServer:
             except (self._httpx.TimeoutException, TimeoutError):
                 problem, lost, wait = f"no reply within {self.timeout:g} s", False, None
             except (self._httpx.RequestError, _TooLong) as error:
-                # The client quotes what the server sent.
                 problem = f"{type(error).__name__.lstrip('_')}: {self._excerpt(str(error))}"
                 lost, wait = False, None
             else:
@@ -188,10 +185,10 @@ class ChatServer:
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
         url = f"{self.base_url.rstrip('/')}/chat/completions"
-        # A model's words are sent back to it, and may hold half a surrogate pair, which no UTF-8 can tell.
+        # A model's own words may contain half a surrogate pair, which UTF-8 cannot encode.
         sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         head = {"Content-Type": "application/json"}
-        # The client's own timeouts are for each piece; a server that sends a byte now and then would outwit them.
+        # The client's timeouts are for single reads; a server could send a byte now and then for ever.
         async with (
             asyncio.timeout(self.timeout),
             self._client() as client,
@@ -205,7 +202,7 @@ class ChatServer:
             return response.status_code, response.headers, bytes(content)
 
     def _check_status(self, status: int, problem: str) -> None:
-        """Raise what a repetition would not mend."""
+        """Raise an error if repeating the request cannot help."""
         if status in (400, 413, 422):
             raise RequestRefused(problem)
         if status in (401, 403):
@@ -216,27 +213,27 @@ class ChatServer:
         raise RunError(f"{self.base_url}: {problem}: check base_url and model")
 
     def _excerpt(self, said: bytes | str) -> str:
-        """The beginning of what a server or the client said, for a message: one line without the key."""
+        """Return the beginning of a message from the server or the client, in one line without the key."""
         text = said if isinstance(said, str) else said[:_READ].decode("utf-8", "replace")
-        # The key is taken out before the text is cut, lest half of it remain.
+        # The key is removed before the text is cut, so that no part of it remains.
         text = self.scrub(text)
         if len(said) > _READ:
-            # This cut came before, and may have left the beginning of the key, escaped or not.
+            # The first cut may have left the beginning of the key, escaped or not.
             text = text[: -2 * len(self._key) or None]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 
     def _pause(self, attempt: int, wait: float | None) -> float:
-        """Seconds before the next repetition; jitter keeps many requests from coming back together."""
+        """Return seconds before the next repetition; jitter spreads concurrent requests."""
         longest = min(60.0, self.backoff * 2**attempt)
         return max(longest * random.uniform(0.5, 1.0), min(wait or 0.0, _LONGEST_WAIT))
 
 
 class _TooLong(Exception):
-    """A reply of more bytes than allowed."""
+    """A reply exceeds its maximum size."""
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """A reply's JSON object, empty if it is none."""
+    """Parse a reply; return an empty dict unless it is a JSON object."""
     try:
         reply = json.loads(content)
     except (ValueError, RecursionError):
@@ -245,18 +242,18 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def text_of(reply: Mapping[str, Any]) -> str | None:
-    """A model's words (null are none, parts are joined); None where a reply is of another shape."""
+    """Return the text of a reply (null is empty, parts are joined), or None for a reply of another shape."""
     try:
         content = reply["choices"][0]["message"]["content"]
         if isinstance(content, list):
-            content = "".join(part.get("text", "") for part in content)  # pictures have none
+            content = "".join(part.get("text", "") for part in content)  # images have none
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
     return "" if content is None else content if isinstance(content, str) else None
 
 
 def _error_status(reply: Mapping[str, Any]) -> int:
-    """The HTTP status that a reply of status 200 means: gateways pass on errors of what is behind them as JSON."""
+    """Return the HTTP status in a reply of status 200: gateways pass errors of their servers on as JSON."""
     error = reply.get("error")
     if not error or "choices" in reply:
         return 200
@@ -265,7 +262,7 @@ def _error_status(reply: Mapping[str, Any]) -> int:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from a header that holds them or a date."""
+    """Return the seconds of a ``Retry-After``, which may also be a date."""
     text = headers.get("retry-after", "").strip()
     try:
         return max(0.0, float(text))

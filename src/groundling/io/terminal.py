@@ -1,7 +1,4 @@
-"""What is printed: text that commands no terminal, on streams that may get lost.
-
-They get lost to a reader that has gone, a full disk, a closed terminal.
-"""
+"""Plain text for terminals, and output streams that may be closed or full."""
 
 import io
 import logging
@@ -17,76 +14,76 @@ _OBEYED = (
     *range(0x202A, 0x202F),
     *range(0x2066, 0x206A),
 )
-"""Characters that a terminal obeys, and those that turn the order of what stands around them."""
+"""Control characters of terminals, and characters that change the direction of text; not tab and newline."""
 
 
 def plain(text: str) -> str:
-    """A text that may be a file's, as a terminal shows it without obeying it: it sets no title and hides no words."""
+    """Replace the characters that a terminal obeys, in a text that may come from a file."""
     return text.translate(dict.fromkeys(_OBEYED, "\N{REPLACEMENT CHARACTER}"))
 
 
-class _Record(logging.LogRecord):
-    """What a library logs, as `plain` text: the names in it may be a file's."""
+class _PlainRecord(logging.LogRecord):
+    """A log record of a library, whose arguments may come from a file."""
 
     def getMessage(self) -> str:
         return plain(super().getMessage())
 
 
 def warning_line(text: str) -> str:
-    """A warning as every command prints it: one line of `plain` text."""
+    """Format a warning as one line of `plain` text."""
     return f"warning: {plain(' '.join(text.splitlines()))}\n"
 
 
 def log_plainly() -> None:
-    """Print log records and warnings of any library as `plain` text from now on; for processes of ours."""
-    logging.setLogRecordFactory(_Record)
+    """Make log records and warnings of all libraries `plain` in this process."""
+    logging.setLogRecordFactory(_PlainRecord)
     warnings.formatwarning = lambda message, *_, **__: warning_line(str(message))
 
 
 class _Stream(io.FileIO):
-    """Where a process writes until that fails; from then on, nowhere."""
+    """A stream that discards everything after its first error, such as a closed pipe or a full disk."""
 
     problem: OSError | None = None
-    """Why something could not be written."""
+    """The error."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
             self.problem = error
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self.fileno())
+            os.close(devnull)
             return memoryview(data).nbytes
 
 
 _streams: dict[str, _Stream] = {}
-"""By name, this process's."""
+"""Standard output and error by name, after `keep_writing`."""
 
 
 def keep_writing() -> None:
-    """Let nothing that this process prints raise from now on; for the first lines of a process of ours."""
-    for number in (0, 1, 2):  # where one is closed, the next file that is opened would take its place
+    """Make printing never raise; call it first in a process of ours."""
+    for number in (0, 1, 2):  # otherwise the next opened file would take the place of a closed stream
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in ((1, "stdout"), (2, "stderr")):
         before = getattr(sys, name)
-        is_through = getattr(before, "write_through", False)  # as stderr is: then no line waits for the next
+        is_unbuffered = getattr(before, "write_through", False)  # as stderr is
         _streams[name] = _Stream(number, "w", closefd=False)
         after = io.TextIOWrapper(
             io.BufferedWriter(_streams[name]),
             encoding=getattr(before, "encoding", "utf-8"),
             errors=getattr(before, "errors", "backslashreplace"),
-            line_buffering=is_through or getattr(before, "line_buffering", True),
-            write_through=is_through,
+            line_buffering=is_unbuffered or getattr(before, "line_buffering", True),
+            write_through=is_unbuffered,
         )
         setattr(sys, name, after)
 
 
 def problem() -> str | None:
-    """Why standard output could not be written; None if it could, or if its reader, such as head, has seen enough."""
+    """Return why standard output could not be written, or None; a closed pipe, as of ``head``, is no problem."""
     if "stdout" not in _streams:
         return None
     sys.stdout.flush()
