@@ -98,8 +98,19 @@ def received(things: test_hostile.Things) -> Path:
 # What is planted
 
 
+def module(*names: str) -> Plant:
+    """Modules that start a shell, where Python would find them: the command runs in this folder."""
+    return together(*(written(f"{name}.py", "import os\nos.system('true')\n") for name in names))
+
+
+def _with_modules(root: Path, name: str, content: Any) -> None:
+    """Plant each module that a file names, in the working directory and next to the file."""
+    for found in set(re.findall(r"hostile_\w+", json.dumps(content))):
+        module(found, str(Path(name).parent / found))(root)
+
+
 def settings(name: str, changes: dict[str, Any], values: dict[str, Any] | None = None) -> Plant:
-    """Of a run's file, or of others as ``name``, what stands at dotted keys."""
+    """Change values at dotted keys of a YAML file, or of ``values``; modules that they name exist."""
 
     def plant(root: Path) -> None:
         content = values or yaml.safe_load((root / name).read_text())
@@ -112,34 +123,41 @@ def settings(name: str, changes: dict[str, Any], values: dict[str, Any] | None =
             node[last] = value
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(yaml.safe_dump(content))
+        _with_modules(root, name, content)
 
     return plant
 
 
 def described(name: str, change: Callable[[Any], Any]) -> Plant:
-    """A JSON file as ``change`` gives or leaves it."""
+    """Change a JSON file; modules that it names exist."""
 
     def plant(root: Path) -> None:
         content = json.loads((root / name).read_text())
         changed = change(content)
         (root / name).write_text(json.dumps(content if changed is None else changed))
+        _with_modules(root, name, changed)
 
     return plant
 
 
 def entries(name: str, **more: Any) -> Plant:
-    """A JSON file with other entries."""
+    """Change entries of a JSON file."""
     return described(name, lambda content: {**content, **more})
 
 
 def written(name: str, text: str) -> Plant:
-    """A text file, new or another."""
+    """Write a text file."""
 
     def plant(root: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
 
     return plant
+
+
+def lines(name: str, **row: Any) -> Plant:
+    """Write a file of one JSON line."""
+    return written(name, json.dumps(row) + "\n")
 
 
 def pickled(name: str) -> Plant:
@@ -203,11 +221,6 @@ def together(*plants: Plant) -> Plant:
     return plant
 
 
-def module(*names: str) -> Plant:
-    """Modules that start a shell, where Python would find them: the command runs in this folder."""
-    return together(*(written(f"{name}.py", "import os\nos.system('true')\n") for name in names))
-
-
 def parquet(name: str, column: pa.Array, field: pa.Field, more: dict[str, str] | None = None) -> Plant:
     """A Parquet file of one column."""
 
@@ -264,191 +277,87 @@ JUDGED = settings(
     "run/config.yaml",
     {"reward": {"reward_model": {"args": {"path": "model", "online": {"judge": "openai", "args": JUDGE}}}}},
 )
+_ROW = {"update": 1, "step": 4, "seconds": 1, "return_mean": 0.5, "success_rate": 0.5}
+_ENV, _GYM = "hostile_env:Env-v0", {"env_id": "hostile_gym:Env-v0"}
+
+
+def _scripts_in_sample(row: dict[str, Any]) -> dict[str, Any]:
+    first = {**row["first"], "thing": SCRIPT, "target": "other", "named": [SCRIPT]}
+    step = {"descriptions": [SCRIPT], "prompt": SCRIPT, "action": SCRIPT, "probabilities": {SCRIPT: 0.5}}
+    steps = [{**one, **step} for one in row["steps"]]
+    return {**row, "suite": SCRIPT, "mission": SCRIPT, "task": SCRIPT, "first": first, "steps": steps}
+
+
+def _scripts_in_evaluation(content: dict[str, Any]) -> dict[str, Any]:
+    agents = {
+        f"{SCRIPT}{name}": {**agent, "figures": {**agent["figures"], SCRIPT: agent["figures"]["return"]}}
+        for name, agent in content["agents"].items()
+    }
+    return {**content, "name": SCRIPT, "checkpoint": SCRIPT, "left_out": {SCRIPT: SCRIPT}, "agents": agents}
+
+
+def in_samples(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
+    return described("lm/samples/held-out.json", lambda rows: [change(row) for row in rows])
+
+
+def with_overrides(*words: str) -> Plant:
+    return in_samples(lambda row: {**row, "overrides": list(words)})
+
+
+def in_evaluation(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
+    return described("lm/evaluation/held-out.json", change)
+
+
+NEW = "train LM/config.yaml run_dir=OUT"
+SHOWN_ENV = with_overrides(f"world.env={_ENV}", "imports=[hostile_env]")
+ESCAPED_ACTIONS = of_lm(world__actions=[f"{ESCAPE}{n}" for n in range(6)])
+REWARD = of_lm(reward={"mine": {"id": "hostile_reward.score"}})
+GYM = together(of_lm(world__env="GymV26Environment-v0", world__args=_GYM), module("gym", "shimmy"))
 RUNS = {
-    "imports of a run": Case(
-        together(of_lm(imports=["hostile_imports"]), module("hostile_imports")), EVALUATE
-    ),
-    "an env's id with a module": Case(
-        together(of_lm(world__env="hostile_env:Env-v0"), module("hostile_env")), EVALUATE, "unknown env"
-    ),
-    "an env's id with a module, watched": Case(
-        together(of_lm(world__env="hostile_env:Env-v0"), module("hostile_env")),
-        "watch LM --fast",
-        "unknown env",
-    ),
-    "an env's id with a module, trained": Case(
-        together(of_lm(world__env="hostile_env:Env-v0"), module("hostile_env")),
-        "train LM/config.yaml run_dir=OUT",
-        "unknown env",
-    ),
-    "an env that makes another": Case(
-        together(
-            of_lm(world__env="GymV26Environment-v0", world__args={"env_id": "hostile_gym:Env-v0"}),
-            module("hostile_gym", "gym", "shimmy"),
-        ),
-        EVALUATE,
-        "GymV26Environment-v0",
-    ),
+    "imports of a run": Case(of_lm(imports=["hostile_imports"]), EVALUATE),
+    "an env's id with a module": Case(of_lm(world__env=_ENV), EVALUATE, "unknown env"),
+    "an env's id with a module, watched": Case(of_lm(world__env=_ENV), "watch LM --fast", "unknown env"),
+    "an env's id with a module, trained": Case(of_lm(world__env=_ENV), NEW, "unknown env"),
+    "an env that makes another": Case(GYM, EVALUATE, "GymV26Environment-v0"),
     "an env's entry point": Case(
-        together(of_lm(world__args={"entry_point": "hostile_point:Env"}), module("hostile_point")),
-        EVALUATE,
-        "entry_point",
+        of_lm(world__args={"entry_point": "hostile_point:Env"}), EVALUATE, "entry_point"
     ),
-    "a suite's overrides in samples": Case(
-        described(
-            "lm/samples/held-out.json",
-            lambda rows: [
-                {**row, "overrides": ["world.env=hostile_env:Env-v0", "imports=[hostile_env]"]}
-                for row in rows
-            ],
-        ),
-        "report LM",
-        None,  # the recorded episodes are shown without their env
-    ),
+    "a suite's overrides in samples": Case(SHOWN_ENV, "report LM"),  # recorded episodes need no env
     "a resolver in samples": Case(
-        described(
-            "lm/samples/held-out.json",
-            lambda rows: [{**row, "overrides": ["name=${oc.env:GROUNDLING_SECRET}"]} for row in rows],
-        ),
-        "report LM",
-        "resolvers",
+        with_overrides("name=${oc.env:GROUNDLING_SECRET}"), "report LM", "resolvers"
     ),
-    "a policy of a module": Case(
-        together(of_lm(policy__id="hostile_policy.Policy"), module("hostile_policy")),
-        EVALUATE,
-        "unknown policy",
-    ),
-    "an algorithm of a module": Case(
-        together(of_lm(algorithm__id="hostile_algorithm:Learner"), module("hostile_algorithm")),
-        "train LM/config.yaml run_dir=OUT",
-        "unknown algorithm",
-    ),
-    "a reward of a module": Case(
-        together(of_lm(reward={"mine": {"id": "hostile_reward.score"}}), module("hostile_reward")),
-        "train LM/config.yaml run_dir=OUT",
-        "hostile_reward",
-    ),
-    "a reward of a module, which nothing played needs": Case(
-        together(of_lm(reward={"mine": {"id": "hostile_reward.score"}}), module("hostile_reward")), EVALUATE
-    ),
-    "a world of a module": Case(
-        together(of_lm(world__id="hostile_world"), module("hostile_world")), EVALUATE, "hostile_world"
-    ),
+    "a policy of a module": Case(of_lm(policy__id="hostile_policy.Policy"), EVALUATE, "unknown policy"),
+    "an algorithm of a module": Case(of_lm(algorithm__id="hostile_learner:PPO"), NEW, "unknown algorithm"),
+    "a reward of a module": Case(REWARD, NEW, "hostile_reward"),
+    "a reward of a module, which nothing played needs": Case(REWARD, EVALUATE),
+    "a world of a module": Case(of_lm(world__id="hostile_world"), EVALUATE, "hostile_world"),
     "a model at a server": Case(of_lm(model__path=SERVER), EVALUATE, "add to the command"),
     "a tokenizer at a server": Case(of_lm(model__tokenizer=SERVER), "watch LM --fast", "add to the command"),
     "attention of the hub": Case(of_lm(model__attention="hostile/kernel"), EVALUATE, "add to the command"),
-    "a judge that is not needed": Case(
-        JUDGED,
-        "evaluate RUN --episodes 1",
-    ),
-    "a judge that is not needed, published": Case(
-        JUDGED,
-        "publish RUN --output OUT",
-    ),
-    "a judge that is not needed, reported": Case(
-        JUDGED,
-        "report RUN",
-    ),
+    "a judge that is not needed": Case(JUDGED, "evaluate RUN --episodes 1"),
+    "a judge that is not needed, published": Case(JUDGED, "publish RUN --output OUT"),
+    "a judge that is not needed, reported": Case(JUDGED, "report RUN"),
     "a script for a name": Case(of_lm(name=SCRIPT), "report LM"),
     "mathematics for a name": Case(of_lm(name=r"$\frac{\input{/etc/passwd}}$"), "report LM"),
-    "scripts in samples": Case(
-        described(
-            "lm/samples/held-out.json",
-            lambda rows: [
-                {
-                    **row,
-                    "suite": SCRIPT,
-                    "mission": SCRIPT,
-                    "task": SCRIPT,
-                    "first": {**row["first"], "thing": SCRIPT, "target": "other", "named": [SCRIPT]},
-                    "steps": [
-                        {
-                            **step,
-                            "descriptions": [SCRIPT],
-                            "prompt": SCRIPT,
-                            "action": SCRIPT,
-                            "probabilities": {SCRIPT: 0.5},
-                        }
-                        for step in row["steps"]
-                    ],
-                }
-                for row in rows
-            ],
-        ),
-        "report LM",
-    ),
-    "scripts in an evaluation": Case(
-        described(
-            "lm/evaluation/held-out.json",
-            lambda content: {
-                **content,
-                "name": SCRIPT,
-                "checkpoint": SCRIPT,
-                "left_out": {SCRIPT: SCRIPT},
-                "agents": {
-                    f"{SCRIPT}{name}": {
-                        **agent,
-                        "figures": {**agent["figures"], SCRIPT: agent["figures"]["return"]},
-                    }
-                    for name, agent in content["agents"].items()
-                },
-            },
-        ),
-        "report LM",
-    ),
-    "scripts in metrics": Case(
-        written(
-            "lm/metrics.jsonl",
-            json.dumps(
-                {
-                    "update": 1,
-                    "step": 4,
-                    "seconds": 1,
-                    "return_mean": 0.5,
-                    "success_rate": 0.5,
-                    SCRIPT: 1.0,
-                    "loss": 1e300,
-                }
-            )
-            + "\n",
-        ),
-        "report LM",
-    ),
+    "scripts in samples": Case(in_samples(_scripts_in_sample), "report LM"),
+    "scripts in an evaluation": Case(in_evaluation(_scripts_in_evaluation), "report LM"),
+    "scripts in metrics": Case(lines("lm/metrics.jsonl", **_ROW, **{SCRIPT: 1.0}, loss=1e300), "report LM"),
     "figures that cannot be drawn": Case(
-        written(
-            "lm/metrics.jsonl",
-            json.dumps(
-                {"update": 1, "step": 4, "seconds": 1e300, "return_mean": -1e308, "success_rate": 1e308}
-            )
-            + "\n",
-        ),
+        lines("lm/metrics.jsonl", **{**_ROW, "seconds": 1e300, "return_mean": -1e308, "success_rate": 1e308}),
         "report LM",
         "cannot be shown",
     ),
     "scripts in texts to be rated": Case(
-        written(
-            "texts.jsonl",
-            json.dumps(
-                {"id": SCRIPT, "prompt": SCRIPT, "generation": SCRIPT, "references": [SCRIPT], "metrics": {}}
-            )
-            + "\n",
-        ),
+        lines("texts.jsonl", id=SCRIPT, prompt=SCRIPT, generation=SCRIPT, references=[SCRIPT], metrics={}),
         "rate OUT a=ROOT/texts.jsonl --samples 1",
     ),
     "figures that are no numbers": Case(
-        written(
-            "lm/metrics.jsonl",
-            json.dumps({"update": 1, "step": 4, "seconds": SCRIPT, "return_mean": SCRIPT}) + "\n",
-        ),
+        lines("lm/metrics.jsonl", **{**_ROW, "seconds": SCRIPT, "return_mean": SCRIPT}),
         "report LM",
         "metrics.jsonl",
     ),
-    "escapes in actions, watched": Case(
-        of_lm(world__actions=[f"{ESCAPE}{n}" for n in range(6)]), "watch LM --fast"
-    ),
-    "escapes in actions, dry run": Case(
-        of_lm(world__actions=[f"{ESCAPE}{n}" for n in range(6)]), "train LM/config.yaml run_dir=OUT --dry-run"
-    ),
+    "escapes in actions, watched": Case(ESCAPED_ACTIONS, "watch LM --fast"),
+    "escapes in actions, dry run": Case(ESCAPED_ACTIONS, f"{NEW} --dry-run"),
     "escapes for an env": Case(of_lm(world__env=ESCAPE), EVALUATE, "env"),
     "escapes for a key": Case(of_lm(**{ESCAPE: 1}), EVALUATE, "config.yaml"),
     "escapes for a device": Case(of_lm(device=ESCAPE), EVALUATE, "device"),
@@ -463,7 +372,7 @@ RUNS = {
         "WRONG",
     ),
     "escapes in an evaluation, exported": Case(
-        described("lm/evaluation/held-out.json", lambda content: {**content, "name": ESCAPE}), "report LM"
+        in_evaluation(lambda content: {**content, "name": ESCAPE}), "report LM"
     ),
 }
 STATES = {
@@ -550,44 +459,43 @@ def starter(**config: Any) -> Plant:
 _LITTLE = "world.num_envs=1 world.num_steps=2 training.steps=2 algorithm.args.minibatch_size=2 world.args.max_steps=4"
 _LITTLE += " device=cpu --dry-run"
 LOADED = f"train demo-easy model.path=ROOT/starter run_dir=OUT {_LITTLE}"
+TRAIN_REWARD = "train glam/symbolic reward.reward_model.args.path=MODEL device=cpu run_dir=OUT"
+
+
+def adapter(**config: Any) -> Plant:
+    return written("starter/adapter_config.json", json.dumps({"base_model_name_or_path": "starter"} | config))
+
+
+def tokenizer(**config: Any) -> Plant:
+    return entries("starter/tokenizer_config.json", **config)
+
+
+_CODE = {"AutoConfig": "hostile_c.C", "AutoModelForSeq2SeqLM": "hostile_c.M"}
+_TORCHAO = {"quant_method": "torchao", "quant_type": {"default": {"_type": "hostile.Config"}}}
+_PYTHON = Case(
+    checkpointed(
+        entries(
+            f"{CHECKPOINT}/config.json", model_type="hostile", auto_map={"AutoConfig": "hostile_config.C"}
+        )
+    ),
+    EVALUATE,
+    "hostile",
+)
 MODELS = {
     "a model's Python": Case(hostile_starter, LOADED.replace("starter", "python"), "custom code"),
-    "a model's Python, in a run": Case(
-        checkpointed(
-            entries(
-                f"{CHECKPOINT}/config.json",
-                model_type="hostile",
-                auto_map={"AutoConfig": "hostile_config.Config"},
-            ),
-            written(f"{CHECKPOINT}/hostile_config.py", "import os\nos.system('true')\n"),
-        ),
-        EVALUATE,
-        "hostile",
-    ),
-    "Python beside a known model": Case(
-        together(
-            starter(auto_map={"AutoConfig": "hostile_c.C", "AutoModelForSeq2SeqLM": "hostile_c.M"}),
-            module("starter/hostile_c"),
-        ),
-        LOADED,
-    ),
+    "a model's Python, in a run": _PYTHON,
+    "Python beside a known model": Case(starter(auto_map=_CODE), LOADED),
     "Python of the hub": Case(starter(auto_map={"AutoModelForSeq2SeqLM": "hostile/model--code.M"}), LOADED),
     "a tokenizer's Python": Case(
-        together(
-            entries(
-                "starter/tokenizer_config.json",
-                tokenizer_class="HostileTokenizer",
-                auto_map={"AutoTokenizer": ["hostile_tokens.T", "hostile_tokens.T"]},
-            ),
-            module("starter/hostile_tokens"),
+        tokenizer(
+            tokenizer_class="HostileTokenizer",
+            auto_map={"AutoTokenizer": ["hostile_tokens.T", "hostile_tokens.T"]},
         ),
         LOADED,
         "contains custom code",
     ),
-    "a tokenizer that is a function": Case(
-        entries("starter/tokenizer_config.json", tokenizer_class="os.system"), LOADED
-    ),
-    "a chat template": Case(entries("starter/tokenizer_config.json", chat_template=JINJA), LOADED),
+    "a tokenizer that is a function": Case(tokenizer(tokenizer_class="os.system"), LOADED),
+    "a chat template": Case(tokenizer(chat_template=JINJA), LOADED),
     "a generation's Python": Case(
         together(
             entries(
@@ -605,40 +513,22 @@ MODELS = {
         starter(attn_implementation="hostile/kernel"), f"{LOADED} model.attention=eager"
     ),
     "a quantiser of a module": Case(
-        together(
-            starter(quantization_config={"quant_method": "hostile_quant.Quantizer"}), module("hostile_quant")
-        ),
-        LOADED,
+        starter(quantization_config={"quant_method": "hostile_quant.Quantizer"}), LOADED
     ),
     "a quantiser with a device's code": Case(
-        starter(
-            quantization_config={
-                "quant_method": "torchao",
-                "quant_type": {"default": {"_type": "hostile.Config"}},
-            }
-        ),
-        LOADED,
-        "cannot be loaded",
+        starter(quantization_config=_TORCHAO), LOADED, "cannot be loaded"
     ),
-    "architectures of a module": Case(
-        together(starter(architectures=["hostile_arch.Model", "os.system"]), module("hostile_arch")), LOADED
-    ),
+    "architectures of a module": Case(starter(architectures=["hostile_arch.Model", "os.system"]), LOADED),
     "a type that is a path": Case(starter(model_type="../../hostile_type"), LOADED, "cannot be read"),
     "a dtype of a module": Case(starter(dtype="hub.load", torch_dtype="load"), LOADED, "cannot be read"),
     "an adapter of a module": Case(
         together(
-            written(
-                "starter/adapter_config.json",
-                json.dumps(
-                    {
-                        "peft_type": "LORA",
-                        "base_model_name_or_path": "starter",
-                        "r": 1,
-                        "target_modules": ["q"],
-                        "auto_mapping": {"base_model_class": "Model", "parent_library": "hostile_parent"},
-                        "task_type": None,
-                    }
-                ),
+            adapter(
+                peft_type="LORA",
+                r=1,
+                target_modules=["q"],
+                auto_mapping={"base_model_class": "Model", "parent_library": "hostile_parent"},
+                task_type=None,
             ),
             module("hostile_parent"),
             pickled("starter/adapter_model.bin"),
@@ -647,48 +537,33 @@ MODELS = {
         "adapter",
     ),
     "an adapter at a server": Case(
-        written(
-            "starter/adapter_config.json",
-            json.dumps({"peft_type": "LORA", "base_model_name_or_path": SERVER}),
-        ),
-        LOADED,
-        "belongs to the model",
+        adapter(peft_type="LORA", base_model_name_or_path=SERVER), LOADED, "belongs to the model"
     ),
     "an adapter with a tokenizer's Python": Case(
-        written(
-            "starter/adapter_config.json",
-            json.dumps(
-                {
-                    "peft_type": "PROMPT_TUNING",
-                    "base_model_name_or_path": "starter",
-                    "num_virtual_tokens": 1,
-                    "tokenizer_name_or_path": "python",
-                    "tokenizer_kwargs": {"trust_remote_code": True},
-                    "prompt_tuning_init": "TEXT",
-                    "prompt_tuning_init_text": "a",
-                }
-            ),
+        adapter(
+            peft_type="PROMPT_TUNING",
+            num_virtual_tokens=1,
+            tokenizer_name_or_path="python",
+            tokenizer_kwargs={"trust_remote_code": True},
+            prompt_tuning_init="TEXT",
+            prompt_tuning_init_text="a",
         ),
         LOADED,
         "adapter",
     ),
     "a reward model of a module": Case(
-        together(entries("model/reward_model.json", model="hostile_rm.Model"), module("hostile_rm")),
-        "train glam/symbolic reward.reward_model.args.path=MODEL device=cpu run_dir=OUT",
-        "unknown reward model",
+        entries("model/reward_model.json", model="hostile_rm.Model"), TRAIN_REWARD, "unknown reward model"
     ),
     "a reward model's other path": Case(
         together(
             hostile_starter,
             entries("model/reward_model.json", model="language_model", args={"path": "python"}),
         ),
-        "train glam/symbolic reward.reward_model.args.path=MODEL device=cpu run_dir=OUT",
+        TRAIN_REWARD,
         "no model folder",
     ),
     "a reward model's pickle": Case(
-        pickled("model/reward_model.safetensors"),
-        "train glam/symbolic reward.reward_model.args.path=MODEL device=cpu run_dir=OUT",
-        "no reward model that can be read",
+        pickled("model/reward_model.safetensors"), TRAIN_REWARD, "no reward model that can be read"
     ),
     "escapes for a tensor": Case(
         tensor("starter/model.safetensors", ESCAPE),
@@ -696,13 +571,9 @@ MODELS = {
         "model.args={path:./starter}",
     ),
     "a metric of a module": Case(
-        together(of_texts(evaluation__metrics=[{"id": "hostile_metric.M"}]), module("hostile_metric")),
-        DRY,
-        "unknown metric",
+        of_texts(evaluation__metrics=[{"id": "hostile_metric.M"}]), DRY, "unknown metric"
     ),
-    "a pool of a module": Case(
-        together(of_texts(world__pool="hostile_pool.P"), module("hostile_pool")), DRY, "unknown pool"
-    ),
+    "a pool of a module": Case(of_texts(world__pool="hostile_pool.P"), DRY, "unknown pool"),
     "a metric's weights": Case(
         together(
             of_texts(
@@ -717,6 +588,28 @@ MODELS = {
         "custom code",
     ),
 }
+_GLAM = """
+lamorel_args:
+  llm_args: {model_path: starter}
+  accelerate_args: {config_file: SERVER, main_training_function: hostile_glam}
+rl_script_args: {path: hostile_glam.py, name_environment: 'hostile_glam:Env-v0'}
+"""
+_RL4LMS = """
+tokenizer: {model_name: SERVER}
+reward_fn: {id: hostile_fn.Reward}
+datapool: {id: increasing_numbers}
+alg: {id: ppo, args: {}, policy: {id: causal_lm_actor_critic_policy, args: {model_name: SERVER}}}
+"""
+_STUDY = """
+name: s
+arms: {a: {experiment: demo-easy, overrides: ['world.env=hostile_study:E-v0', 'imports=[hostile_study]']}}
+"""
+
+
+def original(name: str, text: str) -> Plant:
+    return settings(name, {}, yaml.safe_load(text.replace("SERVER", SERVER)))
+
+
 FILES = {
     **{
         f"YAML with {tag}": Case(written("config.yaml", f"name: {tag}\n"), DRY, "not YAML|cannot read")
@@ -763,63 +656,15 @@ FILES = {
         )
     },
     "GLAM's script": Case(
-        together(
-            settings(
-                "glam.yaml",
-                {},
-                {
-                    "lamorel_args": {
-                        "llm_args": {"model_path": "starter"},
-                        "accelerate_args": {"config_file": SERVER, "main_training_function": "hostile_glam"},
-                    },
-                    "rl_script_args": {"path": "hostile_glam.py", "name_environment": "hostile_glam:Env-v0"},
-                },
-            ),
-            module("hostile_glam"),
-        ),
+        original("glam.yaml", _GLAM),
         "train --glam-config ROOT/glam.yaml device=cpu --dry-run",
         "hostile_glam|unknown env",
     ),
     "RL4LMs's components": Case(
-        together(
-            settings(
-                "rl4lms.yaml",
-                {},
-                {
-                    "tokenizer": {"model_name": SERVER},
-                    "reward_fn": {"id": "hostile_fn.Reward"},
-                    "datapool": {"id": "increasing_numbers"},
-                    "alg": {
-                        "id": "ppo",
-                        "args": {},
-                        "policy": {"id": "causal_lm_actor_critic_policy", "args": {"model_name": SERVER}},
-                    },
-                },
-            ),
-            module("hostile_fn"),
-        ),
-        "train --rl4lms-config ROOT/rl4lms.yaml device=cpu --dry-run",
-        "",
+        original("rl4lms.yaml", _RL4LMS), "train --rl4lms-config ROOT/rl4lms.yaml device=cpu --dry-run", ""
     ),
     "a study's arms": Case(
-        together(
-            settings(
-                "study.yaml",
-                {},
-                {
-                    "name": "s",
-                    "arms": {
-                        "a": {
-                            "experiment": "demo-easy",
-                            "overrides": ["world.env=hostile_study:E-v0", "imports=[hostile_study]"],
-                        }
-                    },
-                },
-            ),
-            module("hostile_study"),
-        ),
-        "study ROOT/study.yaml --runs OUT",
-        "add --import hostile_study",
+        original("study.yaml", _STUDY), "study ROOT/study.yaml --runs OUT", "add --import hostile_study"
     ),
 }
 CLONE = (
@@ -829,13 +674,32 @@ CLONE += " device=cpu run_dir=OUT --dry-run"
 DISTILL = "distill PAIRS --preferences rules --output OUT epochs=1 device=cpu model.args={channels:4}"
 
 
-_PICTURES = pa.schema(
-    [("prompt", pa.string()), ("picture", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))]
-)
-
-
 def of_folder(**args: Any) -> Plant:
     return of_texts(world__pool="huggingface", world__args={"dataset": "folder"} | args)
+
+
+CSV = written("folder/train.csv", "prompt\na\n")
+
+
+def card(name: str, files: str) -> Plant:
+    """Describe a folder's data files, in a README's header or in a file of its own."""
+    line = "---\n" if name.endswith(".md") else ""
+    return written(
+        f"folder/{name}", f"{line}configs: [{{config_name: default, data_files: '{files}'}}]\n{line}"
+    )
+
+
+def pictures(root: Path) -> None:
+    """Write a Parquet file whose pictures are at a server."""
+    picture = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("prompt", pa.string()), ("picture", picture)])
+    columns = {"prompt": ["1 2"] * 20, "picture": [{"bytes": None, "path": f"{SERVER}.png"}] * 20}
+    features = {"prompt": {"dtype": "string", "_type": "Value"}, "picture": {"_type": "Image"}}
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    (root / "folder").mkdir()
+    pq.write_table(
+        pa.table(columns, schema=schema).replace_schema_metadata(about), root / "folder" / "train.parquet"
+    )
 
 
 DATASETS = {
@@ -866,70 +730,20 @@ DATASETS = {
         DRY,
     ),
     "a folder with a script": Case(
-        together(of_folder(), module("folder/folder"), written("folder/train.csv", "prompt\na\n")),
-        DRY,
-        "scripts are no longer supported",
+        together(of_folder(), module("folder/folder"), CSV), DRY, "scripts are no longer supported"
     ),
     "a folder with a pickle": Case(
-        together(
-            of_folder(),
-            written("folder/README.md", "---\nconfigs: [{config_name: default, data_files: x.pkl}]\n---\n"),
-            pickled("folder/x.pkl"),
-        ),
-        DRY,
-        "cannot be loaded",
+        together(of_folder(), card("README.md", "x.pkl"), pickled("folder/x.pkl")), DRY, "cannot be loaded"
     ),
     "a folder at a server": Case(
-        together(
-            of_folder(),
-            written(
-                "folder/README.md",
-                f"---\nconfigs: [{{config_name: default, data_files: '{SERVER}/x.csv'}}]\n---\n",
-            ),
-            written("folder/train.csv", "prompt\na\n"),
-        ),
-        DRY,
-        "at a server",
+        together(of_folder(), card("README.md", f"{SERVER}/x.csv"), CSV), DRY, "at a server"
     ),
     "a folder at a server, through another": Case(
-        together(
-            of_folder(),
-            written(
-                "folder/.huggingface.yaml",
-                f"configs: [{{config_name: default, data_files: 'zip://x.csv::{SERVER}/x.zip'}}]\n",
-            ),
-            written("folder/train.csv", "prompt\na\n"),
-        ),
+        together(of_folder(), card(".huggingface.yaml", f"zip://x.csv::{SERVER}/x.zip"), CSV),
         DRY,
         "at a server",
     ),
-    "pictures at a server": Case(
-        together(
-            of_folder(meta_columns=["picture"]),
-            lambda root: (root / "folder").mkdir(),
-            lambda root: pq.write_table(
-                pa.table(
-                    {"prompt": ["1 2"] * 20, "picture": [{"bytes": None, "path": f"{SERVER}.png"}] * 20},
-                    schema=_PICTURES,
-                ).replace_schema_metadata(
-                    {
-                        "huggingface": json.dumps(
-                            {
-                                "info": {
-                                    "features": {
-                                        "prompt": {"dtype": "string", "_type": "Value"},
-                                        "picture": {"_type": "Image"},
-                                    }
-                                }
-                            }
-                        )
-                    }
-                ),
-                root / "folder" / "train.parquet",
-            ),
-        ),
-        DRY,
-    ),
+    "pictures at a server": Case(together(of_folder(meta_columns=["picture"]), pictures), DRY),
 }
 CASES = {**RUNS, **STATES, **MODELS, **FILES, **DATASETS}
 

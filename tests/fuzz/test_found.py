@@ -132,7 +132,7 @@ def test_a_manifest_names_files_of_its_checkpoint_alone(name: str, tmp_path: Pat
     manifest[name] = manifest["run.json"] | {"bytes": size}
     (folder / checkpoint.MANIFEST).write_text(json.dumps(manifest))
     problem = checkpoint.what_is_wrong(folder)
-    assert problem is not None and "no file of this checkpoint" in problem
+    assert problem is not None and "not a file of this checkpoint" in problem
 
 
 def test_an_evaluations_figures_are_numbers(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_without_its_clone_a_run_is_not_resumed(whole: Path, tmp_path: Path) -> 
     (run_dir / "config.yaml").write_text(
         (whole / "config.yaml").read_text().replace(str(whole), str(run_dir))
     )
-    with pytest.raises(RunError, match=r"clone/checkpoints is gone, from which .* began: bring it back"):
+    with pytest.raises(RunError, match=r"clone/checkpoints is missing, from which .* began: restore it"):
         train(_config(run_dir), Console(quiet=True))
 
 

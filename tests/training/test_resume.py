@@ -414,7 +414,7 @@ def test_a_lower_entropy_floor_lets_a_run_go_on_though_no_episode_ends(
 ) -> None:
     config = _corridor(tmp_path)
     config.world.entropy_floor = 10.0
-    with pytest.raises(RunError, match="entropy_floor=0 to go on"):
+    with pytest.raises(RunError, match="entropy_floor=0 to continue"):
         _train(config)
     config.world.entropy_floor = floor
     collect = EnvCollector.collect
@@ -445,7 +445,7 @@ def test_metrics_are_never_dropped_for_want_of_a_checkpoint(whole_corridor: Path
     before = (tmp_path / "metrics.jsonl").read_text()
     for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
         manifest.write_text("{}")
-    with pytest.raises(RunError, match="no whole checkpoint"), pytest.warns(UserWarning, match="broken"):
+    with pytest.raises(RunError, match="no complete checkpoint"), pytest.warns(UserWarning, match="broken"):
         _train(_corridor(tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
@@ -459,7 +459,7 @@ def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_p
     assert before.count("\n") == 1
     (tmp_path / "checkpoints" / "000001" / "table.safetensors").unlink()
     with (
-        pytest.raises(RunError, match=r"no whole checkpoint, only broken ones \(000001\): bring one back"),
+        pytest.raises(RunError, match=r"no complete checkpoint, only broken ones \(000001\): restore one"),
         pytest.warns(UserWarning, match="broken"),
     ):
         _train(config)
@@ -470,7 +470,7 @@ def test_metrics_without_any_checkpoint_are_not_dropped(whole_corridor: Path, tm
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     before = (tmp_path / "metrics.jsonl").read_text()
     shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(RunError, match="no checkpoint to go on from"):
+    with pytest.raises(RunError, match="no checkpoint to resume from"):
         _train(_corridor(tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
@@ -481,7 +481,7 @@ def test_what_was_checkpointed_how_often_is_what_counts(whole_corridor: Path, tm
     shutil.rmtree(tmp_path / "checkpoints")
     rarely = _corridor(tmp_path)
     rarely.training.checkpoint_every = 100
-    with pytest.raises(RunError, match="no checkpoint to go on from"):
+    with pytest.raises(RunError, match="no checkpoint to resume from"):
         _train(rarely)
     assert len(read_metrics(tmp_path)) == _UPDATES
     write_settings(

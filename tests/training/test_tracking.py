@@ -14,7 +14,7 @@ import pytest
 from groundling.errors import ConfigError
 from groundling.io.row_files import BEFORE_ALL, RowFile, digest_of, read_rows
 from groundling.training.samples import SampleLog
-from groundling.training.tracking import Tracker, read_metrics, trackio_log, wandb_log
+from groundling.training.tracking import OnlineLog, Tracker, read_metrics, trackio_log, wandb_log
 
 
 def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_path: Path) -> None:
@@ -99,56 +99,49 @@ def test_logging_starts_no_thread(tmp_path: Path) -> None:
     assert threading.enumerate() == before
 
 
-def test_weights_and_biases_is_told_as_one_run_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class _StandIn(types.ModuleType):
+    """A stand-in for wandb or trackio."""
+
+    Settings = dict
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.begun: list[dict[str, Any]] = []
+        self.events: list[Any] = []
+
+    def init(self, **options: Any) -> types.SimpleNamespace:
+        self.begun.append(options)
+        return types.SimpleNamespace(
+            log=lambda figures, step: self.events.append((step, figures)),
+            finish=lambda: self.events.append("end"),
+        )
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_online_logs_continue_one_run_and_send_nothing_else(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, events = [], []
+    def begin() -> OnlineLog:
+        arguments = "language", "demo-easy-seed1", {"seed": 1}
+        return wandb_log(*arguments, tmp_path) if name == "wandb" else trackio_log(*arguments)
 
-    class StandIn(types.ModuleType):
-        Settings = dict
-
-        @staticmethod
-        def init(**options: object) -> object:
-            begun.append(options)
-            return types.SimpleNamespace(
-                log=lambda figures, step: events.append((step, figures)), finish=lambda: events.append("end")
-            )
-
-    monkeypatch.setitem(sys.modules, "wandb", StandIn("wandb"))
+    stand_in, step = _StandIn(name), {"wandb": "step", "trackio": "steps"}[name]
+    monkeypatch.setitem(sys.modules, name, stand_in)
     for update in (1, 2):
-        log = wandb_log("language", "demo-easy-seed1", {"seed": 1}, tmp_path)
+        log = begin()
         log.log({"update": update, "step": 10 * update, "loss": 0.5, "success_rate": None})
+        log.log_validation({"validation/reward": 0.5, "validation/bleu": float("nan")}, update, 10 * update)
         log.close()
-    log.log_validation({"validation/reward": 0.5, "validation/bleu": float("nan")}, 2, 20)
-    assert events.pop() == (2, {"validation/reward": 0.5})
-    assert events == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
-    assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
-    settings = begun[0]["settings"]  # which would else tell of the command and of the machine
-    assert isinstance(settings, dict) and settings["x_disable_meta"] and settings["console"] == "off"
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"groundling\[wandb\]"):
-        wandb_log("language", "demo-easy-seed1", {}, tmp_path)
-
-
-def test_trackio_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[Any] = []
-    begun: list[dict[str, Any]] = []
-
-    class StandIn(types.ModuleType):
-        @staticmethod
-        def init(**options: Any) -> types.SimpleNamespace:
-            begun.append(options)
-            return types.SimpleNamespace(
-                log=lambda figures, step: events.append((step, figures)), finish=lambda: events.append("end")
-            )
-
-    monkeypatch.setitem(sys.modules, "trackio", StandIn("trackio"))
-    log = trackio_log("language", "demo-easy-seed1", {"seed": 1})
-    log.log({"update": 1, "step": 10, "loss": 0.5, "success_rate": None})
-    log.log_validation({"validation/reward": 0.5, "validation/bleu": float("nan")}, 1, 10)
-    log.close()
-    assert events == [(1, {"steps": 10, "loss": 0.5}), (1, {"validation/reward": 0.5}), "end"]
-    assert begun[0]["resume"] == "allow" and begun[0]["auto_log_cpu"] is False
-    monkeypatch.setitem(sys.modules, "trackio", None)
-    with pytest.raises(ConfigError, match=r"groundling\[trackio\]"):
-        trackio_log("language", "demo-easy-seed1", {})
+    assert stand_in.events == [
+        *((1, {step: 10, "loss": 0.5}), (1, {"validation/reward": 0.5}), "end"),
+        *((2, {step: 20, "loss": 0.5}), (2, {"validation/reward": 0.5}), "end"),
+    ]
+    first, second = stand_in.begun
+    assert first == second and first["resume"] == "allow" and first["project"] == "language"
+    if name == "wandb":  # otherwise it sends the command and the machine's name
+        assert first["settings"]["x_disable_meta"] and first["settings"]["console"] == "off"
+    else:
+        assert first["auto_log_cpu"] is False
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=rf"groundling\[{name}\]"):
+        begin()

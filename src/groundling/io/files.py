@@ -94,7 +94,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        partial.replace(folder)
+        partial.rename(folder)
         sync(folder.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
