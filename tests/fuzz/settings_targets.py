@@ -20,7 +20,7 @@ from groundling.studies.definition import read_study
 from tests.convert import rl4lms_configs, test_glam_config
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
-from tests.test_hostile import TRAIN
+from tests.test_hostile import OVERRIDES
 
 EXPERIMENTS = (
     "demo-easy",
@@ -62,7 +62,7 @@ _GRAMMAR = (
     ),
     *("tag(a,1)", "interval(0,1)", "extend_list(1)", "range(1,1000000000)", "${a}", "???", "/", "."),
 )
-_KEYS = tuple({one.partition("=")[0].lstrip("~") for one in TRAIN if "=" in one})
+_KEYS = tuple({one.partition("=")[0].lstrip("~") for one in OVERRIDES if "=" in one})
 _SETTINGS = (
     "seeds=1,2",
     "episodes=3",
@@ -101,7 +101,7 @@ _YAML = (
 
 
 def _override(random: Random) -> str:
-    return mutation.text(random, TRAIN, (*mutation.WORDS, *_GRAMMAR, *_KEYS))
+    return mutation.text(random, OVERRIDES, (*mutation.WORDS, *_GRAMMAR, *_KEYS))
 
 
 def _grammar(made: str, folder: Path) -> None:
@@ -128,7 +128,7 @@ class _Words:
 def _experiment(random: Random) -> _Words:
     key, value = random.choice(_KEYS), mutation.value(random, random.choice(mutation.VALUES))
     plain = value if not isinstance(value, float) or value == value else "nan"
-    chosen = random.choice((f"{key}={entries.written(plain)}", random.choice(TRAIN), _override(random)))
+    chosen = random.choice((f"{key}={entries.written(plain)}", random.choice(OVERRIDES), _override(random)))
     return _Words(random.choice(EXPERIMENTS), [chosen] * random.choice((1, 1, 1, 2)))
 
 
