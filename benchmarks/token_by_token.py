@@ -22,7 +22,8 @@ from groundling.config.compose import compose
 from groundling.intervals import estimate
 from groundling.policies import Policy
 from groundling.training.trainer import Trainer
-from groundling.worlds.collector import Collector, Finished
+from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Episode
 
 NAME = "tokens"
 
@@ -38,7 +39,7 @@ class SingleTokens:
 
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None]
-    ) -> tuple[Rollout, Sequence[Finished]]:
+    ) -> tuple[Rollout, Sequence[Episode]]:
         rollout, episodes = self._texts.collect(policy, generator=generator, on_step=on_step)
         assert rollout.mask is not None
         seen = [

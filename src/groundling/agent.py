@@ -12,6 +12,7 @@ from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.io.console import warn
 from groundling.policies.policy import Policy
+from groundling.worlds.protocols import ActsElsewhere
 
 
 class Agent:
@@ -26,7 +27,12 @@ class Agent:
 
     def __init__(self, name: str, policy: Policy, target: Target, seed: int) -> None:
         self.name, self.policy = name, policy
-        self._actor = target.world.actor(policy, torch.Generator().manual_seed(seed))
+        world = target.world
+        if not isinstance(world, ActsElsewhere):
+            raise ConfigError(
+                f"an agent of {world.spec.name} cannot be loaded to act elsewhere: evaluate or watch the run"
+            )
+        self._actor = world.actor(policy, torch.Generator().manual_seed(seed))
 
     @classmethod
     def of(cls, target: Target, seed: int = 0) -> "Agent":

@@ -19,6 +19,7 @@ from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
 from groundling.io.console import episode_bars, make_console, warn
+from groundling.lm.load.loading import STARTERS
 from groundling.registry import did_you_mean
 from groundling.reports import plots
 from groundling.training.build import world_of
@@ -83,7 +84,7 @@ def train(
     return Run(config.run_dir)
 
 
-def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: Any) -> World[Any, Any]:
+def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: Any) -> World:
     """A world for a loop of your own.
 
     Args:
@@ -114,7 +115,7 @@ class _Chosen:
     seed: int | None = None
     run_dir: str | Path | None = None
 
-    def _kind(self) -> type[World[Any, Any]]:
+    def _kind(self) -> type[World]:
         """The kind of world that has the one that is named; of several the youngest, as of `home_of`.
 
         Raises:
@@ -136,7 +137,12 @@ class _Chosen:
 
     def experiment(self) -> str:
         """From which one training starts where none is named."""
-        return self._kind().start_from(self.model)
+        kind = self._kind()
+        is_small = self.model is None or self.model in STARTERS
+        experiment = kind.starter_experiment if is_small else None
+        if (experiment := experiment or kind.experiment) is None:
+            raise ConfigError(f"a {kind.__name__} names no experiment to start from: give one")
+        return experiment
 
     def words(self, experiment: str | None, config_dir: Path | None, overrides: Sequence[str]) -> list[str]:
         """What it changes of an experiment, None for the one that it starts from, and the caller's words after that.
@@ -265,10 +271,12 @@ class Run:
                 f"episodes must be at least 1, or None for the run's own number, got {episodes}"
             )
         count = episodes or target.config.evaluation.episodes
-        with episode_bars(make_console(), count, world.episodes) as on_agent:
+        with episode_bars(make_console(), count, world.presentation.episodes) as on_agent:
             played = evaluate(target, chosen, count, on_agent, warn)
         heading = target.heading(chosen, len(played[target.agent].episodes))
-        return Evaluation(chosen, target.under(chosen).world.spec.name, world.episodes, played, heading)
+        return Evaluation(
+            chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading
+        )
 
     def plot(self, *figures: str) -> Any:
         """Draw learning curves.
@@ -298,7 +306,7 @@ class Run:
         if usual is None:
             raise RunError(f"{self.folder} has no figures yet: train first")
         names = figures or (usual,)
-        unit, groups = kind(self._config.world.id).unit, {self._config.name: [rows]}
+        unit, groups = kind(self._config.world.id).presentation.unit, {self._config.name: [rows]}
         if len(names) == 1:
             label = names[0].replace("_", " ")
             return plots.draw_learning_curve(

@@ -29,7 +29,7 @@ from groundling.judges.asking.quoting import fence
 from groundling.prompts.conversation import tell_episode
 from groundling.prompts.prompt import PromptReader, prompts
 from groundling.reports.gif import draw
-from groundling.worlds.showing import Moment
+from groundling.worlds.display import Frame
 from groundling.worlds.text.pairs import caption
 from tests.conftest import Corridor
 from tests.envs.doors import Doors, Ends, Wandering
@@ -123,7 +123,7 @@ def test_maps_that_differ_in_layout_are_different_prompts_captions_and_pictures(
     assert len({PromptReader(id)(one) for one in shown}) == len(_MAPS)
     captions = [caption(one, "up") for one in shown]
     assert len({fence(one, "x", "0") for one in captions}) == len(_MAPS)
-    assert len({draw(Moment(one.descriptions[-1])).tobytes() for one in shown}) == len(_MAPS)
+    assert len({draw(Frame(one.descriptions[-1])).tobytes() for one in shown}) == len(_MAPS)
 
 
 def test_a_template_that_trims_messages_leaves_a_map_as_it_is() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groundling.cli.main import main
-from groundling.worlds.text.suites import find_suites
+from groundling.worlds.text.world import TextWorld
 from tests.thorough import some_of, thorough
 
 _SMALL = [
@@ -56,7 +56,9 @@ def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) 
     more = ["algorithm.args.micro_batch_size=4"] if agent != "drrn" else []
     _train(agent, tmp_path, "world.args.max_steps=8", *more)
     assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
-    assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(find_suites("all"))
+    assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(
+        TextWorld.find_suites("all")
+    )
 
 
 def test_an_expert_that_lacks_an_action_is_left_out(

@@ -1,6 +1,7 @@
 """`groundling collect`: transitions of training episodes as a dataset."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,16 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(recording, "_EPISODES_PER_FILE", 4)
     assert _collect(tmp_path / "whole", episodes=10) == 0
 
-    def interrupted(self: recording.Recorder, *arguments: Any) -> None:
-        note(self, *arguments)
-        if self.first == 4 and len(self.contiguous()) >= 2:
-            raise KeyboardInterrupt
+    play, done = recording.play_training_episodes, set()
 
-    note = recording.Recorder._note
-    monkeypatch.setattr(recording.Recorder, "_note", interrupted)
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        for number, episode in play(*arguments):
+            yield number, episode
+            done.add(number)
+            if {4, 5} <= done:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(recording, "play_training_episodes", interrupted)
     assert _collect(tmp_path / "stopped", episodes=10) == 130
     monkeypatch.undo()
     before = _rows(tmp_path / "stopped")

@@ -20,7 +20,7 @@ from groundling.reports import rating
 from groundling.reports.run_folder import read_run
 from groundling.training import checkpoint
 from groundling.training.folder import write_settings
-from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.episode import Episode, Played
 from groundling.worlds.writing.world import WritingWorld
 from tests.faults.harness import digest
 from tests.training.test_writing import _config
@@ -76,11 +76,12 @@ def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         tokens = asdict(target.config)["world"]["num_tokens"]
         record.update(text=checkpoint.digest_of(target.checkpoint), tokens=tokens)
 
-    def play(*arguments: object) -> Played:
-        return Played([HeldOutEpisode(0, {"reward": 1.0}, {"sample": "0"}, dict(record))])
+    def measure(*arguments: object) -> Played:
+        return Played([Episode({"reward": 1.0}, 0, {"sample": "0"}, prediction=dict(record))])
 
     monkeypatch.setattr(Target, "policy", policy)
-    monkeypatch.setattr(WritingWorld, "play", play)
+    monkeypatch.setattr(WritingWorld, "play", lambda *arguments: iter(()))
+    monkeypatch.setattr(WritingWorld, "measure", measure)
 
 
 def _evaluate(run_dir: Path, latest: str = "000002", *overrides: str) -> str:

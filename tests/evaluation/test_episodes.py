@@ -4,12 +4,12 @@ from groundling.envs.seeds import held_out_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.intervals import wilson_interval
 from groundling.policies import RandomPolicy
-from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.episode import Episode, Played
 from groundling.worlds.text.episodes import (
+    episode_of,
     held_out_seed_of,
     play,
-    policy_player,
-    record_of,
+    policy_chooser,
 )
 from tests.conftest import Corridor, TablePolicy
 
@@ -20,20 +20,21 @@ def _envs(num_envs: int) -> TextVectorEnv:
 
 @pytest.mark.parametrize("num_envs", [1, 3, 10, 16])
 def test_the_episodes_played_do_not_depend_on_the_number_of_envs(num_envs: int) -> None:
-    with policy_player(TablePolicy(), deterministic=True, seed=0) as player:
-        episodes = play(player, _envs(num_envs), 10)
-    assert [e.seed for e in episodes] == [held_out_seed(k) for k in range(10)]
+    with policy_chooser(TablePolicy(), deterministic=True, seed=0) as player:
+        episodes = dict(play(player, _envs(num_envs), 10))
+    assert {k: e.seed for k, e in episodes.items()} == {k: held_out_seed(k) for k in range(10)}
 
 
 def test_results_of_a_deterministic_player_do_not_depend_on_the_number_of_envs() -> None:
-    with policy_player(TablePolicy(), True, 0) as player:
-        results = [[(e.mission, e.actions) for e in play(player, _envs(n), 20)] for n in (1, 7)]
+    with policy_chooser(TablePolicy(), True, 0) as player:
+        played = [sorted(play(player, _envs(n), 20), key=lambda one: one[0]) for n in (1, 7)]
+    results = [[(e.mission, e.actions) for _, e in one] for one in played]
     assert results[0] == results[1]
 
 
 def test_random_player_finds_the_corridors_chance_level() -> None:
-    with policy_player(RandomPolicy(), False, 0) as player:
-        played = Played([record_of(k, e) for k, e in enumerate(play(player, _envs(16), 400))])
+    with policy_chooser(RandomPolicy(), False, 0) as player:
+        played = Played([episode_of(k, e) for k, e in play(player, _envs(16), 400)])
     success = played.figures()["success"]
     assert success.episodes == 400 and 0.35 < success.value < 0.6
     assert success.low is not None and success.high is not None and success.low < success.value < success.high
@@ -59,7 +60,7 @@ def test_a_figure_is_of_the_episodes_that_have_it() -> None:
         {"success": 1.0, "return": 2.0},
         {"success": 0.0, "return": 4.0, "first_precision": 1.0},
     ]
-    played = Played([HeldOutEpisode(k, figures, {}, None) for k, figures in enumerate(episode_figures)])
+    played = Played([Episode(figures, k) for k, figures in enumerate(episode_figures)])
     figures = played.figures()
     assert list(figures) == ["success", "return", "first_precision"]
     assert (figures["success"].low, figures["success"].high) == wilson_interval(1, 2)
@@ -67,9 +68,7 @@ def test_a_figure_is_of_the_episodes_that_have_it() -> None:
 
 
 def test_a_corpus_figure_has_an_interval_only_where_it_is_the_mean_of_the_texts() -> None:
-    texts = [
-        HeldOutEpisode(k, {"bleu": value, "rouge": value}, {}, None) for k, value in enumerate((0.2, 0.4))
-    ]
+    texts = [Episode({"bleu": value, "rouge": value}, k) for k, value in enumerate((0.2, 0.4))]
     figures = Played(texts, {"bleu": 0.25, "rouge": 0.3, "perplexity": 12.0}).figures()
     assert figures["bleu"].value == 0.25 and figures["bleu"].low is None
     assert figures["rouge"].value == pytest.approx(0.3) and figures["rouge"].low is not None
@@ -79,9 +78,7 @@ def test_a_corpus_figure_has_an_interval_only_where_it_is_the_mean_of_the_texts(
 
 def test_differences_are_paired_by_episode() -> None:
     def played(successes: dict[int, float]) -> Played:
-        return Played(
-            [HeldOutEpisode(n, {"success": s, "length": 1.0}, {}, None) for n, s in successes.items()]
-        )
+        return Played([Episode({"success": s, "length": 1.0}, n) for n, s in successes.items()])
 
     agent = played({n: float(n % 10 != 0) for n in range(100)})
     clone = played({n: float(n % 2) for n in range(99)})  # fails where the agent fails, and elsewhere

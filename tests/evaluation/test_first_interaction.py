@@ -11,16 +11,18 @@ import pytest
 from groundling.cli.main import main
 from groundling.config.compose import compose, to_yaml
 from groundling.envs.first_interaction import FirstInteraction, Target
-from groundling.envs.vector import Episode
+from groundling.envs.vector import TextEpisode
 from groundling.intervals import wilson_interval
 from groundling.runtime import parallel as beside
-from groundling.worlds.collector import summarise as summarise_update
 from groundling.worlds.episode import Figure, Played, number
-from groundling.worlds.text.episodes import record_of
-from groundling.worlds.text.suites import SUITES, find_suites
+from groundling.worlds.episode import summarise as summarise_update
+from groundling.worlds.text.episodes import episode_of
+from groundling.worlds.text.suites import SUITES
+from groundling.worlds.text.world import TextWorld
 from tests.launching import Forked
 from tests.thorough import THOROUGH
 
+find_suites = TextWorld.find_suites
 _ROOM = [
     "world.env=BabyAI-MixedTrainLocal-v0",
     "world.args={task: pickup, num_dists: 3, max_steps: 12}",
@@ -28,13 +30,13 @@ _ROOM = [
 ]
 
 
-def _episode(target: Target | None, chance: float | None = 0.25) -> Episode:
+def _episode(target: Target | None, chance: float | None = 0.25) -> TextEpisode:
     first = None if target is None else FirstInteraction(target, chance)
-    return Episode(0, 0, 1, "go", "go", (0,), 0.0, False, {} if first is None else first.figures, first)
+    return TextEpisode(0, 0, 1, "go", "go", (0,), 0.0, False, {} if first is None else first.figures, first)
 
 
-def _figures(episodes: list[Episode]) -> dict[str, Figure]:
-    return Played([record_of(k, e) for k, e in enumerate(episodes)]).figures()
+def _figures(episodes: list[TextEpisode]) -> dict[str, Figure]:
+    return Played([episode_of(k, e) for k, e in enumerate(episodes)]).figures()
 
 
 def test_shares_are_of_the_episodes_that_tell() -> None:

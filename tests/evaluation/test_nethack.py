@@ -20,12 +20,12 @@ from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
 from groundling.rewards import RewardModelPart
 from groundling.worlds.episode import Played
-from groundling.worlds.nethack import showing
-from groundling.worlds.nethack.agents import Alone, PolicyAgent, features, mixed
-from groundling.worlds.nethack.episodes import Game, play, record_of
-from groundling.worlds.nethack.message_scores import Taste
+from groundling.worlds.nethack.agents import BaselineAgent, PolicyAgent, features, mixed
+from groundling.worlds.nethack.episodes import Game, episode_of, play
+from groundling.worlds.nethack.frames import play_steps
+from groundling.worlds.nethack.message_scores import MessageScores
 from groundling.worlds.nethack.pairs import random_player
-from groundling.worlds.nethack.watching import sights
+from groundling.worlds.nethack.view import view
 
 
 class Lengths:
@@ -61,39 +61,40 @@ def test_a_policy_sees_what_it_was_trained_on(args: dict[str, Any]) -> None:
 
 
 def test_an_episodes_intrinsic_return_by_hand() -> None:
-    taste = Taste(Lengths(), RewardModelPart())  # type: ignore[arg-type]  # the median of the quantiles is 0
+    scores = MessageScores(Lengths(), RewardModelPart())  # type: ignore[arg-type]  # the median of the quantiles is 0
     long, short = _message("sixteen letters!"), _message("short")
-    assert taste.of([long])[0].normalised == pytest.approx(3.0) and taste.of([short])[0].first == 0.0
-    assert taste.paid(long, 2) == pytest.approx(3.0 / 8)
+    assert scores.of([long])[0].normalised == pytest.approx(3.0) and scores.of([short])[0].first == 0.0
+    assert scores.reward(long, 2) == pytest.approx(3.0 / 8)
     counts = Counter({long: 3, short: 9})
-    assert taste.intrinsic_return(counts) == pytest.approx(3 * (1 + 1 / 8 + 1 / 27))
+    assert scores.intrinsic_return(counts) == pytest.approx(3 * (1 + 1 / 8 + 1 / 27))
 
 
 def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
     args = {"max_episode_steps": 30}
 
     def of(num_envs: int) -> list[Game]:
-        return play(Alone(random_player), "NetHackScore-v1", args, 5, num_envs, seed=3)
+        games = play(BaselineAgent(random_player), "NetHackScore-v1", args, 5, num_envs, seed=3)
+        return sorted(games, key=lambda game: game.number)
 
     one, three = of(1), of(3)
     assert one == three and [game.number for game in one] == list(range(5))
     assert all(sum(game.messages.values()) == len(game.actions) == game.figures["length"] for game in one)
-    figures = Played([record_of(game) for game in one]).figures()
+    figures = Played([episode_of(game) for game in one]).figures()
     assert figures["length"].value == np.mean([len(game.actions) for game in one])
     assert "success" not in figures and "intrinsic_return" not in figures
 
 
 def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
     args = {"max_episode_steps": 5, "savedir": str(tmp_path), "save_ttyrec_every": 1}
-    play(Alone(random_player), "NetHackScore-v1", args, 6, 3)
+    list(play(BaselineAgent(random_player), "NetHackScore-v1", args, 6, 3))
     for seed in (4, 6):
-        list(sights(random_player(0), "NetHackScore-v1", args, seed, None))
+        list(play_steps(random_player(0), "NetHackScore-v1", args, seed, None))
     folders = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ttyrec3.bz2"))
     assert folders == [f"env-000{env}" for env in (0, 0, 1, 1, 2, 2)] + ["seed-4", "seed-6"]
 
 
 def test_a_task_with_a_goal_tells_success() -> None:
-    (game,) = play(Alone(random_player), "NetHackStaircase-v1", {"max_episode_steps": 5}, 1, 4)
+    (game,) = play(BaselineAgent(random_player), "NetHackStaircase-v1", {"max_episode_steps": 5}, 1, 4)
     assert game.figures["success"] == 0.0
 
 
@@ -138,25 +139,25 @@ def test_mixed_players_take_turns_by_episodes() -> None:
 
 def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path: Path) -> None:
     config = compose("motif/score")
-    (game,) = play(Alone(random_player), "NetHackScore-v1", {"max_episode_steps": 9}, 1, 1)
+    (game,) = play(BaselineAgent(random_player), "NetHackScore-v1", {"max_episode_steps": 9}, 1, 1)
     sample = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
     sample |= {"actions": game.actions, "figures": game.figures}
-    assert len(showing.shown(config.reward, "cpu", tmp_path, sample).moments) == 6
+    assert len(view(config.reward, "cpu", tmp_path, sample).frames) == 6
     for changed in (
         {"actions": game.actions[:5]},  # the game goes on when the actions have run out
         {"actions": [*game.actions, 1]},
         {"figures": {**game.figures, "return": game.figures["return"] + 1}},
     ):
-        assert showing.shown(config.reward, "cpu", tmp_path, sample | changed).moments == []
+        assert view(config.reward, "cpu", tmp_path, sample | changed).frames == []
 
 
-def test_moments_tell_what_was_paid() -> None:
-    taste = Taste(Lengths(), RewardModelPart(threshold_quantile=0))  # type: ignore[arg-type]
+def test_steps_have_their_rewards() -> None:
+    scores = MessageScores(Lengths(), RewardModelPart(threshold_quantile=0))  # type: ignore[arg-type]
     act = random_player(0)
-    seen = list(sights(act, "NetHackScore-v1", {"max_episode_steps": 20}, held_out_seed(0), taste))
-    assert [moment.step for moment in seen] == list(range(21)) and seen[-1].ended
-    assert sum(moment.reward for moment in seen) == pytest.approx(seen[-1].episode_return)
-    paid = sum(moment.intrinsic or 0.0 for moment in seen)
-    assert paid == pytest.approx(taste.intrinsic_return(seen[-1].counts))
+    seen = list(play_steps(act, "NetHackScore-v1", {"max_episode_steps": 20}, held_out_seed(0), scores))
+    assert [step.step for step in seen] == list(range(21)) and seen[-1].ended
+    assert sum(step.reward for step in seen) == pytest.approx(seen[-1].episode_return)
+    paid = sum(step.intrinsic or 0.0 for step in seen)
+    assert paid == pytest.approx(scores.intrinsic_return(seen[-1].counts))
     assert sum(seen[-1].counts.values()) == 20
     assert seen[3].captioned().chars.shape == (27, 80) and "step 3" in seen[3].captioned().text()

@@ -19,7 +19,7 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.reports.rating import read_answers, write_likert, write_pairwise
 from groundling.reports.rating_tasks import RATING_TASKS
-from groundling.worlds.writing.validation import Written, write_rows
+from groundling.worlds.writing.validation import MeasuredTexts, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"
 
@@ -223,7 +223,7 @@ def test_what_runs_write_is_read_whatever_was_written(tmp_path: Path) -> None:
     texts = ["one\u2028line", "one\x85line", "one\x0bline"]
     files = {name: tmp_path / f"{name}.jsonl" for name in ("ppo", "nlpo")}
     for path in files.values():
-        write_rows(path, Written(samples, texts, None, {}).rows())
+        write_rows(path, MeasuredTexts(samples, texts, None, {}).rows())
     page = Page(write_pairwise(files, tmp_path / "form", num_samples=3))
     assert {item["sample"] for item in _key(tmp_path / "form")["items"]} == {"val_0", "val_1", "val_2"}
     assert Counter(page.texts) == {"the same prompt": 3} | dict.fromkeys(texts, 2)

@@ -11,8 +11,8 @@ from groundling.envs.observation import TextObservation
 from groundling.policies import RandomPolicy
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.envs import make_envs
-from groundling.worlds.text.episodes import held_out_seed_of, play, policy_player
-from groundling.worlds.text.samples import frames, record
+from groundling.worlds.text.episodes import held_out_seed_of, play, policy_chooser
+from groundling.worlds.text.samples import pictures_of, sample_of
 from tests.conftest import Corridor
 
 
@@ -25,15 +25,15 @@ def test_an_episode_whose_task_was_drawn_by_chance_is_played_again_in_that_task(
     args = {"draw_task": "construction", "max_steps": 2}
     config = TextConfig(env="BabyAI-MixedTrainLocal-v0", args=args)
     policy = _ReadsMissions()
-    with policy_player(policy, False, 0) as player:
+    with policy_chooser(policy, False, 0) as player:
         envs = make_envs(config, 8, held_out_seed_of(8))
-        episodes = play(player, envs, 8)
-    for episode in episodes:
-        sample = record(config, policy, episode)
+        episodes = list(play(player, envs, 8))
+    for _, episode in episodes:
+        sample = sample_of(config, policy, episode)
         assert {step["prompt"] for step in sample["steps"]} == {episode.mission}
         assert sample["task"] == episode.task
         width = 15 if episode.task == "open" else 8  # two rooms with a wall in common, or one
-        assert frames(config, sample)[0].shape[1] == 32 * width
+        assert pictures_of(config, sample)[0].shape[1] == 32 * width
 
 
 class _Lists(Corridor):
@@ -70,6 +70,6 @@ def test_an_env_that_draws_no_picture_is_played_again_without(
 ) -> None:
     gymnasium.register("test/Drawn-v0", entry_point=env)
     config = TextConfig(env="test/Drawn-v0", actions=["left", "right", "wait"])
-    pictures = frames(config, {"seed": 1, "actions": [2, 2], "task": ""})
+    pictures = pictures_of(config, {"seed": 1, "actions": [2, 2], "task": ""})
     assert [None if picture is None else picture.shape for picture in pictures] == [shape, shape]
     del gymnasium.registry["test/Drawn-v0"]

@@ -604,7 +604,14 @@ def test_a_study_of_texts_keeps_and_draws_what_its_world_says(tmp_path: Path) ->
     assert main(_words(path)) == 0
     runs, out = tmp_path / "runs", tmp_path / "out"
     curves = _rows(out / "curves.csv")
-    assert list(curves[0]) == ["arm", "seed", "step", "seconds", "episodes", *WritingWorld.curves]
+    assert list(curves[0]) == [
+        "arm",
+        "seed",
+        "step",
+        "seconds",
+        "episodes",
+        *WritingWorld.presentation.curves,
+    ]
     last = read_metrics(runs / "plain-seed1")[-1]
     for column in ("return_mean", "kl_mean", "entropy"):
         assert float(curves[-1][column]) == pytest.approx(last[column], rel=1e-5)

@@ -16,7 +16,8 @@ from groundling.evaluation.target import Target, find
 from groundling.prompts import PromptReader
 from groundling.training.checkpoint import save, write_json
 from groundling.worlds.text.envs import actions_of
-from groundling.worlds.text.suites import SUITES, find_suites
+from groundling.worlds.text.suites import SUITES
+from groundling.worlds.text.world import TextWorld
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _THREE = ["turn left", "turn right", "go forward"]
@@ -140,7 +141,7 @@ def test_a_control_and_a_suite_of_controls_do_not_mix() -> None:
 
 
 def test_names_of_suites_may_have_spaces() -> None:
-    assert find_suites("held-out, controls") == ["held-out", "swapped", "dropped", "scrambled"]
+    assert TextWorld.find_suites("held-out, controls") == ["held-out", "swapped", "dropped", "scrambled"]
 
 
 def test_a_world_that_no_suite_suits_is_told_as_an_error(
@@ -189,7 +190,7 @@ def test_probes_of_training_are_off_in_evaluations(tmp_path: Path) -> None:
     save(tmp_path / "checkpoints", 1, lambda folder: write_json(folder / "run.json", {}), keep=1)
     run = find(str(tmp_path), [], print)
     assert run.config.world.probes is None
-    for suite in find_suites("glam"):
+    for suite in TextWorld.find_suites("glam"):
         assert run.under(suite).config.world.probes is None
     untrained = find("glam/drrn", ["world.probes=both", "world.language=french"], print)
     assert untrained.under("french").config.world.language == "french"

@@ -9,7 +9,7 @@ from PIL import Image
 from groundling.cli.main import main
 from groundling.errors import RunError
 from groundling.reports.gif import Film, draw
-from groundling.worlds.showing import Moment, Summary
+from groundling.worlds.display import Frame, Summary
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import some_of
 
@@ -48,12 +48,12 @@ def test_a_baseline_of_another_world_is_told_so(capsys: pytest.CaptureFixture[st
 
 def test_a_moment_is_drawn_with_what_is_told_beside_its_picture() -> None:
     red = np.full((40, 60, 3), (255, 0, 0), dtype=np.uint8)
-    moment = Moment(["go to the ball"], lambda: red, "left", {"left": 0.75, "right": 0.25})
+    moment = Frame(["go to the ball"], lambda: red, "left", {"left": 0.75, "right": 0.25})
     page = np.asarray(draw(moment))
     assert (page[20, 30] == (255, 0, 0)).all()
     beside = page[:, 300:]
     assert (beside == (37, 99, 168)).all(-1).sum() > 0.7 * 200 * 10  # the chosen action's bar, three quarters
-    alone = np.asarray(draw(Moment(["a " * 200])))
+    alone = np.asarray(draw(Frame(["a " * 200])))
     assert alone.shape[1] < page.shape[1] and alone.shape[0] > 100  # long lines are broken
 
 
@@ -62,10 +62,10 @@ def test_a_long_film_keeps_its_last_moment(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no moment"):
         film.save(tmp_path / "none.gif")
     for number in range(1000):
-        film.take(Moment([str(number)], summary=Summary("end") if number == 999 else None))
+        film.take(Frame([str(number)], summary=Summary("end") if number == 999 else None))
     film.save(tmp_path / "long.gif")
     with Image.open(tmp_path / "long.gif") as gif:
         assert 100 < gif.n_frames <= 401
         gif.seek(gif.n_frames - 1)
         last = np.asarray(gif.convert("RGB"))
-    assert np.abs(last.astype(int) - np.asarray(draw(Moment(["999"])))).mean() < 2
+    assert np.abs(last.astype(int) - np.asarray(draw(Frame(["999"])))).mean() < 2

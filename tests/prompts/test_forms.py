@@ -17,7 +17,8 @@ from groundling.policies.policy import policies
 from groundling.prompts import Conversation, PromptReader, narrative_prompt, tagged_prompt
 from groundling.registry import ComponentConfig, check_component
 from groundling.training.build import world_of
-from groundling.worlds.text.suites import find_suites
+from groundling.worlds.protocols import Suites
+from groundling.worlds.text.world import TextWorld
 
 _SEEN = TextObservation(
     goal="go to a red ball",
@@ -151,11 +152,12 @@ def test_every_form_is_a_suite(tmp_path: Path) -> None:
 
 def _suites(run: str, *overrides: str) -> dict[str, str]:
     """By form, why it does not suit a run; nothing where it does."""
-    config = compose(run, [*overrides, "world.entropy_floor=0"])
+    world = world_of(compose(run, [*overrides, "world.entropy_floor=0"]))
+    assert isinstance(world, Suites)
     refused = {}
-    for suite in find_suites("forms,introduction-1"):
+    for suite in TextWorld.find_suites("forms,introduction-1"):
         try:
-            world_of(config).changes(suite)
+            world.suite_overrides(suite, [])
         except ConfigError as error:
             refused[suite] = str(error)
     return refused

@@ -64,7 +64,7 @@ def test_a_rollout_is_one_episode_of_each_env_and_groups_begin_alike() -> None:
             length = int(mask[:, env].sum())
             assert mask[:length, env].all() and not mask[length:, env].any()
             assert dones[:, env].nonzero().flatten().tolist() == [length - 1]
-            (episode,) = [e for e in episodes if e.env_index == env]
+            (episode,) = [e for e in episodes if e.record.env_index == env]
             assert episode.length == length
             assert episode.episode_return == pytest.approx(float(rollout.rewards[:, env].sum()))
         assert rollout.num_transitions == int(mask.sum()) < mask.numel()
@@ -90,11 +90,11 @@ def test_what_num_steps_cuts_off_counts_as_a_failure() -> None:
     with pytest.warns(UserWarning, match="count as failures"):
         for number in range(6):
             rollout, episodes = collector.collect(policy, generator=generator)
-            assert sorted(e.env_index for e in episodes) == [0, 1, 2, 3]
+            assert sorted(e.record.env_index for e in episodes) == [0, 1, 2, 3]
             assert {e.number for e in episodes} == {number}
             for episode in episodes:
-                dones = rollout.dones[:, episode.env_index]
-                paid = float(rollout.rewards[:, episode.env_index].sum())
+                dones = rollout.dones[:, episode.record.env_index]
+                paid = float(rollout.rewards[:, episode.record.env_index].sum())
                 assert episode.episode_return == pytest.approx(paid)
                 if not dones.any():
                     failures += 1

@@ -22,7 +22,7 @@ from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum
-from groundling.worlds.collector import summarise
+from groundling.worlds.episode import summarise
 from groundling.worlds.nethack.collect import NetHackCollector
 
 _STATUS = [1, -1, 2, 1]

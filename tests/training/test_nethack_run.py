@@ -22,9 +22,9 @@ from groundling.training.progress import TrainingProgress
 from groundling.training.tracking import read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
-from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.collect import NetHackCollector
-from groundling.worlds.nethack.message_scores import make_taste
+from groundling.worlds.nethack.message_scores import make_message_scores
+from groundling.worlds.nethack.view import view
 from tests.launching import groundling
 
 _PART = "reward.reward_model.args"
@@ -211,22 +211,24 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
     run.save()
     run.collector.close()
     checkpoint = latest(tmp_path / "checkpoints", print)
-    assert make_taste(config.reward, "cpu") is None  # the config names no model, for there was none before
-    taste = make_taste(config.reward, "cpu", checkpoint)
+    assert (
+        make_message_scores(config.reward, "cpu") is None
+    )  # the config names no model, for there was none before
+    scores = make_message_scores(config.reward, "cpu", checkpoint)
     text = "You kill the newt!"
     message = text.encode().ljust(256, b"\0")
     learnt = run.collector._reward.parts["reward_model"]._online.model.rewards([text]).item()
-    assert taste.of([message])[0].raw == pytest.approx(learnt)
+    assert scores.of([message])[0].raw == pytest.approx(learnt)
     target = Target("trained", tmp_path, config, checkpoint)
     assert "intrinsic_return" in evaluate(target, "held-out", 2)["trained"].figures()
     (sample,) = json.loads((tmp_path / "samples" / "held-out.json").read_text())
-    assert "normalised" in showing.shown(config.reward, "cpu", tmp_path, sample).moments[0].lines[0]
+    assert "normalised" in view(config.reward, "cpu", tmp_path, sample).frames[0].lines[0]
 
     part = config.reward["reward_model"]
     named = replace(part, args={**part.args, "path": str(_save(tmp_path / "model", seed=3))})
     both = {"reward_model": named}
-    assert make_taste(both, "cpu", checkpoint).of([message])[0].raw == taste.of([message])[0].raw
-    assert make_taste(both, "cpu").of([message])[0].raw != taste.of([message])[0].raw
+    assert make_message_scores(both, "cpu", checkpoint).of([message])[0].raw == scores.of([message])[0].raw
+    assert make_message_scores(both, "cpu").of([message])[0].raw != scores.of([message])[0].raw
 
 
 def test_goals_count_as_success(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from groundling.judges.asking.judge import Request
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.transformers import TransformersJudge
 from groundling.lm import LanguageModel
+from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.training.build import world_of
@@ -27,7 +28,7 @@ from groundling.training.dry_run import _parameters
 from groundling.worlds.writing import WritingWorld
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
 from groundling.worlds.writing.parts import make_metrics
-from groundling.worlds.writing.validation import ValidationLog, write_and_measure
+from groundling.worlds.writing.validation import MeasuredTexts, TextMeasures, ValidationLog, write_texts
 
 SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "toggle", "turn right", "drop"])]
 
@@ -74,6 +75,13 @@ class Counting(Reward):
         self.count = state["count"]
 
 
+def _measure(
+    policy: TokenPolicy, world: WritingWorld, metrics: Sequence[Metric], reward: RewardSum | None
+) -> MeasuredTexts:
+    measures = TextMeasures(world, policy, SAMPLES, metrics, reward)
+    return measures.measure(list(write_texts(policy, world, SAMPLES)))
+
+
 def _rewarding(reward: Reward) -> RewardSum:
     return RewardSum({"it": TextPart(reward)})
 
@@ -104,7 +112,7 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     assert len(ended[0]) <= 4
     world = _world("world.num_tokens=12", "evaluation.generation={do_sample:false}")
     for each, wanted in ((policy, ended), (greedy(terminate_on_eos=False), texts)):
-        written = write_and_measure(each, world, SAMPLES, [], None)
+        written = _measure(each, world, [], None)
         assert written.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert lm.model.generation_config is config
 
@@ -114,7 +122,7 @@ def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageMo
     world = _world("evaluation.generation={do_sample:true}")
     world.evaluation.generation["num_return_sequences"] = 2  # which a config cannot say
     with pytest.raises(ConfigError, match="leave num_return_sequences"):
-        write_and_measure(policy, world, SAMPLES, [], None)
+        _measure(policy, world, [], None)
 
 
 @pytest.mark.parametrize("generation", ["{}", "{do_sample:false}"])
@@ -124,7 +132,7 @@ def test_a_token_reward_is_summed_over_a_text_as_in_training(
     lm = make_lm("gpt2")
     policy = TokenPolicy(lm, generation={"do_sample": generation == "{}"}, value="shared")
     world = _world(f"evaluation.generation={generation}")
-    written = write_and_measure(policy, world, SAMPLES, [], _rewarding(rewards.create("test-characters")))
+    written = _measure(policy, world, [], _rewarding(rewards.create("test-characters")))
     torch.manual_seed(world.seed)
     uniforms = torch.rand(len(SAMPLES), 6, dtype=torch.float64)
     wanted = []
@@ -142,7 +150,7 @@ def test_texts_do_not_depend_on_who_else_draws(
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    alone = write_and_measure(policy, world, SAMPLES, [], None).generations
+    alone = _measure(policy, world, [], None).generations
     assert torch.equal(torch.rand(3), expected)
     write = policy.write
 
@@ -151,7 +159,7 @@ def test_texts_do_not_depend_on_who_else_draws(
         return write(*arguments)
 
     monkeypatch.setattr(policy, "write", disturbed)
-    assert write_and_measure(policy, world, SAMPLES, [], None).generations == alone
+    assert _measure(policy, world, [], None).generations == alone
 
 
 def test_a_judge_does_not_write_while_texts_are_sampled_to_be_measured(
@@ -181,7 +189,7 @@ def test_a_judge_does_not_write_while_texts_are_sampled_to_be_measured(
     before = torch.get_rng_state()
     thread.start()
     assert judging.wait(20)
-    write_and_measure(policy, world, SAMPLES, [], None)
+    _measure(policy, world, [], None)
     thread.join()
     assert both == [False] and measuring.is_set()
     assert torch.equal(torch.get_rng_state(), before)
@@ -266,9 +274,9 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     with pytest.raises(
         ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
     ):
-        write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
+        _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
     world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
-    written = write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
+    written = _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
     assert len(written.results) == 2
 
 

@@ -70,7 +70,7 @@ def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
             policy.lm.tokenizer.decode(tokens, skip_special_tokens=True)
             for tokens in (prompt + rollout.actions[:length, column].tolist(), prompt)
         )
-        assert whole == read + text.generation
+        assert whole == read + text.record["generation"]
         assert text.figures["kl"] == pytest.approx(0, abs=1e-5)  # the policy is still its reference
 
 
@@ -79,14 +79,14 @@ def test_processes_write_what_one_would(tmp_path: Path) -> None:
     _, (whole, texts) = _rollout(config)
     shares = [_rollout(config, Processes(rank, 2))[1] for rank in (0, 1)]
     assert torch.equal(torch.cat([r.actions for r, _ in shares], dim=1), whole.actions)
-    assert [t.generation for _, local_texts in shares for t in local_texts] == [t.generation for t in texts]
+    assert [t.record for _, local_texts in shares for t in local_texts] == [t.record for t in texts]
 
 
 def test_groups_are_texts_to_one_prompt(tmp_path: Path) -> None:
     config = _config(tmp_path, "world.texts_per_prompt=2")
     _, (rollout, texts) = _rollout(config)
     assert rollout.groups is not None and rollout.groups.tolist() == [0, 0, 1, 1]
-    assert texts[0].sample is texts[1].sample
+    assert texts[0].record["sample_id"] == texts[1].record["sample_id"]
     with pytest.raises(ConfigError, match="texts_per_prompt=3"):
         _rollout(_config(tmp_path, "world.texts_per_prompt=3"))
 
@@ -97,7 +97,7 @@ def test_prompts_are_what_a_user_says(tmp_path: Path) -> None:
     read = [policy.lm.tokenizer.decode(text.prompt) for text in rollout.observations]
     assert all(one.startswith("Count upwards.") for one in read)
     for one, text in zip(read, texts, strict=True):
-        assert text.sample.prompt.strip()[-3:] in one
+        assert text.record["prompt"].strip()[-3:] in one
     _, (plain, _) = _rollout(_config(tmp_path / "run"))
     assert [len(text.prompt) for text in plain.observations] != [len(t.prompt) for t in rollout.observations]
     with pytest.raises(ConfigError, match=r"raise world\.max_prompt_length"):

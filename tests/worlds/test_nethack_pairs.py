@@ -10,7 +10,7 @@ from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
 from groundling.judges import MessagePairs, Pairs, open_pairs
-from groundling.worlds.nethack.pairs import Act, Player, explorer_player, random_player, record
+from groundling.worlds.nethack.pairs import Act, ActForSeed, explorer_player, random_player, record
 
 
 def _same(a: Pairs, b: Pairs) -> bool:
@@ -19,7 +19,7 @@ def _same(a: Pairs, b: Pairs) -> bool:
     return arrays.keys() == others.keys() and all(np.array_equal(arrays[k], others[k]) for k in arrays)
 
 
-def _record(folder: Path, player: Player = random_player, **options: object) -> Pairs:
+def _record(folder: Path, player: ActForSeed = random_player, **options: object) -> Pairs:
     usual = {"name": "random", "num_pairs": 20, "task_args": {"max_episode_steps": 80}}
     return record(player, folder, **{**usual, **options})
 

@@ -24,7 +24,7 @@ from groundling.rewards import RewardSum, Stretch, Texts
 from groundling.rewards.part import Part
 from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
-from groundling.worlds.recording import Recording
+from groundling.worlds.recording import PairSettings
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.pairs import caption, caption_in_context, context, record
@@ -143,7 +143,7 @@ class GoesOn(RandomPolicy):
 
 
 def _first_action() -> Demonstrator:
-    return replace(_random(), agent="trained", policy=FirstAction())
+    return replace(_random(), name="trained", policy=FirstAction())
 
 
 class Heard(Part):
@@ -163,7 +163,7 @@ class Heard(Part):
 def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -> None:
     config, part = _config(), Heard()
     player = _first_action()
-    record([player], Recording(tmp_path / "pairs", "first", 8, length=1))
+    record([player], PairSettings(tmp_path / "pairs", "first", 8, length=1))
     envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     envs.reset()
     collector = EnvCollector(envs, 5, reward=RewardSum({"heard": part}))
@@ -174,7 +174,7 @@ def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -
 
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
-    players = [replace(_random(), agent="trained", policy=GoesOn()), _first_action()]
+    players = [replace(_random(), name="trained", policy=GoesOn()), _first_action()]
     segments: list[Recorded] = []
     add = TextRecording.add
 
@@ -186,7 +186,7 @@ def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path
     rounds: list[list[int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TextRecording, "add", kept)
-        count = record(players, Recording(tmp_path / "pairs", "both", 18, length=2, stride=3))
+        count = record(players, PairSettings(tmp_path / "pairs", "both", 18, length=2, stride=3))
     assert count == 18 == len(_pairs(tmp_path / "pairs"))
     assert max(rounds[0]) == 2 and set(rounds[1]) <= {1}  # one step, of which none or one is in the segment
     begins = {one.figures["steps"] - len(one.segment.captions) for one in segments}

@@ -99,9 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
+    from groundling.worlds.protocols import episode_recorder
+
     console = make_console()
     with episode_bars(console, arguments.episodes) as on_agent:
-        collected = target.world.record_episodes(
+        collected = episode_recorder(target.world).record_episodes(
             target.demonstrator(),
             arguments.episodes,
             arguments.output,
@@ -115,7 +117,8 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
 
 
 def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) -> int:
-    from groundling.worlds.recording import Recording
+    from groundling.worlds.protocols import PairRecorder
+    from groundling.worlds.recording import PairSettings
 
     world = targets[0].world
     for target in targets[1:]:
@@ -123,7 +126,9 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
             raise ConfigError(
                 f"{target.agent} plays in another world than {targets[0].agent}: give all of them the same env"
             )
-    recording = Recording(
+    if not isinstance(world, PairRecorder):
+        raise ConfigError(f"{world.spec.name} has no pairs of segments to collect")
+    settings = PairSettings(
         arguments.output,
         arguments.agent,
         arguments.pairs,
@@ -135,7 +140,7 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
     console = make_console()
     with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:
         players = [target.demonstrator() for target in targets]
-        pairs = world.record_pairs(players, recording, on_agent(arguments.agent))
+        pairs = world.record_pairs(players, settings, on_agent(arguments.agent))
     console.print(f"{pairs:,} pairs in {arguments.output}")
     return 0
 

@@ -123,7 +123,7 @@ def _evaluate(
     from groundling.evaluation.evaluate import evaluate
     from groundling.evaluation.tables import figures_table
 
-    evaluated, unit = 0, target.world.episodes
+    evaluated, unit = 0, target.world.presentation.episodes
     for suite in suites:
         try:
             with episode_bars(console, num_episodes, unit) as on_agent:

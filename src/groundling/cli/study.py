@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = arguments.runs or Path("runs") / study.name
     output = arguments.output or Path("results") / study.name
     jobs = make_jobs(study, arms, runs, arguments.config_dir)
-    by_success = kind(jobs[0].config.world.id).study_measures == "success"
+    by_success = kind(jobs[0].config.world.id).presentation.study == "success"
     if study.reference is not None and not by_success:
         raise ConfigError(
             f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "

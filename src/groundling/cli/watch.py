@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from groundling.reports.gif import Film
-    from groundling.worlds.showing import Moment, Summary
+    from groundling.worlds.display import Frame, Summary
 
 _SECONDS_PER_STEP = 0.1
 _BAR = 24
@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from groundling.evaluation.target import find
     from groundling.reports.gif import Film
+    from groundling.worlds.world import Player
 
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
         raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
@@ -71,11 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
     if len(suites) > 1:
         raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
     there = target.under(suites[0])
-    world, policy = there.world, there.policy(there.agent)
+    world, player = there.world, Player(there.agent, there.policy(there.agent))
     film = None if arguments.gif is None else Film()
     pause = 0.0 if arguments.fast else _SECONDS_PER_STEP
     for number in range(arguments.episodes):
-        _show(world.watch(target.agent, policy, suites[0], number), console, pause, film)
+        _show(world.watch(player, number), console, pause, film)
         if console.is_terminal and not arguments.fast and number + 1 < arguments.episodes:
             console.input("Enter for the next episode ")
     if film is not None:
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "Film | None") -> None:
+def _show(episode: "Iterator[Frame]", console: "Console", pause: float, film: "Film | None") -> None:
     """Show an episode moment by moment in a terminal, and only what is new elsewhere."""
     from rich.live import Live
 
@@ -95,13 +96,13 @@ def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "
             if console.is_terminal:
                 live.update(_view(moment), refresh=True)
                 time.sleep(pause)
-            elif moment.is_news:
+            elif moment.is_notable:
                 console.print("\n".join(moment.lines), soft_wrap=True)
     if moment.summary is not None:
         console.print(_table(moment.summary))
 
 
-def _view(moment: "Moment") -> "RenderableType":
+def _view(moment: "Frame") -> "RenderableType":
     """Return the text of a moment with a bar for each action's probability."""
     from rich.text import Text
 

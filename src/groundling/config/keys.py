@@ -117,6 +117,6 @@ def check_section_key(section: str, name: str, world: str) -> None:
     raise ConfigError(unknown("config key", key, here))
 
 
-def _section_class(section: str, world: type[World[Any, Any]]) -> type[Any]:
+def _section_class(section: str, world: type[World]) -> type[Any]:
     """The dataclass of one of `SECTIONS` in a kind of world."""
     return world.config_class if section == "world" else world.evaluation_class

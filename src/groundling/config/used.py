@@ -73,7 +73,7 @@ def _use(
     policy: ComponentConfig,
     algorithm: ComponentConfig,
     reward: Mapping[str, RewardPartConfig | None],
-    world: type[World[Any, Any]],
+    world: type[World],
 ) -> Use:
     """What these sections make of a world; a component that does not say is taken to use all."""
     learner = algorithms.get(algorithm.id)
@@ -89,13 +89,13 @@ def _use(
     )
 
 
-def _can_act(policy: ComponentConfig, world: type[World[Any, Any]]) -> bool:
+def _can_act(policy: ComponentConfig, world: type[World]) -> bool:
     """Whether a policy may act in this kind of world: one that cannot is refused for that, and not for idle keys."""
     accepts = getattr(policies.get(policy.id), "accepts", None)  # a function that makes a policy does not say
     return accepts is None or accepts(world.offers) is None
 
 
-def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) -> dict[str, str]:
+def _unused(config: Config, world: type[World], demonstrated: bool) -> dict[str, str]:
     """By key or section, why nothing that the config chooses uses it, whatever the world."""
     policy, model = config.policy, config.model
     idle = {}

@@ -16,7 +16,7 @@ from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.splits import compare_splits
-from groundling.envs.vector import Episode, TextVectorEnv, UnequalEpisode
+from groundling.envs.vector import TextEpisode, TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError
 
 _MORE_EPISODES = 100
@@ -33,7 +33,7 @@ _View = dict[str, int]
 class Played:
     """What random play in an env has shown."""
 
-    episodes: list[Episode] = field(default_factory=list)
+    episodes: list[TextEpisode] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
     """Of resets and steps."""
@@ -141,7 +141,7 @@ def check_env(
     return played
 
 
-def _needs_longer(episodes: Sequence[Episode], asked: int) -> bool:
+def _needs_longer(episodes: Sequence[TextEpisode], asked: int) -> bool:
     return all(episode.length == 1 for episode in episodes) and len(episodes) < asked + _MORE_EPISODES
 
 
@@ -153,7 +153,7 @@ class _Refusal:
     when: str
     mend: str = ""
 
-    def __call__(self, before: Episode, difference: str) -> NoReturn:
+    def __call__(self, before: TextEpisode, difference: str) -> NoReturn:
         raise ConfigError(
             f"{self.id}: seed {before.seed} and the same {before.length} actions gave another episode {self.when}: a "
             f"run could not be resumed exactly. {self.mend}Draw everything from self.np_random, which "
@@ -191,7 +191,7 @@ def _refuse_loss(text: str) -> NoReturn:
 def _play_again(
     refuse: _Refusal,
     envs: TextVectorEnv,
-    episodes: Sequence[tuple[Episode, list[_View]]],
+    episodes: Sequence[tuple[TextEpisode, list[_View]]],
     make: Callable[[], TextVectorEnv] | None = None,
 ) -> int:
     """Play episodes in the first of ``envs``, next to random play in the others, and close them.
@@ -208,7 +208,7 @@ def _play_again(
     rng, resumed_after = np.random.default_rng(1), 0
     longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)
 
-    def step(action: int) -> list[Episode]:
+    def step(action: int) -> list[TextEpisode]:
         others = [int(rng.integers(len(one.actions))) for one in envs.observations()[1:]]
         return [one for one in envs.step([action, *others]).episodes if one.env_index == 0]
 
@@ -240,7 +240,7 @@ def _play_again(
     return resumed_after
 
 
-def _resume(refuse: _Refusal, resumed: TextVectorEnv, envs: TextVectorEnv, before: Episode) -> None:
+def _resume(refuse: _Refusal, resumed: TextVectorEnv, envs: TextVectorEnv, before: TextEpisode) -> None:
     """Bring new envs to where ``envs`` are, in the middle of an episode, as a resumed training does."""
     try:
         resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
@@ -267,7 +267,7 @@ def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
     return doubts
 
 
-def _end(refuse: _Refusal, ended: Sequence[Episode], before: Episode) -> None:
+def _end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpisode) -> None:
     """Compare an episode with the one that has ended."""
     if not ended:
         refuse(before, "it ended at another step")
@@ -276,7 +276,7 @@ def _end(refuse: _Refusal, ended: Sequence[Episode], before: Episode) -> None:
         refuse(before, _difference(before, ended[0]))
 
 
-def _difference(before: Episode, again: Episode) -> str:
+def _difference(before: TextEpisode, again: TextEpisode) -> str:
     for name in ("mission", "episode_return", "actions", "success"):
         one, other = getattr(before, name), getattr(again, name)
         if one != other:

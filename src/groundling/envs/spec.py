@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Offer = Literal["words", "symbols", "glyphs", "prompt"]
+Offer = str
+"""``words``, ``symbols``, ``glyphs``, ``prompt``, or the observation of another kind of world."""
 Experience = Literal["acted", "demonstrated"]
 Evidence = Literal["env", "captions", "counts", "references"]
 

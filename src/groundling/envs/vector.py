@@ -35,7 +35,7 @@ class UnequalEpisode(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class TextEpisode:
     """A finished episode, or one that was cut: enough to count it, and to play it again."""
 
     env_index: int
@@ -75,7 +75,7 @@ class Step:
     truncated: np.ndarray
     final_observations: dict[int, TextObservation]
     """By env index, the last observation of each episode that ended with this step."""
-    episodes: list[Episode]
+    episodes: list[TextEpisode]
 
     @property
     def dones(self) -> np.ndarray:
@@ -232,7 +232,7 @@ class TextVectorEnv:
         """The present observation of every env."""
         return [self._observe(i) for i in range(self.num_envs)]
 
-    def cut(self, i: int) -> Episode:
+    def cut(self, i: int) -> TextEpisode:
         """The present episode of env ``i`` as if it ended here, unsuccessfully; the env stays as it is."""
         return self._episode(i, success=False)
 
@@ -462,7 +462,7 @@ class TextVectorEnv:
             slot.seed,
         )
 
-    def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
+    def _finish(self, i: int, terminated: bool, reward: float) -> TextEpisode:
         info = self._slots[i].info
         try:
             success = read_success(info, terminated and reward > 0)
@@ -470,10 +470,10 @@ class TextVectorEnv:
             raise RunError(f"{self._where(i)}: {error}") from None
         return self._episode(i, success, success_key(info))
 
-    def _episode(self, i: int, success: bool, key: str | None = None) -> Episode:
+    def _episode(self, i: int, success: bool, key: str | None = None) -> TextEpisode:
         slot = self._slots[i]
         first = read_first_interaction(slot.info)
-        return Episode(
+        return TextEpisode(
             env_index=i,
             number=slot.episode,
             seed=slot.seed,

@@ -18,8 +18,10 @@ from groundling.io.files import replace_result
 from groundling.io.locks import LOCK, locked, remove_partial_files
 from groundling.io.redaction import shareable
 from groundling.lm.load.adapters import merge_adapters
-from groundling.worlds import CannotPlay, agents
+from groundling.worlds import CannotPlay, World, agents
 from groundling.worlds.episode import Figure, Played
+from groundling.worlds.protocols import CorpusMeasures, Exhibit
+from groundling.worlds.world import Player
 
 _CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
 """Of the section evaluation: how many play and who else, which results tell otherwise, when, and how many at once."""
@@ -80,28 +82,43 @@ def _evaluate(
             policy = there.policy(name)
             if policy is not None:
                 merge_adapters(policy)
-            played[name] = world.play(name, policy, suite, num_episodes, on_agent(name))
+            player = Player(name, policy)
+            played[name] = _play(world, player, num_episodes, on_agent(name))
         except CannotPlay as error:
             if name == target.agent:
                 raise
             left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
         else:
-            if predictions := world.predictions(played[name].episodes):
+            predictions = [e.prediction for e in played[name].episodes if e.prediction is not None]
+            if predictions:
                 texts[_predictions_path(target, suite, name)] = "".join(
                     json.dumps(row, ensure_ascii=False) + "\n" for row in predictions
                 )
-            if name == target.agent and (samples := world.samples(policy, played[name])):
-                same = {"suite": suite, "overrides": target.world.changes(suite, target.overrides)}
-                content = [same | sample for sample in samples]
+            if name == target.agent and isinstance(world, Exhibit):
+                same = {"suite": suite, "overrides": target.overrides_under(suite)}
+                content = [same | sample for sample in world.samples(player, played[name])]
                 texts[_samples_path(target, suite)] = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         mark = _mark_path(target, suite)
         texts[mark] = _figures(target, there, suite, num_episodes, played, left_out)
         texts[mark.with_suffix(".csv")] = _episodes(played)
         replace_result(texts, mark, _paths(target, suite))
-    for note in world.details(played).get("notes", ()):
+    for note in _details(world, played).get("notes", ()):
         warn(f"{suite}: {note}")
     return played
+
+
+def _play(world: World, player: Player, num_episodes: int, on_episode: Callable[[], None]) -> Played:
+    episodes = []
+    for episode in world.play(player, num_episodes):
+        episodes.append(episode)
+        on_episode()
+    episodes.sort(key=lambda episode: episode.number)
+    return world.measure(player, episodes) if isinstance(world, CorpusMeasures) else Played(episodes)
+
+
+def _details(world: World, played: Mapping[str, Played]) -> dict[str, Any]:
+    return world.details(played) if isinstance(world, Exhibit) else {}
 
 
 def _mark_path(target: Target, suite: str) -> Path:
@@ -181,7 +198,7 @@ def _figures(
         },
         "differences": _differences(target.agent, played),
         "left_out": left_out,
-        **world.details(played),
+        **_details(world, played),
     }
     return json.dumps(content, indent=1) + "\n"
 

@@ -8,7 +8,6 @@ observations. On-policy learning moves a model less than cloning that succeeds a
 import json
 import platform
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from groundling.io.documents import read_object
 from groundling.io.files import write_atomically
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
+from groundling.worlds.protocols import RandomPlay
 
 FILE = "forgetting.json"
 """In a run's folder."""
@@ -115,8 +115,9 @@ class _Measured:
             )
         self.lm = lm.eval()
         self.actions: Tensor | None = None  # (num_states, num_actions)
-        with torch.no_grad(), suppress(ConfigError):  # a world without states of random play
-            outputs = policy.outputs(target.world.random_play(_STATES))
+        if isinstance(world := target.world, RandomPlay):
+            with torch.no_grad():
+                outputs = policy.outputs(world.random_play(_STATES))
             self.actions = None if outputs is None else outputs.log_probs.cpu()
 
     @torch.no_grad()

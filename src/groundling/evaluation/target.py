@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from groundling.evaluation import hub
 from groundling.io.redaction import shareable, shareable_words
 from groundling.lm.load.loading import resolve
 from groundling.policies.policy import Policy, has_model
+from groundling.registry import unknown
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.checkpoint import Hold
 from groundling.training.folder import CLONE, changes_no_result
 from groundling.worlds import CannotPlay, World, agents, home_of
+from groundling.worlds.protocols import Suites
 from groundling.worlds.world import Demonstrator
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -41,13 +43,15 @@ class Target:
     """What the caller changed of the configuration: has the last word, also over a suite."""
     suffix: str = ""
     """What the results' names end in: of a checkpoint that was asked for, its name; and what `named` adds."""
+    suite: str | None = None
+    """Suite that its configuration was changed for, by `under`."""
     hold: Hold | None = field(default=None, repr=False, compare=False)
     """Keeps a run in training from deleting the checkpoint."""
 
     @property
-    def world(self) -> World[Any, Any]:
+    def world(self) -> World:
         """Where it plays."""
-        return world_of(self.config, self.checkpoint)
+        return world_of(self.config, self.checkpoint, self.suite)
 
     @property
     def changes(self) -> list[str]:
@@ -67,7 +71,7 @@ class Target:
 
     def heading(self, suite: str, count: int) -> str:
         """What stands above the figures of so many episodes: where they were played, and what was changed of a run."""
-        parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.episodes}"]
+        parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.presentation.episodes}"]
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
@@ -103,14 +107,27 @@ class Target:
             ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
                 swapped mission a room with one thing.
         """
-        self.world.find_suites(suite)
+        if suite not in self.world.suites:
+            raise ConfigError(unknown("suite", suite, self.world.suites))
         try:
-            overrides = self.world.changes(suite, self.overrides)
-            there = replace(self, config=changed(self.config, overrides, TRAINING_ALONE))
-            there.world.try_suite(suite)
+            config = changed(self.config, self.overrides_under(suite), TRAINING_ALONE)
+            there = replace(self, config=config, suite=suite)
+            if isinstance(world := there.world, Suites):
+                world.check_suite()
             return there
         except ConfigError as error:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
+
+    def overrides_under(self, suite: str) -> list[str | Mapping[str, Any]]:
+        """Return a suite's overrides followed by the caller's.
+
+        Raises:
+            ConfigError: The suite does not suit the run.
+        """
+        world = self.world
+        return (
+            world.suite_overrides(suite, self.overrides) if isinstance(world, Suites) else [*self.overrides]
+        )
 
     def demonstrator(self) -> Demonstrator:
         """It, as one who plays and is recorded.
@@ -121,7 +138,12 @@ class Target:
         checkpoint = self.checkpoint
         named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
         return Demonstrator(
-            self.world, self.agent, self.policy(self.agent), flat(shareable(asdict(self.config))), *named
+            self.agent,
+            self.policy(self.agent),
+            world=self.world,
+            settings=flat(shareable(asdict(self.config))),
+            run=named[0],
+            checkpoint=named[1],
         )
 
     def policy(self, agent: str) -> Policy | None:
@@ -206,7 +228,7 @@ def find(
             )
         _check_whole(path)
         config = from_file(run_dir / "config.yaml", overrides, unused)
-        return Target("trained", run_dir, config, path, changes, f"-{path.name}", hold)
+        return Target("trained", run_dir, config, path, changes, f"-{path.name}", hold=hold)
     if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)

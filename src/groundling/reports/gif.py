@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from groundling.envs.nethack.glyphs import font
 from groundling.errors import RunError
-from groundling.worlds.showing import Moment
+from groundling.worlds.display import Frame
 
 _MOST_MOMENTS = 400
 """Of longer watching only every second, third, … moment is kept."""
@@ -18,13 +18,13 @@ _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class Film:
-    """Moments for a GIF: when there are too many, every other one is dropped, now and from then on."""
+    """Frames for a GIF: when there are too many, every other one is dropped, now and from then on."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
         self._pictures: list[Image.Image] = []
 
-    def take(self, moment: Moment) -> None:
+    def take(self, moment: Frame) -> None:
         """Take up what is shown now; an episode's last moment stays."""
         if moment.summary is not None or self._seen % self._every == 0:
             self._pictures.append(draw(moment))
@@ -60,7 +60,7 @@ class Film:
             raise RunError(f"cannot write {path}: {error}; name another file") from error
 
 
-def draw(moment: Moment) -> Image.Image:
+def draw(moment: Frame) -> Image.Image:
     """A moment as a picture: what it looks like, and beside it what is told and how likely each action is.
 
     A world whose pictures tell everything, as NetHack's terminal, has these alone.

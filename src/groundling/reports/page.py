@@ -86,7 +86,9 @@ def _context(runs: Sequence[ShownRun]) -> dict[str, Any]:
         "runs": runs,
         "figure": first.figure[0],
         "main_plots": _main_plots(runs),
-        "beside": next((run.world.beside.about for run in runs if run.world.beside is not None), None),
+        "beside": next(
+            (share.about for run in runs if (share := run.world.presentation.share) is not None), None
+        ),
         "learning_plots": plots.small_multiples(groups, learning_figures(runs)),
         "validation_plots": [
             (run, plots.small_multiples({run.config.name: [run.validations]}, list(run.validations[0])[3:]))
@@ -134,7 +136,7 @@ def _main_plots(runs: Sequence[ShownRun]) -> list[tuple[str, str, str | None]]:
         alone = len(groups) == 1 and key == "success_rate"
         levels = _levels(task_runs[0], "success") if alone else {}
         second = _plot_beside(task_runs, groups, alone)
-        steps, width = task_runs[0].world.unit, 7.2 if second is None else 4.8
+        steps, width = task_runs[0].world.presentation.unit, 7.2 if second is None else 4.8
         plot = plots.learning_curve(groups, key, label, levels, steps, width, key == "success_rate")
         drawn.append((task, plot, second))
     return drawn
@@ -142,7 +144,7 @@ def _main_plots(runs: Sequence[ShownRun]) -> list[tuple[str, str, str | None]]:
 
 def _plot_beside(runs: Sequence[ShownRun], groups: Mapping[str, Sequence[Any]], alone: bool) -> str | None:
     """What the runs' world has beside the success rate, over steps; None where no run tells."""
-    share, rows = runs[0].world.beside, [row for run in runs for row in run.metrics]
+    share, rows = runs[0].world.presentation.share, [row for run in runs for row in run.metrics]
     if share is None or all(row.get(share.column) is None for row in rows):
         return None
     chances = [row[share.chance] for row in rows if row.get(share.chance) is not None]

@@ -224,7 +224,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     body = environment.get_template("model_card.md.j2").render(
         place=repository or "THIS-FOLDER",
         imports=[module for module in target.config.imports if re.fullmatch(r"[\w.]+", module)],
-        writes=target.world.episodes == "texts",
+        writes=target.world.presentation.episodes == "texts",
         config=settings,
         world=world,
         checkpoint=target.checkpoint.name,

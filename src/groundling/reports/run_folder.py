@@ -27,8 +27,9 @@ from groundling.policies.policy import has_model, policies
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World, kind
+from groundling.worlds.display import EpisodeView, Frame, ProbeHistory, ReportTable
 from groundling.worlds.episode import number
-from groundling.worlds.showing import Moment, Probed, ReportTable, ShownEpisode
+from groundling.worlds.protocols import Exhibit, Probes
 
 _LEARNING_FIGURES = (
     "return_mean",
@@ -69,19 +70,21 @@ class ShownRun:
     """Content of ``forgetting.json``, if there is one."""
 
     @cached_property
-    def world(self) -> World[Any, Any]:
+    def world(self) -> World:
         """World that the run trains in; its env may be unavailable."""
         return world_of(self.config)
 
     @cached_property
-    def probed(self) -> Probed | None:
+    def probed(self) -> ProbeHistory | None:
         """What its policy thought of fixed situations."""
-        return self.world.probed(self.run_dir)
+        world = self.world
+        return world.probe_history(self.run_dir) if isinstance(world, Probes) else None
 
     @cached_property
     def tables(self) -> list[ReportTable]:
         """What its world tells of its evaluations beside their figures."""
-        return self.world.tables(self.evaluations)
+        world = self.world
+        return world.tables(self.evaluations) if isinstance(world, Exhibit) else []
 
     @property
     def has_model(self) -> bool:
@@ -137,14 +140,14 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> Show
     )
 
 
-def usual_suite(world: World[Any, Any] | type[World[Any, Any]]) -> str:
+def usual_suite(world: World | type[World]) -> str:
     """What a run's agent is evaluated on where nothing else is asked for."""
     return next(iter(world.suites))
 
 
 def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
     """The metrics that are drawn, those of the runs' worlds and of their rewards' parts among them."""
-    of_worlds = [name for run in runs for name in kind(run.config.world.id).learning_figures]
+    of_worlds = [name for run in runs for name in kind(run.config.world.id).presentation.first_figures]
     columns = dict.fromkeys(chain.from_iterable(row for run in runs for row in run.metrics))
     parts = [name for name in columns if name.startswith("reward/")]
     return list(dict.fromkeys([*of_worlds, "return_mean", *parts, *_LEARNING_FIGURES]))
@@ -155,7 +158,7 @@ def suite_files(folder: Path, usual: str) -> list[Path]:
     return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
 
 
-def _texts_of_the_trained(run_dir: Path, world: type[World[Any, Any]]) -> list[Path]:
+def _texts_of_the_trained(run_dir: Path, world: type[World]) -> list[Path]:
     """The trained agent's texts in complete evaluations; a name that begins alike may stand beside another agent's."""
     found = [
         path
@@ -219,25 +222,29 @@ def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:
     return number(figure["value"]), f"{number(figure['low'])} – {number(figure['high'])}"
 
 
-def picture_of(moment: Moment, pixels: int) -> str | None:
+def picture_of(frame: Frame, pixels: int) -> str | None:
     """What a moment looks like, as a data URL; None in a world without pictures."""
-    drawn = moment.draw()
+    drawn = frame.draw()
     return None if drawn is None else _data_url(drawn, pixels)
 
 
-def episodes_of(run: ShownRun) -> dict[str, list[ShownEpisode]]:
+def episodes_of(run: ShownRun) -> dict[str, list[EpisodeView]]:
     """The run's recorded episodes by suite and name, the usual one first, if it was played.
 
     Raises:
         ConfigError: an evaluation's settings cannot be read.
         RunError: an episode cannot be read.
     """
-    shown: dict[str, list[ShownEpisode]] = {}
+    shown: dict[str, list[EpisodeView]] = {}
     for sample in run.samples:
         suite = str(sample["suite"])
         try:
             world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
-            shown.setdefault(suite, []).append(world.shown(run.run_dir, sample))
+            if not isinstance(world, Exhibit):
+                raise RunError(
+                    f"{run.run_dir / 'samples'} holds an episode, and {world.spec.name} has none to show: delete it"
+                )
+            shown.setdefault(suite, []).append(world.view(run.run_dir, sample))
         except ConfigError as error:
             file = run.run_dir / "samples" / f"{suite}.json"
             raise ConfigError(

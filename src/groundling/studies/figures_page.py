@@ -41,7 +41,7 @@ class Line:
 
 
 def write_study_by_figures(
-    study: Study, jobs: Sequence[Job], world: type[World[Any, Any]], output: Path, command: Sequence[str]
+    study: Study, jobs: Sequence[Job], world: type[World], output: Path, command: Sequence[str]
 ) -> None:
     """Write what the finished ``jobs`` found into ``output``.
 
@@ -76,13 +76,13 @@ def write_study_by_figures(
         if job.agent == "trained"
     }
     missing = [job.name for job in jobs if job.name not in finished]
-    head = StudyHead(study, command, missing, {world.unit: steps})
+    head = StudyHead(study, command, missing, {world.presentation.unit: steps})
     output.mkdir(parents=True, exist_ok=True)
     remove_partial_files(output)
     (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     arms = {job.name: job.arm for job, _ in finished.values()}
     runs = [(job.arm, job.seed, metrics.get(name, ())) for name, (job, _) in finished.items()]
-    write_curves(output / "curves.csv", runs, world.curves)
+    write_curves(output / "curves.csv", runs, world.presentation.curves)
     write_csv(output / "episodes.csv", *_episodes([job for job, _ in finished.values()], suite))
     table = ((line.arm, line.figure, len(line.of_seeds), *astuple(line.estimate)) for line in lines)
     write_csv(output / "summary.csv", ["arm", "figure", "seeds", "mean", "low", "high"], table)
@@ -121,7 +121,7 @@ def _episodes(jobs: Sequence[Job], suite: str) -> tuple[list[str], list[list[str
 
 def _draw(
     study: Study,
-    world: type[World[Any, Any]],
+    world: type[World],
     metrics: Mapping[str, list[dict[str, Any]]],
     arms: Mapping[str, str],
     lines: Sequence[Line],
@@ -136,7 +136,7 @@ def _draw(
     }
     labels = {
         column: label
-        for column, label in world.curves.items()
+        for column, label in world.presentation.curves.items()
         if label is not None and any(row.get(column) is not None for rows in metrics.values() for row in rows)
     }
     if labels:
@@ -162,13 +162,13 @@ def _draw(
 
 def _readme(
     head: StudyHead,
-    world: type[World[Any, Any]],
+    world: type[World],
     suite: str,
     steps: Mapping[str, int],
     lines: Sequence[Line],
     figures: Sequence[str],
 ) -> str:
-    study, episodes = head.study, world.episodes
+    study, episodes = head.study, world.presentation.episodes
     arms = list(dict.fromkeys(line.arm for line in lines))
     cells = {(line.figure, line.arm): line.estimate for line in lines}
     rows = [
@@ -178,10 +178,10 @@ def _readme(
     trained = ", ".join(f"{arm} {count:,}" for arm, count in steps.items())
     text = head.markdown(
         f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} for each run; "
-        f"{world.unit} of training: {trained}. Means over seeds of the means over {episodes}, with a bootstrap 95 % "
-        "interval over seeds: with few seeds it reaches at most from the lowest to the highest, and shows the "
-        "spread of these seeds, not what another seed would do. `episodes.csv` has every episode, `curves.csv` "
-        "every update."
+        f"{world.presentation.unit} of training: {trained}. Means over seeds of the means over {episodes}, with a "
+        "bootstrap 95 % interval over seeds: with few seeds it reaches at most from the lowest to the highest, and "
+        "shows the spread of these seeds, not what another seed would do. `episodes.csv` has every episode, "
+        "`curves.csv` every update."
     )
     text += [
         f"## Held-out {episodes}",
@@ -193,7 +193,7 @@ def _readme(
         text.append(f"![Figures of the held-out {episodes}](held-out.svg)")
     if "training" in figures:
         text += [
-            f"## Training\n\n![Figures of the training {episodes} over {world.unit}](training.svg)",
+            f"## Training\n\n![Figures of the training {episodes} over {world.presentation.unit}](training.svg)",
             f"Smoothed means over the {episodes} that ended; the band is a bootstrap 95 % interval over seeds; dashed: "
             f"the arms that do not learn, on held-out {episodes}.",
         ]

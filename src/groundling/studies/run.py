@@ -22,6 +22,8 @@ from groundling.training.build import world_of
 from groundling.training.folder import open_run, write_settings
 from groundling.training.train import train
 from groundling.worlds import CannotPlay, agents, kind
+from groundling.worlds.protocols import episode_recorder
+from groundling.worlds.world import Player
 
 LOG = "study.log"
 """In a run's folder: what its process said, where a study runs several."""
@@ -195,7 +197,8 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         teacher = None
         if arm.data is not None:
             teacher = _teacher(name, arm.data, run_config, seed) if arm.data in agents() else jobs[arm.data]
-            run_config = replace(run_config, world=world_of(run_config).learning_from(run_dir / _DATA))
+            recorder = episode_recorder(world_of(run_config))
+            run_config = replace(run_config, world=recorder.learning_from(run_dir / _DATA))
         world = kind(run_config.world.id)
         named = study.suites if arm.suites is None else arm.suites
         named = [next(iter(world.suites))] if named is None else named
@@ -208,7 +211,7 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
 def _teacher(arm: str, agent: str, clone: Config, seed: int) -> Job:
     """Who shows a clone what to do, without learning it, in the clone's own world."""
     try:
-        world_of(clone).check_agent(agent, None)
+        world_of(clone).check_player(Player(agent))
     except CannotPlay as error:
         raise ConfigError(f"arms.{arm}.data: {error}") from error
     place = clone.world.PLACE
@@ -258,7 +261,7 @@ def _collect(job: Job, teacher: Job, tell: Tell) -> None:
     """Let the teacher play until there are as many transitions as the clone learns from."""
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     first = 1 + needed // 32  # episodes; as many as it then takes
-    world = world_of(job.config)
+    world = episode_recorder(world_of(job.config))
     begun = world.recorded(folder).transitions
     if 0 < begun < needed and checkpoint.numbered(job.run_dir / "checkpoints"):
         raise ConfigError(
@@ -273,7 +276,8 @@ def _collect(job: Job, teacher: Job, tell: Tell) -> None:
             f"{job.name}: {teacher.arm} plays {more:,} episodes ({there.transitions:,} of {needed:,} transitions)"
         )
         target = teacher.target()
-        target.world.record_episodes(target.demonstrator(), there.episodes + more, folder)
+        recorder = episode_recorder(target.world)
+        recorder.record_episodes(target.demonstrator(), there.episodes + more, folder)
 
 
 def run_here(jobs: Sequence[Job], tell: Tell, console: Console, warn: Tell) -> list[Job]:

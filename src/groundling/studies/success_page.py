@@ -36,7 +36,7 @@ _FIRST_CURVE = ("first_named", "first_other", "first_none", "first_precision", "
 def write_study_by_success(
     study: Study,
     jobs: Sequence[Job],
-    world: type[World[Any, Any]],
+    world: type[World],
     output: Path,
     command: Sequence[str],
     elsewhere: Mapping[str, RunResult],
@@ -66,13 +66,16 @@ def write_study_by_success(
     scores = [score for one in results for score in one.scores]
     tested = {score.suite for score in scores}
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
-    lines = sum_up(results, study, usual, world.controls)
+    lines = sum_up(results, study, usual, world.suite_groups.get("controls", ()))
     output.mkdir(parents=True, exist_ok=True)
     remove_partial_files(output)
     (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     write_arms(output, [one.job for one in results])
     runs = [(one.job.arm, one.job.seed, one.rows) for one in results]
-    columns = [*world.curves, *(_FIRST_CURVE if _tells_first(one.rows for one in results) else ())]
+    columns = [
+        *world.presentation.curves,
+        *(_FIRST_CURVE if _tells_first(one.rows for one in results) else ()),
+    ]
     write_curves(output / CURVES, runs, columns)
     write_csv(output / EVALUATIONS, list(Score.__annotations__), (astuple(score) for score in scores))
     write_csv(
@@ -87,7 +90,7 @@ def write_study_by_success(
     suites = {job.arm: job.suites for job in jobs}
     about = {"suites": suites, "tested": tested_by_arm, "episode_seeds": SCHEME}
     head = StudyHead(study, command, missing, about)
-    figures = _draw(study, results, lines, world.unit, usual, output)
+    figures = _draw(study, results, lines, world.presentation.unit, usual, output)
     agents = {one.job.arm: one.job.agent for one in results}
     text = page(head, lines, scores, agents, usual, figures)
     write_atomically(output / "README.md", shareable(text))

@@ -20,17 +20,19 @@ from groundling.runtime.devices import device_under_map, find_device
 from groundling.runtime.processes import Processes
 from groundling.worlds import World, WorldSpec, kind
 from groundling.worlds.collector import Collector
+from groundling.worlds.protocols import RandomPlay
 
 if TYPE_CHECKING:
     from groundling.training.sharding import Shards
 
 
-def world_of(config: Config, checkpoint: Path | None = None) -> World[Any, Any]:
+def world_of(config: Config, checkpoint: Path | None = None, suite: str | None = None) -> World:
     """The config's world, of which nothing is loaded or started yet.
 
     Args:
         config: The run's.
         checkpoint: See `World.checkpoint`.
+        suite: See `World.suite`.
 
     Raises:
         ConfigError: the processes of this machine cannot share its GPUs equally, as a device map needs it.
@@ -43,6 +45,7 @@ def world_of(config: Config, checkpoint: Path | None = None) -> World[Any, Any]:
         config.seed,
         device_under_map(config.device, config.model.device_map),
         checkpoint,
+        suite,
     )
 
 
@@ -58,7 +61,7 @@ def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
 
 
 def check_suits(
-    policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World[Any, Any]
+    policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World
 ) -> None:
     """Check that a policy can be trained in a world, by an algorithm and by the world's reward. Nothing is loaded.
 
@@ -94,7 +97,7 @@ def make_policy(
     policy: ComponentConfig,
     model: ModelConfig,
     algorithm: ComponentConfig,
-    world: World[Any, Any],
+    world: World,
     *,
     learns: bool = False,
     start: Path | None = None,
@@ -145,6 +148,8 @@ def make_policy(
     if (checkpoint := world.checkpoint or start) is not None:
         made.load_weights(checkpoint)
     elif isinstance(made, ActionTextPolicy) and made.calibration:
+        if not isinstance(world, RandomPlay):
+            raise ConfigError(f"{spec.name} has no random play to observe: leave policy.args.calibration out")
         made.calibrate(world.random_play(made.calibration))
     return made
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from groundling.errors import RunError
 from groundling.policies.policy import Policy
-from groundling.worlds.collector import Finished
+from groundling.worlds.episode import Episode
 
 _UPDATES = 5
 """Consecutive updates below the floor before the run is stopped."""
@@ -44,7 +44,7 @@ class EntropyFloor:
     def __init__(self, floor: float, counters: Counters) -> None:
         self._floor, self._counters = floor, counters
 
-    def count(self, episodes: Sequence[Finished], figures: Mapping[str, float]) -> None:
+    def count(self, episodes: Sequence[Episode], figures: Mapping[str, float]) -> None:
         """Count an update; one without episodes, or in a world without failure, says nothing."""
         if not episodes or any(e.success is None for e in episodes):
             return

@@ -13,6 +13,7 @@ from groundling.policies.policy import Policy
 from groundling.policies.turns import Turn
 from groundling.runtime.devices import find_device
 from groundling.training.build import make_algorithm, make_policy, world_of
+from groundling.worlds.protocols import TrainingMeasures
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,14 @@ def dry_run(config: Config) -> DryRun:
     world = world_of(config)
     policy = make_policy(config.policy, config.model, config.algorithm, world, learns=True)
     algorithm: Any = make_algorithm(config.algorithm, policy)
-    short = world.rehearsal(policy.recurrence, algorithm.steps_per_gradient)
+    short = world.shortened(policy.recurrence, algorithm.steps_per_gradient)
     collector = short.collector(policy, algorithm, slice(0, short.config.num_rows))
     epochs, steps, updates = config.training.epochs, config.training.steps, 0
     if epochs is not None:
         whole = world.collector(policy, algorithm, slice(0, config.world.num_rows))
         steps, updates = whole.in_passes(epochs)
-    world.check_measures(policy)
+    if isinstance(world, TrainingMeasures):
+        world.check_measures(policy)
     generator = torch.Generator().manual_seed(config.seed)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* episodes were not over after")  # in so few steps

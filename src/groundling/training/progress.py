@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.text import Text
 
 from groundling.io.console import is_live
-from groundling.worlds.collector import Finished
+from groundling.worlds.episode import Episode
 
 
 class TrainingProgress:
@@ -33,7 +33,7 @@ class TrainingProgress:
         self._step = step
         # Seconds and steps at the start and at the ends of updates: the first two and the latest.
         self._marks = [(clock(), step)]
-        self._recent: deque[Finished] = deque(maxlen=100)
+        self._recent: deque[Episode] = deque(maxlen=100)
         self._rewards: Mapping[str, float] = {}
         self._bar = Progress(
             BarColumn(bar_width=24),
@@ -55,7 +55,7 @@ class TrainingProgress:
         self._bar.update(self._task, completed=self._step)
 
     def finish_update(
-        self, episodes: Sequence[Finished], step: int, rewards: Mapping[str, float] | None = None
+        self, episodes: Sequence[Episode], step: int, rewards: Mapping[str, float] | None = None
     ) -> None:
         """Show the figures after an update.
 

@@ -23,7 +23,8 @@ from groundling.training.build import check_suits, world_of
 from groundling.training.folder import CLONE, DEMONSTRATIONS, open_run, write_settings
 from groundling.training.tracking import read_metrics
 from groundling.training.trainer import Trainer
-from groundling.worlds.world import Demonstrator
+from groundling.worlds.protocols import episode_recorder
+from groundling.worlds.world import Demonstrator, Player
 
 _CLONE_CHECKPOINTS = 10
 """Approximate number of checkpoints that the clone's run writes."""
@@ -68,7 +69,7 @@ def clone_of(config: Config) -> Config:
         ConfigError: the world has no datasets.
     """
     folder, cloning = Path(config.run_dir), config.cloning
-    world = world_of(config).learning_from(folder / DEMONSTRATIONS)
+    world = episode_recorder(world_of(config)).learning_from(folder / DEMONSTRATIONS)
     size = cloning.args.get("minibatch_size", BehaviouralCloning.minibatch_size)
     return replace(
         config,
@@ -95,7 +96,7 @@ def _clone(
     """
     clone, episodes = clone_of(config), config.cloning.episodes
     check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))
-    world_of(config).check_agent(config.cloning.agent, None)
+    world_of(config).check_player(Player(config.cloning.agent))
     folder = Path(config.run_dir)
     checkpoints = Path(clone.run_dir) / "checkpoints"
     last = processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
@@ -106,7 +107,10 @@ def _clone(
     processes.from_main(lambda: write_settings(folder, asdict(config)))
     console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
     processes.from_main(lambda: _record(config))
-    per_epoch = world_of(config).recorded(folder / DEMONSTRATIONS).transitions / clone.world.num_rows
+    per_epoch = (
+        episode_recorder(world_of(config)).recorded(folder / DEMONSTRATIONS).transitions
+        / clone.world.num_rows
+    )
     every = max(1, round(per_epoch * config.cloning.epochs / _CLONE_CHECKPOINTS))
     clone = replace(clone, training=replace(clone.training, checkpoint_every=every))
     with ExitStack() as stack:
@@ -123,7 +127,8 @@ def _record(config: Config) -> None:
     cloning, folder, world = config.cloning, Path(config.run_dir) / DEMONSTRATIONS, world_of(config)
     assert cloning.episodes is not None
     about = flat(shareable({"seed": config.seed, "world": world.settings}))
-    world.record_episodes(Demonstrator(world, cloning.agent, None, about), cloning.episodes, folder)
+    player = Demonstrator(cloning.agent, world=world, settings=about)
+    episode_recorder(world).record_episodes(player, cloning.episodes, folder)
 
 
 def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:

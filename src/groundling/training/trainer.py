@@ -42,7 +42,8 @@ from groundling.training.random_states import load_random_states, save_random_st
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import METRICS, Tracker, read_metrics, trackio_log, wandb_log
-from groundling.worlds.collector import Finished, summarise
+from groundling.worlds.episode import Episode, summarise
+from groundling.worlds.protocols import TrainingMeasures
 
 
 class Trainer:
@@ -255,12 +256,12 @@ class Trainer:
             stack.callback(one.close)
             logs.append(one)
             listeners.append(one)
-        return [
-            *logs,
-            *self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners),
-        ]
+        world = self.world
+        if isinstance(world, TrainingMeasures):
+            logs += world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners)
+        return logs
 
-    def _collect(self, progress: TrainingProgress) -> tuple[Rollout, list[Finished], dict[str, int]]:
+    def _collect(self, progress: TrainingProgress) -> tuple[Rollout, list[Episode], dict[str, int]]:
         """Collect a rollout; return it with the finished episodes and the incidents of all processes."""
         self.collector.remaining = 1 - self.counters.step / self.config.training.steps
         local_rollout, local_episodes = self.collector.collect(

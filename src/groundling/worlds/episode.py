@@ -1,4 +1,4 @@
-"""Held-out episodes: one record, and one table of figures, for all worlds."""
+"""Episodes and texts: one record, and one table of figures, for all worlds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,39 +13,85 @@ SHARES = frozenset({"success", "first_named", "first_other", "first_none", "firs
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOutEpisode:
-    """An episode that an agent played on a held-out seed, or a text that it wrote to a held-out prompt."""
+class Episode:
+    """An episode that has ended, or a text that was written."""
 
-    number: int
-    """Which of the held-out ones."""
     figures: Mapping[str, float]
-    """In the order in which they are told; what this episode does not have is left out."""
-    about: Mapping[str, str | int]
-    """What tells it from the others: its seed, task and mission, or a text's sample."""
-    record: Any
-    """What its world keeps, to show it again."""
+    """Figures by name, the main one first: ``return``, ``length``, ``success`` and others; undefined ones are absent.
+    During training ``return`` is the sum of the world's own rewards, or of a text the reward."""
+    number: int = 0
+    """Number among the held-out episodes."""
+    about: Mapping[str, str | int] = field(default_factory=dict)
+    """What distinguishes it: seed, task and mission, or a text's sample."""
+    record: Any = None
+    """What its world keeps to show it again."""
+    prediction: Mapping[str, Any] | None = None
+    """A text with its scores, as a row of ``predictions/``."""
+
+    @property
+    def episode_return(self) -> float:
+        return self.figures["return"]
+
+    @property
+    def length(self) -> int:
+        """Length in steps or tokens."""
+        return int(self.figures["length"])
+
+    @property
+    def success(self) -> bool | None:
+        """None in a world without success."""
+        success = self.figures.get("success")
+        return None if success is None else bool(success)
+
+
+_OWN_COLUMNS = ("return", "length", "success")
+
+
+def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
+    """Return the training figures of the episodes that ended in an update; None where none ended."""
+    names = [
+        *("return_mean", "return_std", "return_min", "return_max", "success_rate"),
+        *("episode_length", "episode_length_std", "episode_length_min", "episode_length_max"),
+    ]
+    if not episodes:
+        return dict.fromkeys(names)
+    lengths = np.array([e.length for e in episodes])
+    returns = np.array([e.episode_return for e in episodes])
+    successes = [e.success for e in episodes if e.success is not None]
+    others = sorted({name for e in episodes for name in e.figures if name not in _OWN_COLUMNS})
+    return {
+        "return_mean": float(returns.mean()),
+        "return_std": float(returns.std()),
+        "return_min": float(returns.min()),
+        "return_max": float(returns.max()),
+        "success_rate": float(np.mean(successes)) if successes else None,
+        "episode_length": float(lengths.mean()),
+        "episode_length_std": float(lengths.std()),
+        "episode_length_min": int(lengths.min()),
+        "episode_length_max": int(lengths.max()),
+    } | {name: float(np.mean([e.figures[name] for e in episodes if name in e.figures])) for name in others}
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a figure comes to over episodes."""
+    """A figure over episodes, with the ends of its 95 % interval."""
 
     value: float
     low: float | None
-    """Lower end of the 95 % interval; None where there is none."""
+    """None without an interval."""
     high: float | None
     episodes: int
-    """Of how many."""
+    """Number of episodes."""
 
     def text(self) -> str:
-        """``0.870 0.827–0.903``; a line may break before the interval, and nowhere else."""
+        """Return ``0.870 0.827–0.903``; a line may break before the interval, and nowhere else."""
         if self.low is None or self.high is None or self.low == self.high:
             return number(self.value)
         return f"{number(self.value)} {number(self.low)}–{number(self.high)}"
 
 
 def number(value: float) -> str:
-    """A figure in a table: three decimals below ten, else four digits."""
+    """Format a figure of a table: three decimals below ten, else four digits."""
     if value == 0 or 0.001 <= abs(value) < 10:
         return f"{value:.3f}"
     return f"{value:.4g}"
@@ -53,44 +99,45 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Played:
-    """What an agent did in a suite."""
+    """Episodes of an agent in a suite."""
 
-    episodes: Sequence[HeldOutEpisode]
+    episodes: Sequence[Episode]
+    """In the order of their numbers."""
     whole: Mapping[str, float] = field(default_factory=dict)
-    """Figures that all of them have together, such as a corpus's BLEU, in the place of means."""
+    """Figures of all episodes together, such as a corpus's BLEU; they replace means."""
 
     def figures(self) -> dict[str, Figure]:
-        """By figure, its mean over the episodes that have it, with a 95 % interval.
+        """Return each figure's mean over the episodes that have it, with a 95 % interval.
 
-        The interval of a share is Wilson's, that of another mean a bootstrap's over episodes. A figure of `whole` has
-        one only where it is the mean of the episodes'.
+        The interval is Wilson's for shares, else a bootstrap over episodes. A figure of `whole` has one only where it
+        is the episodes' mean.
         """
         names = dict.fromkeys([*(name for e in self.episodes for name in e.figures), *self.whole])
         return {name: self._figure(name) for name in names}
 
     def families(self) -> dict[str, "Played"]:
-        """The episodes of each family of tasks, where they have any."""
+        """Return the episodes by family of tasks; none in worlds without families."""
         tasks = sorted({str(e.about["task"]) for e in self.episodes if "task" in e.about})
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
     def difference(self, other: "Played") -> tuple[str, Figure] | None:
-        """The main figure's name, and its mean difference from the other agent's with a bootstrap 95 % interval.
+        """Return the main figure's name, and its mean paired difference with a bootstrap 95 % interval.
 
-        Paired: over the episodes that both have. None if there are none.
+        None if no episode of both has the figure.
         """
         name = next((name for e in self.episodes for name in e.figures), None)
         if name is None:
             return None
         theirs = {e.number: e.figures[name] for e in other.episodes if name in e.figures}
-        pairs = [
-            (e.figures[name], theirs[e.number])
+        differences = [
+            e.figures[name] - theirs[e.number]
             for e in self.episodes
             if name in e.figures and e.number in theirs
         ]
-        if not pairs:
+        if not differences:
             return None
-        mean = estimate(np.array([one - two for one, two in pairs]), lambda scores: scores.mean(-1))
-        return name, Figure(mean.value, mean.low, mean.high, len(pairs))
+        mean = estimate(np.array(differences), lambda scores: scores.mean(-1))
+        return name, Figure(mean.value, mean.low, mean.high, len(differences))
 
     def _figure(self, name: str) -> Figure:
         values = np.array([e.figures[name] for e in self.episodes if name in e.figures])

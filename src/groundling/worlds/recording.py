@@ -1,4 +1,4 @@
-"""What is recorded of agents at play: datasets of their episodes, and pairs of segments for a judge."""
+"""Settings and results of recording agents: datasets of episodes, and pairs of segments for a judge."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from groundling.judges.preferences.labels import Format
 
 @dataclass
 class Collected:
-    """What a dataset has come to."""
+    """Size of a dataset of episodes."""
 
     episodes: int = 0
     kept: int = 0
@@ -17,23 +17,23 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Recording:
-    """Which pairs of segments are recorded."""
+class PairSettings:
+    """Settings of a dataset of pairs; None: the world's default."""
 
     output: Path
     name: str
-    """Of who plays, as the dataset tells it."""
+    """Name of the agents in the dataset's description."""
     pairs: int
     length: int | None = None
-    """Steps of a segment; 0: it is a whole episode; None: as is usual in the world."""
+    """Steps of a segment; 0: whole episodes."""
     stride: int | None = None
-    """Of how many steps one segment is kept; None: as is usual in the world."""
+    """Keep one segment of every so many steps."""
     format: Format | None = None
-    """Of the files; None: as is usual in the world."""
+    """File format."""
     screens: bool = False
-    """Keep the screen of each step; for NetHack."""
+    """Keep the screen of each step (NetHack)."""
 
     def refuse_screens(self) -> None:
-        """Raise `ConfigError` if screens are asked for, in a world that has none."""
+        """Raise `ConfigError` if screens are asked for in a world without any."""
         if self.screens:
             raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")

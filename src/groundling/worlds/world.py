@@ -1,19 +1,17 @@
-"""What a world is: the one thing that training, evaluation and the commands know of where experience comes from."""
+"""The contract of a world; `groundling.worlds.protocols` has what a world may implement besides."""
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
-
-import gymnasium
-import torch
+from typing import Any, ClassVar, Self
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.envs import seeds
 from groundling.envs.spec import WorldSpec
-from groundling.errors import ConfigError, RunError
-from groundling.io.row_files import Log, ValidationListener
+from groundling.errors import ConfigError
 from groundling.metrics.metric import Document
 from groundling.policies.policy import Policy
 from groundling.registry import ComponentConfig, unknown
@@ -23,429 +21,226 @@ from groundling.rewards.sum import naming
 from groundling.runtime.processes import Processes
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
-from groundling.worlds.episode import HeldOutEpisode, Played
-from groundling.worlds.recording import Collected, Recording
-from groundling.worlds.showing import Moment, Probed, ReportTable, ShareBeside, ShownEpisode
+from groundling.worlds.display import Frame, Presentation
+from groundling.worlds.episode import Episode
 
-C = TypeVar("C", bound=WorldConfig)
-E = TypeVar("E", bound=EvaluationConfig)
-_REHEARSED_STEPS = 3
-_ANY_TABLE = [["a", 1.0]]
-"""Of a judge whose answers do not matter, in any world."""
+_SHORT_STEPS = 3
+"""Steps of a rollout from which the cost of a run is estimated."""
+_ANY_RULES = [["a", 1.0]]
+"""Rules of a judge whose answers do not matter, in any world."""
 
 
 class CannotPlay(ConfigError):
-    """A baseline does not play in this world; it is left out."""
+    """A baseline cannot play in this world, and is left out of an evaluation."""
 
 
 @dataclass(frozen=True)
-class Demonstrator:
-    """Who plays, and where."""
+class Player:
+    """An agent under the name that results give it."""
 
-    world: "World[Any, Any]"
-    """Where it is played."""
-    agent: str
-    """What it is called: trained, zero-shot, or one of `groundling.worlds.agents`."""
-    policy: Policy | None
-    """Whom it follows; None of agents that need no policy."""
+    name: str
+    """``trained``, ``zero-shot``, ``clone``, or one of the world's `baselines`."""
+    policy: Policy | None = None
+    """None for a baseline that needs no policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrator(Player):
+    """An agent whose play is recorded."""
+
+    world: "World"
     settings: Mapping[str, Any]
-    """The whole config by dotted key, as it may be given away beside what is recorded."""
+    """The whole config by dotted key, without private values; stored with the recording."""
     run: str | None = None
-    """The name of the run's folder whose checkpoint it is."""
+    """Name of the folder of the run that the checkpoint belongs to."""
     checkpoint: str | None = None
 
     @property
-    def about(self) -> dict[str, Any]:
-        """Who it is, as JSON: another one would play otherwise."""
+    def identity(self) -> dict[str, Any]:
+        """What decides how it plays, as JSON."""
         model = {}
         if self.policy is not None:
-            model = {"model": self.settings["model.path"], "policy": asdict(self.world.acting)}
-        return {"agent": self.agent, "run": self.run, "checkpoint": self.checkpoint, **model}
-
-
-class Actor(Protocol):
-    """An agent outside of the library's own loops."""
-
-    def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """A new env of the world in which it acts, with these keyword arguments beside the world's."""
-
-    def reset(self) -> None:
-        """An episode begins: forget the last one."""
-
-    def act(self, observation: Any, info: Mapping[str, Any]) -> Any:
-        """What the env, or the reader, is given for what it shows."""
-
-    @property
-    def probabilities(self) -> Mapping[str, float] | None:
-        """Of the actions at the last `act`; None of an agent that has none."""
+            model = {"model": self.settings["model.path"], "policy": asdict(self.world.policy_config)}
+        return {"agent": self.name, "run": self.run, "checkpoint": self.checkpoint, **model}
 
 
 @dataclass(eq=False)
-class World(ABC, Generic[C, E]):
-    """Where a run's experience comes from. One kind each lies in `worlds.text`, `worlds.nethack`, `worlds.writing`.
+class World(ABC):
+    """A source of experience. Making one loads nothing and starts nothing.
 
-    Making one loads nothing and starts nothing.
+    A subclass annotates ``config`` with its class of settings, sets `offers`, and implements `collector`, `play` and
+    `watch`. Register it as ``@worlds.register(ID)``; its config has that id by default.
     """
 
-    config: C
-    """The config's section ``world``."""
-    evaluation: E
-    """The config's section ``evaluation``."""
+    config: Any
+    """The config's section ``world``; the annotation of a subclass names its class, a `WorldConfig`."""
+    evaluation: Any
+    """The config's section ``evaluation``; likewise an `EvaluationConfig`."""
     reward_parts: Mapping[str, RewardPartConfig | None]
     """The config's section ``reward``."""
-    acting: ComponentConfig
+    policy_config: ComponentConfig
     """The config's section ``policy``."""
     seed: int
-    """The run's."""
+    """Seed of the run."""
     device: str
-    """Where reward models and metrics compute."""
+    """Device of reward models and metrics."""
     checkpoint: Path | None = None
-    """Of a run that is evaluated: what the world learnt with the policy, such as a reward model that a judge taught
-    meanwhile, is taken from there."""
+    """Checkpoint that is evaluated; a reward model that was trained online is loaded from it."""
+    suite: str | None = None
+    """Test suite that the world's config was changed for; None while training."""
 
-    config_class: ClassVar[type[WorldConfig]]
-    """Of the section ``world``."""
-    evaluation_class: ClassVar[type[EvaluationConfig]]
-    """Of the section ``evaluation``."""
+    config_class: ClassVar[type[WorldConfig]] = WorldConfig
+    evaluation_class: ClassVar[type[EvaluationConfig]] = EvaluationConfig
     offers: ClassVar[WorldSpec]
-    """What this kind of world offers a policy at most, and what it offers rewards."""
-    unit: ClassVar[str] = "env steps"
-    """What a step of training is here."""
-    episodes: ClassVar[str] = "episodes"
-    """What is played."""
+    """Everything that this kind of world can offer policies and rewards."""
     suites: ClassVar[Mapping[str, str]] = {"held-out": "held-out episodes of the run's own world"}
-    """The tests, the usual one first, and what they ask."""
-    controls: ClassVar[Collection[str]] = ()
-    """Of the `suites`, those in which an agent fails that reads what it is asked."""
-    study_measures: ClassVar[Literal["success", "figures"]] = "figures"
-    """What a study of runs here tells: how often agents succeed, suite by suite, or all figures of its first suite."""
-    curves: ClassVar[Mapping[str, str | None]] = {"return_mean": "return", "episode_length": None}
-    """The columns of ``metrics.jsonl`` that a study keeps, in their order, and what each is called where a study by
-    figures draws it over the steps; None: it is not drawn."""
-    learning_figures: ClassVar[Sequence[str]] = ()
-    """The columns of ``metrics.jsonl`` that reports draw first, in their order, before what is told in every world."""
-    beside: ClassVar[ShareBeside | None] = None
-    """What is drawn beside the success rate; None: nothing."""
-    meanings: ClassVar[Mapping[str, str]] = {}
-    """By figure of an evaluation, what a report says of it where it is there."""
+    """Test suites with descriptions, the default one first."""
+    suite_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Names for several suites; the group ``controls`` has those in which an agent that reads its goal must fail."""
     baselines: ClassVar[Mapping[str, str]] = {}
-    """The agents that play here without a policy, and what they do."""
+    """Agents that play here without a policy, with descriptions."""
     experiment: ClassVar[str | None] = None
-    """In whose world they play if no run is named: a bundled experiment, or the path of a YAML file. None: there are
-    none."""
+    """Experiment, a bundled one or the path of a YAML file, from which training starts and in which baselines play."""
+    starter_experiment: ClassVar[str | None] = None
+    """Experiment that `groundling.train` starts from instead with a starter model, or none."""
+    presentation: ClassVar[Presentation] = Presentation()
 
-    @classmethod
-    def has(cls, place: str) -> bool:
-        """Whether there is such a place in this kind of world, as the key `WorldConfig.PLACE` names it."""
-        return False
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        annotations = inspect.get_annotations(cls, eval_str=True)
+        cls.config_class = annotations.get("config", cls.config_class)
+        cls.evaluation_class = annotations.get("evaluation", cls.evaluation_class)
 
-    @classmethod
-    def start_from(cls, model: str | None) -> str:
-        """The experiment from which `groundling.train` starts in a world of this kind that is named alone.
+    # The contract
 
-        Args:
-            model: The language model that is named; None: none is.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        raise ConfigError(f"a {cls.__name__} names no experiment to start from: give one")
-
-    def actor(self, policy: Policy, generator: torch.Generator) -> "Actor":
-        """The policy as an agent of somebody's own loop.
+    @abstractmethod
+    def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
+        """Return the source of a run's rollouts, on training seeds.
 
         Args:
             policy: Acts.
-            generator: Draws its actions, where it is evaluated so.
+            algorithm: Learns from the rollouts.
+            rows: The run's envs, texts or columns of a dataset that belong to this process.
 
         Raises:
-            ConfigError: the policy does not suit this world.
+            ConfigError: A component is missing, or an option has no effect here.
         """
-        raise ConfigError(
-            f"an agent of {self.spec.name} cannot be loaded to act elsewhere: evaluate or watch the run"
-        )
+
+    @abstractmethod
+    def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
+        """Play the first held-out episodes of `suite`, each yielded when it ends, in any order.
+
+        Raises:
+            CannotPlay: The player is a baseline that cannot play in this world.
+        """
+
+    @abstractmethod
+    def watch(self, player: Player, number: int) -> Iterator[Frame]:
+        """Play the held-out episode of this number, step by step.
+
+        Raises:
+            CannotPlay: The player is a baseline that cannot play in this world.
+        """
+
+    @classmethod
+    def has(cls, place: str) -> bool:
+        """Return True for the value of the config's `WorldConfig.PLACE` if it exists, as an env or a pool."""
+        return False
 
     @property
-    @abstractmethod
     def spec(self) -> WorldSpec:
-        """What it offers a policy.
+        """What the configured world offers policies and rewards.
 
         Raises:
-            ConfigError: there is no such env, or its actions are not those that the config names.
+            ConfigError: The env does not exist, or its actions are not those that the config names.
         """
+        return self.offers
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that evaluations must share to be comparable, as JSON."""
+        return {self.config.PLACE: getattr(self.config, self.config.PLACE)}
 
     @property
     def entropy_floor(self) -> float:
-        """Nats; a policy below that still fails no longer explores. 0 where none can be told."""
+        """Entropy in nats below which a policy that still fails has stopped exploring; 0 if unknown."""
         return 0.0
 
-    @property
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """What evaluations are of, as JSON: those of equal settings can stand beside each other."""
+    # Seeds and suites
 
-    # --------------------------------------------------------------------------------------------- training
+    def training_seed(self, row: int, episode: int) -> int:
+        """Return the seed of the ``episode``-th training episode of the run's env ``row``."""
+        return seeds.training_seed(self.seed, row, episode)
+
+    @staticmethod
+    def held_out_seed(number: int) -> int:
+        """Return the seed of a held-out episode, the same for all runs and agents."""
+        return seeds.held_out_seed(number)
+
+    @classmethod
+    def find_suites(cls, names: str) -> list[str]:
+        """Return the suites of a list of names and groups such as ``held-out,controls``, each once.
+
+        Raises:
+            ConfigError: A name is neither a suite nor a group.
+        """
+        found: dict[str, None] = {}
+        for name in map(str.strip, names.split(",")):
+            if name not in cls.suites and name not in cls.suite_groups:
+                raise ConfigError(unknown("suite", name, (*cls.suites, *cls.suite_groups)))
+            found |= dict.fromkeys(cls.suite_groups.get(name, (name,)))
+        return list(found)
+
+    def check_player(self, player: Player) -> None:
+        """Raise `CannotPlay` if a player has neither a policy nor the name of a baseline."""
+        if player.policy is None and player.name not in self.baselines:
+            known = f"there are {', '.join(self.baselines)}" if self.baselines else "it takes a policy"
+            raise CannotPlay(f"{player.name} does not play {self.spec.name}: {known}")
+
+    # Rewards and rollouts
 
     @cached_property
     def reward(self) -> RewardSum:
-        """What is learnt from, checked and with nothing loaded.
+        """The run's reward, checked, with nothing loaded.
 
         Raises:
-            ConfigError: a part does not suit this world, or there is none.
-            GroundlingError: what one needs is missing.
+            ConfigError: A part does not suit this world, or there is none.
+            GroundlingError: Something that a part needs is missing.
         """
         return make_parts(self.reward_parts, self.spec)
 
     def begin_reward(
         self, policy: Policy, processes: Processes, samples: Sequence[Document] = ()
     ) -> RewardSum:
-        """`reward`, with what it needs loaded; ``samples`` are a pool's training split."""
+        """Load what `reward` needs; ``samples`` is the training split of a pool."""
         lm = getattr(policy, "lm", None)
         self.reward.begin(Surroundings(self.device, self.seed, processes, self.spec.subject, lm, samples))
         return self.reward
 
-    @abstractmethod
-    def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        """What a run's rollouts come from, on training seeds.
-
-        Args:
-            policy: Acts, and says what memory it keeps.
-            algorithm: Learns from them.
-            rows: Which of the run's envs, texts or columns of a dataset are this process's.
-
-        Raises:
-            ConfigError: a part is missing, or an option does nothing here.
-        """
-
     def rollouts(self, policy: Policy, algorithm: Algorithm) -> Collector:
-        """`collector` of all envs or texts, for a loop in one process; close it at the end, as ``with`` does."""
+        """Return the collector of all envs or texts, for a custom loop in one process; use it in a ``with`` block."""
         return self.collector(policy, algorithm, slice(0, self.config.num_rows))
 
-    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> Self:
-        """The same with as little to collect as shows what it costs, and with nobody who is paid for answers.
+    def shortened(self, recurrence: int, steps_per_gradient: int) -> Self:
+        """Return the world with the smallest rollouts that show a run's cost, and with judges that cost nothing.
 
         Args:
-            recurrence: Of the policy: a rollout has whole segments of so many steps.
-            steps_per_gradient: Of the algorithm: fewer steps than these give it nothing to learn from.
+            recurrence: Segment length of the policy; a rollout has whole segments.
+            steps_per_gradient: Fewest steps that the algorithm learns from.
         """
-        steps = max(_REHEARSED_STEPS, -(-steps_per_gradient // self.config.num_rows))
-        steps = -(-steps // recurrence) * recurrence
-        return self._rehearsing({self.config.STEPS: steps})
+        steps = max(_SHORT_STEPS, -(-steps_per_gradient // self.config.num_rows))
+        return self._with_free_judges({self.config.STEPS: -(-steps // recurrence) * recurrence})
 
-    def _rehearsing(self, changes: Mapping[str, Any]) -> Self:
-        """It with other values in its section of the config, and nobody who is paid."""
-        return replace(self, config=replace(self.config, **changes), reward_parts=self._unpaid())
-
-    def _unpaid(self) -> dict[str, RewardPartConfig | None]:
-        """The reward's parts with a table of rules in the place of judges that are asked: they may cost money."""
+    def _with_free_judges(self, changes: Mapping[str, Any]) -> Self:
+        """Return the world with changed settings, and rules in place of judges that are asked during training."""
         parts = dict(self.reward_parts)
         for name, part in self.reward_parts.items():
             if part is not None and part.args.get("online"):
-                online = {**part.args["online"], "judge": "rules", "args": {"rules": _ANY_TABLE}}
+                online = {**part.args["online"], "judge": "rules", "args": {"rules": _ANY_RULES}}
                 parts[name] = replace(part, args={**part.args, "online": online})
                 judged = self.reward.parts[name]
                 run = Surroundings(self.device, self.seed, world=self.spec.subject)
                 with naming(name):
-                    judged.begin(run)  # whose mistakes are told
+                    judged.begin(run)  # reports errors of the replaced judge's settings
                 judged.close()
-        return parts
-
-    def check_measures(self, policy: Policy) -> None:
-        """Raise `GroundlingError` where what is measured while the run trains lacks something."""
-
-    def random_play(self, count: int) -> list[Any]:
-        """Observations of training episodes in which actions are drawn uniformly.
-
-        Raises:
-            ConfigError: this world gives none.
-        """
-        raise ConfigError(
-            f"{self.spec.name} has no random play to observe: leave policy.args.calibration out"
-        )
-
-    def logs(
-        self,
-        policy: Policy,
-        algorithm: Algorithm,
-        run_dir: Path,
-        update: int,
-        last_step: int,
-        listeners: Sequence[ValidationListener],
-    ) -> list[Log]:
-        """What measures the policy while it learns, each into a file of its own.
-
-        Args:
-            policy: What learns.
-            algorithm: What it learns by.
-            run_dir: The run's folder.
-            update: After which the run goes on.
-            last_step: With which it ends.
-            listeners: Are told the figures of validation splits, too.
-        """
-        return []
-
-    # -------------------------------------------------------------------------------------------- recording
-
-    def learning_from(self, dataset: Path) -> C:
-        """The section ``world`` of a run that learns from a dataset, in the place of what the policy does.
-
-        Raises:
-            ConfigError: this world has no datasets.
-        """
-        raise ConfigError(f"{self.spec.name} has no datasets of episodes to learn from")
-
-    def record_episodes(
-        self,
-        player: Demonstrator,
-        num_episodes: int,
-        output: Path,
-        *,
-        only_success: bool = False,
-        validation_fraction: float = 0.0,
-        on_episode: Callable[[], None] = lambda: None,
-    ) -> Collected:
-        """Let an agent play training episodes, and write their transitions into a dataset's folder.
-
-        Raises:
-            ConfigError: this world has no datasets.
-        """
-        raise ConfigError(f"{self.spec.name} has no datasets of episodes to collect: give --pairs N")
-
-    def recorded(self, output: Path) -> Collected:
-        """What `record_episodes` has written into a dataset's folder so far.
-
-        Raises:
-            ConfigError: what reads datasets is not installed.
-        """
-        return Collected()
-
-    def record_pairs(
-        self,
-        players: Sequence[Demonstrator],
-        recording: Recording,
-        on_segment: Callable[[], None] = lambda: None,
-    ) -> int:
-        """Let agents play, each an episode at a time, and write pairs of segments for `groundling annotate`.
-
-        Returns:
-            How many pairs there are.
-
-        Raises:
-            ConfigError: this world records none.
-        """
-        raise ConfigError(f"{self.spec.name} has no pairs of segments to collect")
-
-    # ------------------------------------------------------------------------------------------- evaluation
-
-    def changes(self, suite: str, overrides: Sequence[str] = ()) -> list[str | Mapping[str, Any]]:
-        """The overrides that make a run's world a suite's, those of the caller among them.
-
-        Args:
-            suite: One of `suites`.
-            overrides: The caller's own, which have the last word over the suite's.
-
-        Raises:
-            ConfigError: there is no such suite, or it does not suit this world.
-        """
-        self.find_suites(suite)
-        return list(overrides)
-
-    @classmethod
-    def find_suites(cls, names: str) -> list[str]:
-        """The suites of a list of names such as ``held-out,french``, each once.
-
-        Raises:
-            ConfigError: no such suite.
-        """
-        listed = list(dict.fromkeys(map(str.strip, names.split(","))))
-        for name in listed:
-            if name not in cls.suites:
-                raise ConfigError(unknown("suite", name, cls.suites))
-        return listed
-
-    def try_suite(self, suite: str) -> None:
-        """Raise `ConfigError` where a suite cannot be played in this world, which is already changed for it."""
-
-    @abstractmethod
-    def play(
-        self,
-        agent: str,
-        policy: Policy | None,
-        suite: str,
-        num_episodes: int,
-        on_episode: Callable[[], None] = lambda: None,
-    ) -> Played:
-        """Let an agent play the first held-out episodes of a suite, in their order.
-
-        Args:
-            agent: What it is called: trained, zero-shot, or one of the `baselines`.
-            policy: Whom it follows; None of a baseline.
-            suite: For which this world is already changed.
-            num_episodes: How many.
-            on_episode: Called after each.
-
-        Raises:
-            CannotPlay: it is a baseline that does not know this world.
-        """
-
-    def check_agent(self, agent: str, policy: Policy | None) -> None:
-        """Raise `CannotPlay` where an agent without a policy is none of the `baselines`."""
-        if policy is None and agent not in self.baselines:
-            known = f"there are {', '.join(self.baselines)}" if self.baselines else "it takes a policy"
-            raise CannotPlay(f"{agent} does not play {self.spec.name}: {known}")
-
-    def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """Further results of an evaluation, as JSON; ``"notes"`` are sentences, which `evaluate` prints as warnings."""
-        return {}
-
-    def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
-        """Some of an agent's episodes, as JSON: enough to be shown in a report."""
-        return []
-
-    def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
-        """One of `samples` as a report shows it; this world is changed for its suite.
-
-        Args:
-            run_dir: The run's folder.
-            sample: As JSON.
-
-        Raises:
-            RunError: this world has no episodes to show.
-        """
-        raise RunError(
-            f"{run_dir / 'samples'} holds an episode, and {self.spec.name} has none to show: delete it"
-        )
-
-    def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
-        """What a report tells of a run's evaluations beside their figures.
-
-        Args:
-            evaluations: By suite, as JSON.
-        """
-        return []
-
-    def probed(self, run_dir: Path) -> Probed | None:
-        """What a run's policy thought of fixed situations as it learnt; None where it was not asked.
-
-        Raises:
-            RunError: what was kept of it cannot be read.
-        """
-        return None
-
-    @abstractmethod
-    def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
-        """Let an agent play a held-out episode, moment by moment.
-
-        Args:
-            agent: As in `play`.
-            policy: As in `play`.
-            suite: As in `play`.
-            number: Which of the held-out episodes.
-
-        Raises:
-            CannotPlay: it is a baseline that does not know this world.
-        """
-
-    def predictions(self, episodes: Sequence[HeldOutEpisode]) -> list[dict[str, Any]]:
-        """What each episode says, as JSON, in a world where that is a text; none elsewhere."""
-        return []
+        return replace(self, config=replace(self.config, **changes), reward_parts=parts)

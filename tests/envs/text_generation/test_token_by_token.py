@@ -144,7 +144,8 @@ def test_stepping_the_env_gives_what_is_written_at_once(
             returns[i] += gained
             going[i] = not done
             if done:
-                assert info["context_text"] == texts[i].generation and info["sample_id"] == texts[i].sample.id
+                text = texts[i].record
+                assert (info["context_text"], info["sample_id"]) == (text["generation"], text["sample_id"])
     assert not rollout.mask[step + 1 :].any()
     assert returns.tolist() == pytest.approx([text.episode_return for text in texts])
     lengths = rollout.mask.sum(0)

@@ -1,7 +1,6 @@
 """What the README shows, and a loop of one's own, as a typed program."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ def run_and_act() -> Mapping[str, float]:
 
 
 def loop(policy: gl.Policy, algorithm: gl.Algorithm) -> dict[str, float]:
-    world: gl.World[Any, Any] = gl.make_world("BabyAI-GoToLocal-v0", num_envs=4, num_steps=8)
+    world: gl.World = gl.make_world("BabyAI-GoToLocal-v0", num_envs=4, num_steps=8)
     algorithm.setup(policy)
     figures: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)

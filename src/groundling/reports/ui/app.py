@@ -187,7 +187,7 @@ class _Views:
                 "picture": picture_of(moment, max(episode.pixels, 512)),
                 "mark": moment.mark,
             }
-            for moment in episode.moments
+            for moment in episode.frames
         ]
         return self._page(
             request,

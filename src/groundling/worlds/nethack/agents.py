@@ -1,4 +1,4 @@
-"""Who plays NetHack: at random, by rules, or a policy; many envs at once."""
+"""Agents that play NetHack: at random, by rules, or by a policy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -11,31 +11,32 @@ from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_fe
 from groundling.errors import ConfigError
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Policy
-from groundling.worlds.nethack.pairs import Act, Observation, Player, explorer_player, random_player
+from groundling.worlds.nethack.pairs import Act, ActForSeed, Observation, explorer_player, random_player
+from groundling.worlds.world import Player
 
-PLAYERS: dict[str, Player] = {"random": random_player, "explorer": explorer_player}
-"""Those that need no run."""
+BASELINES: dict[str, ActForSeed] = {"random": random_player, "explorer": explorer_player}
+"""Baselines by name."""
 
 
-class Agent(Protocol):
+class NetHackAgent(Protocol):
     """Plays in any number of envs."""
 
     def begin(self, env: int, seed: int) -> None:
-        """An episode begins in ``env``; whatever is left to chance in it may follow from ``seed``."""
+        """Begin an episode in ``env``; its random draws may follow from ``seed``."""
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
         """Choose an action for each of these envs, which show nle's arrays."""
 
 
-class Alone:
-    """An agent that plays every episode on its own, by rules."""
+class BaselineAgent:
+    """An agent by rules."""
 
-    def __init__(self, player: Player) -> None:
-        self._player = player
+    def __init__(self, act_for_seed: ActForSeed) -> None:
+        self._act_for_seed = act_for_seed
         self._acts: dict[int, Act] = {}
 
     def begin(self, env: int, seed: int) -> None:
-        self._acts[env] = self._player(seed)
+        self._acts[env] = self._act_for_seed(seed)
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
         return [self._acts[env](shown) for env, shown in zip(envs, observations, strict=True)]
@@ -46,43 +47,40 @@ class PolicyAgent:
 
     Args:
         policy: Chooses the actions.
-        deterministic: The likeliest ones, instead of drawing them.
-        seed: Of the draws.
-        view: What it is shown.
+        deterministic: Take the likeliest actions instead of drawing them.
+        seed: Seed of the draws.
+        view: What the policy sees.
+
+    Raises:
+        ConfigError: The policy does not play NetHack.
     """
 
     def __init__(
-        self,
-        policy: NetHackPolicy,
-        deterministic: bool = False,
-        seed: int = 0,
-        view: View | None = None,
+        self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None
     ) -> None:
+        if not isinstance(policy, NetHackPolicy):
+            raise ConfigError(f"{type(policy).__name__} does not play NetHack: set policy.id=nethack")
         self._policy, self._deterministic, self._view = policy, deterministic, view or View()
         self._generator = torch.Generator().manual_seed(seed)
         self._memories: dict[int, torch.Tensor] = {}  # by env, (memory_size,)
-        self._fresh: set[int] = set()  # envs whose episode has only begun, and memory with it
 
     def begin(self, env: int, seed: int) -> None:
-        self._fresh.add(env)
+        self._memories[env] = torch.zeros(self._policy.memory_size)
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
-        fresh, self._fresh = self._fresh, set()
-        nothing = torch.zeros(self._policy.memory_size)
         action = self._policy.act(
             features(observations, self._view),
-            memory=torch.stack([nothing if env in fresh else self._memories[env] for env in envs]),
+            memory=torch.stack([self._memories[env] for env in envs]),
             deterministic=self._deterministic,
             generator=self._generator,
         )
         assert action.memory is not None
         self._memories.update(zip(envs, action.memory, strict=True))
-        actions: list[int] = action.actions.tolist()
-        return actions
+        return list(action.actions.tolist())
 
 
 class PolicyActor:
-    """A policy in somebody's own loop of a task, one episode after the other (see `groundling.worlds.world.Actor`)."""
+    """A policy in a custom loop of a task, one episode after the other (`groundling.worlds.protocols.Actor`)."""
 
     def __init__(
         self,
@@ -93,30 +91,30 @@ class PolicyActor:
         generator: torch.Generator,
     ) -> None:
         seed = int(torch.randint(2**31, (), generator=generator))
-        self._agent = PolicyAgent(_playing(policy), deterministic, seed, View.of(args))
+        self._agent = PolicyAgent(policy, deterministic, seed, View.of(args))
         self._task, self._args = task, args
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """A new env of its task."""
+        """Make an env of its task."""
         return gymnasium.make(self._task, **{**self._args, **args})
 
     def reset(self) -> None:
-        """An episode begins, and with it memory."""
+        """Begin an episode, and clear the memory."""
         self._agent.begin(0, 0)
 
     @property
     def probabilities(self) -> Mapping[str, float] | None:
-        """None: its choice depends on its memory."""
+        """None: the choice depends on the memory."""
         return None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int:
-        """The number of an action, for nle's arrays by name."""
+        """Return an action's number for nle's arrays by name."""
         return self._agent.act([0], [observation])[0]
 
 
 def features(observations: Sequence[Observation], view: View) -> NetHackObservations:
-    """What a policy sees of nle's arrays, the same as `groundling.envs.nethack.vector` gives it."""
+    """Return what a policy sees of nle's arrays, as `groundling.envs.nethack.vector` gives it."""
     chars, colours = np.empty((2, len(observations), WINDOW, WINDOW), dtype=np.uint8)
     blstats = np.stack([o["blstats"] for o in observations])
     vector = np.empty(blstats.shape, dtype=np.float32)
@@ -127,55 +125,36 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
     return NetHackObservations(chars, colours & (COLOURS - 1), vector, messages)
 
 
-def make_agent(
-    name: str,
-    policy: Policy | None,
-    args: Mapping[str, Any],
-    *,
-    deterministic: bool,
-    seed: int,
-) -> Agent:
-    """The agent that is called ``name``: one of `PLAYERS`, or one that follows ``policy``.
-
-    Args:
-        name: What it is called.
-        policy: None of those that need none.
-        args: The task's.
-        deterministic: Take the likeliest action.
-        seed: Of the draws.
+def make_agent(player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int) -> NetHackAgent:
+    """Return a player as an agent in many envs; ``args`` are the task's, ``seed`` is that of the draws.
 
     Raises:
-        ConfigError: the policy does not play NetHack.
+        ConfigError: The policy does not play NetHack.
     """
-    if policy is None:
-        return Alone(PLAYERS[name])
-    return PolicyAgent(_playing(policy), deterministic, seed, View.of(args))
+    if player.policy is None:
+        return BaselineAgent(BASELINES[player.name])
+    return PolicyAgent(player.policy, deterministic, seed, View.of(args))
 
 
-def make_player(name: str, policy: Policy | None, args: Mapping[str, Any], *, deterministic: bool) -> Player:
-    """The same as a player of single episodes, in which everything follows from the episode's seed.
+def make_act_for_seed(player: Player, args: Mapping[str, Any], *, deterministic: bool) -> ActForSeed:
+    """Return a player of single episodes, in which everything follows from the episode's seed.
 
     Raises:
-        ConfigError: as `make_agent`.
+        ConfigError: As `make_agent`.
     """
-    if policy is None:
-        return PLAYERS[name]
-    followed = _playing(policy)
+    if player.policy is None:
+        return BASELINES[player.name]
+    policy, shown = player.policy, View.of(args)
+    PolicyAgent(policy)  # refuses other policies before anything is played
 
-    def player(seed: int) -> Act:
-        agent = PolicyAgent(followed, deterministic, seed, View.of(args))
+    def act_for_seed(seed: int) -> Act:
+        agent = PolicyAgent(policy, deterministic, seed, shown)
         agent.begin(0, seed)
         return lambda observation: agent.act([0], [observation])[0]
 
-    return player
+    return act_for_seed
 
 
-def mixed(players: Sequence[Player]) -> Player:
-    """Each episode is one player's, drawn with the episode's seed."""
+def mixed(players: Sequence[ActForSeed]) -> ActForSeed:
+    """Draw each episode's player with the episode's seed."""
     return lambda seed: players[int(np.random.default_rng(seed).integers(len(players)))](seed)
-
-
-def _playing(policy: Policy) -> NetHackPolicy:
-    if not isinstance(policy, NetHackPolicy):
-        raise ConfigError(f"{type(policy).__name__} does not play NetHack: set policy.id=nethack")
-    return policy

@@ -20,26 +20,11 @@ from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
 from groundling.rewards import Captions, RewardModelPart, RewardSum, Stretch
 from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Episode
 from groundling.worlds.nethack.config import NetHackConfig
 
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
 """Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlayedEpisode:
-    """A finished episode, as a run counts it."""
-
-    episode_return: float
-    """Sum of the task's rewards."""
-    length: int
-    """In steps."""
-    success: bool | None
-    """Whether the task's goal was reached; None where the score is all."""
-    figures: Mapping[str, float]
-    """Those of `groundling.envs.nethack.shared.FIGURES`, but for ``end_status``, a code, ``death_rate`` and
-    ``abort_rate``: 1 where the hero died or the steps ran out, else 0. And ``intrinsic_return``, the sum of what reward
-    models gave, without coefficients, and ``messages``, the number of distinct ones."""
 
 
 class NetHackCollector(Collector):
@@ -88,7 +73,7 @@ class NetHackCollector(Collector):
         *,
         generator: torch.Generator,
         on_step: Callable[[int], None] = lambda transitions: None,
-    ) -> tuple[Rollout, list[PlayedEpisode]]:
+    ) -> tuple[Rollout, list[Episode]]:
         """See `Collector.collect`.
 
         Raises:
@@ -211,7 +196,7 @@ class NetHackCollector(Collector):
     def _rows(self, group: int) -> slice:
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
 
-    def _reap(self, play: "_Play") -> tuple[Rollout, list[PlayedEpisode]]:
+    def _reap(self, play: "_Play") -> tuple[Rollout, list[Episode]]:
         """The rollout, with its rewards, and its episodes."""
         ids, counts = (play.seen[name][:-1] for name in ("message_ids", "counts"))  # (num_steps, num_envs)
         messages = play.seen["messages"][:-1].reshape(ids.size, -1)
@@ -230,7 +215,7 @@ class NetHackCollector(Collector):
         rollout = play.rollout(rewarded.total, rewarded.by_part, truncation_values)
         return rollout, self._tell(play, np.stack([intrinsic, counts == 1]))
 
-    def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
+    def _tell(self, play: "_Play", per_step: np.ndarray) -> list[Episode]:
         """The episodes that ended, with the sums over their steps of ``per_step`` ``(2, num_steps, num_envs)``."""
         finished, begun = [], np.zeros(self.envs.num_envs, dtype=int)
         for step, env in np.argwhere(play.seen["dones"][1:]).tolist():  # in the order of steps
@@ -243,8 +228,10 @@ class NetHackCollector(Collector):
                 figures["death_rate"] = float(status == EndStatus.DEATH)
                 figures["abort_rate"] = float(status == EndStatus.ABORTED)
                 figures["intrinsic_return"], figures["messages"] = float(sums[0]), int(sums[1])
-                success = None if self._goal == "score" else episode.episode_return > 0
-                finished.append(PlayedEpisode(episode.episode_return, episode.length, success, figures))
+                figures["return"], figures["length"] = episode.episode_return, episode.length
+                if self._goal != "score":
+                    figures["success"] = float(episode.episode_return > 0)
+                finished.append(Episode(figures))
         for env, first in enumerate(begun.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
         return finished

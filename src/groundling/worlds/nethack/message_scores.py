@@ -1,4 +1,4 @@
-"""What a run's reward model thinks of messages."""
+"""Scores of messages by a run's reward model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ from groundling.runtime.devices import find_device
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Of one message."""
+class MessageScore:
+    """The score of a message."""
 
     raw: float
-    """The reward model's number."""
+    """The reward model's output."""
     normalised: float
-    """In deviations from its mean; of a model that gives labels, the label."""
+    """In standard deviations from its mean; of a model that gives labels, the label."""
     first: float
-    """What the agent is paid for it when it comes up first in an episode, without the coefficient."""
+    """Reward of the first occurrence in an episode, without the coefficient."""
 
 
-class Taste:
-    """A reward model's verdicts by message, each asked for once, and what a part of the reward makes of them."""
+class MessageScores:
+    """A reward model's scores of messages, each computed once, and the rewards that a part makes of them."""
 
     def __init__(self, model: RewardModel, part: RewardModelPart) -> None:
         part.check_normalization(model.normalization)
         self._model, self._part = model, part
-        self._known: dict[bytes, Verdict] = {}
+        self._known: dict[bytes, MessageScore] = {}
 
-    def of(self, messages: Sequence[bytes]) -> list[Verdict]:
-        """What it thinks of each message, 256 bytes."""
+    def of(self, messages: Sequence[bytes]) -> list[MessageScore]:
+        """Score messages of 256 bytes."""
         new = [message for message in dict.fromkeys(messages) if message not in self._known]
         if new:
             rows = np.frombuffer(b"".join(new), np.uint8).reshape(len(new), -1)
@@ -46,36 +46,34 @@ class Taste:
             normalised = raw if spread is None else (raw - spread.mean) / spread.variance**0.5
             first = self._part.worth(raw, torch.ones_like(raw), spread)
             figures = zip(raw.tolist(), normalised.tolist(), first.tolist(), strict=True)
-            self._known |= {message: Verdict(*values) for message, values in zip(new, figures, strict=True)}
+            self._known |= {message: MessageScore(*row) for message, row in zip(new, figures, strict=True)}
         return [self._known[message] for message in messages]
 
-    def paid(self, message: bytes, count: int) -> float:
-        """The intrinsic reward of a message's ``count``-th occurrence in an episode, without the coefficient."""
+    def reward(self, message: bytes, count: int) -> float:
+        """Return the intrinsic reward of the ``count``-th occurrence in an episode, without the coefficient."""
         return self.of([message])[0].first / count**self._part.count_exponent
 
     def intrinsic_return(self, counts: Mapping[bytes, int]) -> float:
-        """The sum of an episode's intrinsic rewards, from how often each message came up in it."""
+        """Sum an episode's intrinsic rewards, given the number of occurrences of each message."""
         exponent = self._part.count_exponent
         return sum(
-            verdict.first * float((np.arange(1.0, count + 1) ** -exponent).sum())
-            for verdict, count in zip(self.of(list(counts)), counts.values(), strict=True)
+            score.first * float((np.arange(1.0, count + 1) ** -exponent).sum())
+            for score, count in zip(self.of(list(counts)), counts.values(), strict=True)
         )
 
 
-def make_taste(
+def make_message_scores(
     reward: Mapping[str, RewardPartConfig | None], device: str, checkpoint: Path | None = None
-) -> Taste | None:
-    """That of a run's reward model, whether the agent is paid by it or not; None where it has none. Of several it is
-    the first one's.
+) -> MessageScores | None:
+    """Load a run's first reward model, even with coefficient 0; None if there is none.
 
     Args:
-        reward: The parts of the run's.
-        device: Where the model computes.
-        checkpoint: Of a run whose reward model learns online, it holds what that had learnt by then, which is taken
-            instead of the model that the config names.
+        reward: The config's section ``reward``.
+        device: Device of the model.
+        checkpoint: Checkpoint of the run; its reward model replaces the config's where it was trained online.
 
     Raises:
-        ConfigError: there is no such reward model, or the options of its part do not fit it.
+        ConfigError: The reward model is missing, or its part's options do not fit it.
     """
     named = [
         (name, part)
@@ -88,4 +86,4 @@ def make_taste(
     part = RewardModelPart(**settings.args)
     learnt = None if checkpoint is None else checkpoint / FOLDER / name / MODEL
     folder = learnt if learnt is not None and learnt.exists() else part.path
-    return None if folder is None else Taste(load_reward_model(folder, find_device(device)), part)
+    return None if folder is None else MessageScores(load_reward_model(folder, find_device(device)), part)

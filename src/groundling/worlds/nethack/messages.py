@@ -1,57 +1,59 @@
-"""Which messages agents meet, and what a reward model makes of them."""
+"""The messages that agents meet, and their rewards."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groundling.envs.nethack.observation import message_text
+from groundling.worlds.display import ReportTable
 from groundling.worlds.nethack.episodes import Game
-from groundling.worlds.nethack.message_scores import Taste
-from groundling.worlds.showing import ReportTable
+from groundling.worlds.nethack.message_scores import MessageScores
 
 _MOST = 15
-"""Of each agent, those that came up most often."""
+"""Most frequent messages of each agent."""
 _MOST_IN_REPORTS = 20
 
 
-def most_frequent(games: Mapping[str, Sequence[Game]], taste: Taste | None) -> list[dict[str, Any]]:
-    """The messages that come up most often with any of the agents, and what they are worth, as JSON."""
-    often: dict[str, Counter[bytes]] = {}
-    present: dict[str, Counter[bytes]] = {}
+def most_frequent(games: Mapping[str, Sequence[Game]], scores: MessageScores | None) -> list[dict[str, Any]]:
+    """Return the most frequent messages of all agents, with their rewards, as JSON."""
+    occurrences: dict[str, Counter[bytes]] = {}
+    episodes: dict[str, Counter[bytes]] = {}
     for name, played in games.items():
-        often[name], present[name] = Counter(), Counter()
+        occurrences[name], episodes[name] = Counter(), Counter()
         for game in played:
-            often[name].update(game.messages)
-            present[name].update(game.messages.keys())
-    top = [m for counts in often.values() for m, _ in counts.most_common(_MOST + 1) if message_text(m)]
+            occurrences[name].update(game.messages)
+            episodes[name].update(game.messages.keys())
+    top = [m for counts in occurrences.values() for m, _ in counts.most_common(_MOST + 1) if message_text(m)]
     return [
         {
             "message": message_text(message),
-            "normalised_reward": None if taste is None else taste.of([message])[0].normalised,
-            "per_episode": {name: often[name][message] / len(played) for name, played in games.items()},
+            "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
+            "per_episode": {name: occurrences[name][message] / len(played) for name, played in games.items()},
             "share_of_episodes": {
-                name: present[name][message] / len(played) for name, played in games.items()
+                name: episodes[name][message] / len(played) for name, played in games.items()
             },
         }
         for message in dict.fromkeys(top)
     ]
 
 
-def top_messages(counts: Mapping[bytes, int], taste: Taste | None, limit: int = 100) -> list[dict[str, Any]]:
-    """An episode's messages, the most frequent first, and what all occurrences of each were worth."""
+def top_messages(
+    counts: Mapping[bytes, int], scores: MessageScores | None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """Return an episode's messages, the most frequent first, with the sum of each one's rewards."""
     return [
         {
             "message": message_text(message),
             "count": count,
-            "normalised_reward": None if taste is None else taste.of([message])[0].normalised,
-            "paid": None if taste is None else taste.intrinsic_return({message: count}),
+            "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
+            "paid": None if scores is None else scores.intrinsic_return({message: count}),
         }
         for message, count in Counter(counts).most_common(limit)
     ]
 
 
 def table_of(suite: str, evaluation: Mapping[str, Any]) -> ReportTable:
-    """The messages that any of the agents met most often, what they are worth, and how often each agent met them."""
+    """Return the table of an evaluation's most frequent messages."""
     ordered = sorted(evaluation["messages"], key=lambda row: -max(row["per_episode"].values()))
     rows = [
         [

@@ -25,8 +25,8 @@ Observation = Mapping[str, NDArray[Any]]
 """nle's arrays by key."""
 Act = Callable[[Observation], int]
 """Chooses the next action, a number of `groundling.envs.nethack.ACTIONS`; called once per step of one episode."""
-Player = Callable[[int], Act]
-"""From an episode's seed, who plays it: with a memory of its own, if it has one, and with nothing left to chance."""
+ActForSeed = Callable[[int], Act]
+"""From an episode's seed, a player of that episode with its own memory, which is deterministic given the seed."""
 
 _DTYPES = {
     "message": np.uint8,
@@ -48,20 +48,20 @@ _MOST_STEPS = 5000
 
 
 def random_player(seed: int) -> Act:
-    """Takes every action with equal probability."""
+    """Draw every action with equal probability."""
     rng = np.random.default_rng(seed)
     return lambda observation: int(rng.integers(len(ACTIONS)))
 
 
 def explorer_player(seed: int) -> Act:
-    """Explores and goes down: `groundling.envs.nethack.explorer`."""
+    """Explore and go down: `groundling.envs.nethack.explorer`."""
     from groundling.envs.nethack.explorer import Explorer
 
     return Explorer(seed).act
 
 
 def record(
-    player: Player,
+    player: ActForSeed,
     folder: str | Path,
     *,
     name: str,
@@ -145,7 +145,7 @@ def record(
     return MessagePairs.open(Path(folder))
 
 
-def _play(env: Any, player: Player, recording: "_Recording", on_segment: Callable[[], None]) -> None:
+def _play(env: Any, player: ActForSeed, recording: "_Recording", on_segment: Callable[[], None]) -> None:
     """Play one episode, or as much of it as is still wanted, and keep its segments."""
     length, stride = recording.description["segment_length"], recording.description["stride"]
     seed = training_seed(recording.description["seed"], 0, recording.episode)

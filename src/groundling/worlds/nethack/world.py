@@ -16,21 +16,22 @@ from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
-from groundling.worlds.episode import Played
+from groundling.worlds.display import EpisodeView, Frame, Presentation, ReportTable
+from groundling.worlds.episode import Episode, Played
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
-from groundling.worlds.recording import Recording
-from groundling.worlds.showing import Moment, ReportTable, ShownEpisode
-from groundling.worlds.world import Actor, Demonstrator, World
+from groundling.worlds.recording import PairSettings
+from groundling.worlds.world import Demonstrator, Player, World
 
 if TYPE_CHECKING:
-    from groundling.worlds.nethack.message_scores import Taste
+    from groundling.worlds.nethack.agents import PolicyActor
+    from groundling.worlds.nethack.message_scores import MessageScores
 
 
-class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
+class NetHackWorld(World):
     """One of NetHack's tasks (`groundling.envs.nethack.TASKS`), played with nle."""
 
-    config_class = NetHackConfig
-    evaluation_class = NetHackEvaluation
+    config: NetHackConfig
+    evaluation: NetHackEvaluation
     offers = WorldSpec(
         "NetHack",
         frozenset({"glyphs"}),
@@ -38,31 +39,29 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         evidence=frozenset({"env", "captions", "counts"}),
         subject="nethack",
     )
-    unit = "frames"
-    curves: ClassVar[Mapping[str, str | None]] = {
-        "return_mean": "return",
-        "score": "score",
-        "dlvl": "depth",
-        "gold": "gold",
-        "xlvl": "experience_level",
-        "episode_length": None,
-        "messages": "messages",
-        "intrinsic_return": None,
-    }
-    learning_figures = ("return_mean", "loss", "score", "dlvl", "gold", "xlvl", "messages")
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the actions",
         "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
     }
     experiment = "motif/score"
+    presentation = Presentation(
+        unit="frames",
+        curves={
+            "return_mean": "return",
+            "score": "score",
+            "dlvl": "depth",
+            "gold": "gold",
+            "xlvl": "experience_level",
+            "episode_length": None,
+            "messages": "messages",
+            "intrinsic_return": None,
+        },
+        first_figures=("return_mean", "loss", "score", "dlvl", "gold", "xlvl", "messages"),
+    )
 
     @classmethod
     def has(cls, place: str) -> bool:
         return place in nethack.TASKS
-
-    @classmethod
-    def start_from(cls, model: str | None) -> str:
-        return "motif/score"
 
     @cached_property
     def spec(self) -> WorldSpec:
@@ -82,15 +81,15 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         return self.config.entropy_floor
 
     @cached_property
-    def taste(self) -> "Taste | None":
-        """What the run's reward model thinks of messages; None where it has none.
+    def message_scores(self) -> "MessageScores | None":
+        """Scores of messages by the run's reward model; None without one.
 
         Raises:
-            ConfigError: there is no such reward model, or the config's options do not fit it.
+            ConfigError: The reward model is missing, or the config's options do not fit it.
         """
-        from groundling.worlds.nethack.message_scores import make_taste
+        from groundling.worlds.nethack.message_scores import make_message_scores
 
-        return make_taste(self.reward_parts, self.device, self.checkpoint)
+        return make_message_scores(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         from groundling.worlds.nethack.collect import make_nethack_collector
@@ -102,25 +101,18 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
     def record_pairs(
         self,
         players: Sequence[Demonstrator],
-        recording: Recording,
+        settings: PairSettings,
         on_segment: Callable[[], None] = lambda: None,
     ) -> int:
-        """See `World.record_pairs` and `groundling.worlds.nethack.pairs.record`."""
-        from groundling.worlds.nethack.agents import make_player, mixed
+        from groundling.worlds.nethack.agents import make_act_for_seed, mixed
         from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
 
-        if recording.length == 0:
+        if settings.length == 0:
             raise ConfigError(
                 "--length episode is for text worlds, NetHack's segments have one length: give --length N"
             )
-
         acting = [
-            make_player(
-                one.agent,
-                one.policy,
-                one.world.config.args,
-                deterministic=one.world.evaluation.deterministic,
-            )
+            make_act_for_seed(one, one.world.config.args, deterministic=one.world.evaluation.deterministic)
             for one in players
         ]
         with ExitStack() as stack:
@@ -128,94 +120,81 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
                 stack.enter_context(_unchanged(one.policy))
             pairs = record(
                 acting[0] if len(acting) == 1 else mixed(acting),
-                recording.output,
-                name=recording.name,
-                players=[one.about for one in players],
-                num_pairs=recording.pairs,
-                segment_length=recording.length or 1,
-                stride=recording.stride or 10,
+                settings.output,
+                name=settings.name,
+                players=[one.identity for one in players],
+                num_pairs=settings.pairs,
+                segment_length=settings.length or 1,
+                stride=settings.stride or 10,
                 task=self.config.env,
                 task_args=self.config.args,
                 seed=self.seed,
                 deterministic=self.evaluation.deterministic,
-                keys=KEYS + SCREENS if recording.screens else KEYS,
-                format=recording.format or "motif",
+                keys=KEYS + SCREENS if settings.screens else KEYS,
+                format=settings.format or "motif",
                 on_segment=on_segment,
             )
         return len(pairs)
 
-    def play(
-        self,
-        agent: str,
-        policy: Policy | None,
-        suite: str,
-        num_episodes: int,
-        on_episode: Callable[[], None] = lambda: None,
-    ) -> Played:
+    def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         from groundling.worlds.nethack.agents import make_agent
-        from groundling.worlds.nethack.episodes import play, record_of
+        from groundling.worlds.nethack.episodes import episode_of, play
 
-        config, evaluation = self.config, self.evaluation
-        self.check_agent(agent, policy)
-        with _unchanged(policy):
-            games = play(
-                make_agent(
-                    agent,
-                    policy,
-                    config.args,
-                    deterministic=evaluation.deterministic,
-                    seed=self.seed,
-                ),
-                config.env,
-                nethack.recording_in(config.args, agent),
+        self.check_player(player)
+        args, deterministic = self.config.args, self.evaluation.deterministic
+        agent = make_agent(player, args, deterministic=deterministic, seed=self.seed)
+        with _unchanged(player.policy):
+            for game in play(
+                agent,
+                self.config.env,
+                nethack.recording_in(args, player.name),
                 num_episodes,
-                evaluation.num_envs,
+                self.evaluation.num_envs,
                 self.seed,
-                self.taste,
-                on_episode,
-            )
-        return Played([record_of(game) for game in games])
+                self.message_scores,
+            ):
+                yield episode_of(game)
 
-    def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
-        from groundling.worlds.nethack.agents import make_player
-        from groundling.worlds.nethack.watching import sights, watched
+    def watch(self, player: Player, number: int) -> Iterator[Frame]:
+        from groundling.worlds.nethack.agents import make_act_for_seed
+        from groundling.worlds.nethack.frames import frames_of, play_steps
 
-        self.check_agent(agent, policy)
+        self.check_player(player)
         config, seed = self.config, held_out_seed(number)
-        act = make_player(agent, policy, config.args, deterministic=self.evaluation.deterministic)(seed)
-        yield from watched(sights(act, config.env, config.args, seed, self.taste), number, self.taste)
+        act = make_act_for_seed(player, config.args, deterministic=self.evaluation.deterministic)(seed)
+        steps = play_steps(act, config.env, config.args, seed, self.message_scores)
+        yield from frames_of(steps, number, self.message_scores)
 
-    def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
+    def actor(self, policy: Policy, generator: torch.Generator) -> "PolicyActor":
         from groundling.worlds.nethack.agents import PolicyActor
 
         return PolicyActor(
             policy, self.config.env, self.config.args, self.evaluation.deterministic, generator
         )
 
-    def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
-        from groundling.worlds.nethack.showing import shown
+    def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
+        from groundling.worlds.nethack.view import view
 
-        return shown(self.reward_parts, self.device, run_dir, sample)
+        return view(self.reward_parts, self.device, run_dir, sample)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """The messages that came up most often, and what they are worth."""
+        """Return the most frequent messages, with their rewards."""
         from groundling.worlds.nethack.messages import most_frequent
 
         games = {name: [e.record for e in outcome.episodes] for name, outcome in played.items()}
-        return {"messages": most_frequent(games, self.taste)}
+        return {"messages": most_frequent(games, self.message_scores)}
 
     def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
         from groundling.worlds.nethack.messages import table_of
 
         return [table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]
 
-    def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
-        """The episode of median return: its seed and actions are all that it takes to show it again."""
+    def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
+        """Return the episode of median return: seed and actions suffice to show it again."""
         from groundling.worlds.nethack.messages import top_messages
 
-        game = sorted((e.record for e in played.episodes), key=lambda game: game.figures["return"])[
-            len(played.episodes) // 2
-        ]
+        games = sorted((e.record for e in played.episodes), key=lambda game: game.figures["return"])
+        game = games[len(games) // 2]
         return [
             {
                 "task": self.config.env,
@@ -224,7 +203,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
                 "checkpoint": self.checkpoint.name if self.checkpoint else None,
                 "figures": game.figures,
                 "actions": game.actions,
-                "messages": top_messages(game.messages, self.taste),
+                "messages": top_messages(game.messages, self.message_scores),
             }
         ]
 

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import Episode, Step, TextVectorEnv
+from groundling.envs.vector import Step, TextEpisode, TextVectorEnv
 from groundling.errors import RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.policies.policy import Action, Policy
 from groundling.policies.turns import Turn, TurnTokens
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, Rewarded, RewardSum, Stretch
 from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Episode
+from groundling.worlds.text.episodes import episode_of
 from groundling.worlds.text.pairs import caption_in_context, context
 
 
@@ -119,7 +121,8 @@ class EnvCollector(Collector):
             )
         )
         rollout = play.rollout(policy, rewarded, last_values, present)
-        return rollout if self._group_size is None else self._grouped(rollout, play), play.episodes
+        episodes = [episode_of(episode.number, episode) for episode in play.episodes]
+        return rollout if self._group_size is None else self._grouped(rollout, play), episodes
 
     def _begin_anew(self) -> None:
         """Begin the next episode of every env that the last rollout left in the midst of one."""
@@ -215,7 +218,7 @@ class _Play:
 
     def __init__(self, num_envs: int, counts: Mapping[str, EpisodeCounts]) -> None:
         self.observations: list[TextObservation] = []  # num_steps * num_envs
-        self.episodes: list[Episode] = []
+        self.episodes: list[TextEpisode] = []
         self.paid: list[Tensor] = []  # num_steps of (num_envs,), as those below
         self.truncation_values: list[Tensor] = []
         self.plays: list[np.ndarray] = []

@@ -13,7 +13,8 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import DocumentError, read_parquet
 from groundling.policies.policy import Policy
-from groundling.worlds.collector import Collector, Finished
+from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Episode
 from groundling.worlds.text.dataset import files_of, schema
 
 _COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
@@ -76,7 +77,7 @@ class Demonstrations(Collector):
         *,
         generator: torch.Generator,
         on_step: Callable[[int], None] = lambda transitions: None,
-    ) -> tuple[Rollout, list[Finished]]:
+    ) -> tuple[Rollout, list[Episode]]:
         """The next ``num_steps`` rows of the dataset, whatever the policy."""
         rollout = self.rollout(self._num_steps)
         on_step(rollout.num_transitions)

@@ -1,4 +1,4 @@
-"""Playing held-out episodes, and what they come to."""
+"""Playing episodes of text envs, by a policy, by BabyAI's expert, or at random."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,56 +9,56 @@ import torch
 from groundling.envs.babyai_text import Expert, ExpertError
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
-from groundling.envs.vector import Episode, Step, TextVectorEnv
+from groundling.envs.vector import Step, TextEpisode, TextVectorEnv
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
-from groundling.worlds.episode import HeldOutEpisode
+from groundling.worlds.episode import Episode
+from groundling.worlds.text.envs import make_envs
+from groundling.worlds.world import Demonstrator, Player
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a player does in some envs."""
+    """Actions in some envs."""
 
     actions: Sequence[int]
     log_probs: Sequence[float] | None = None
-    """Of the actions; None of a player that has no probabilities."""
+    """Log-probabilities of the actions; None of a player without any."""
     texts: Sequence[str] | None = None
-    """What it wrote to come to them; None of a player that does not write."""
+    """Texts that a policy wrote to choose them."""
     invalid: Sequence[bool] | None = None
-    """Likewise, where that named no admissible action."""
+    """True where the text named no admissible action."""
 
 
-Player = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Choice]
+Chooser = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Choice]
 """Chooses an action for each of the envs with these indices, which show these observations."""
-Witness = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step], None]
-"""Sees which envs were stepped, what they showed, what was chosen there, and what it gave."""
+StepListener = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step], None]
+"""Called with the indices of the envs, their observations, the choice, and the step's result."""
 
 
 def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
-    """Deals the held-out episodes to ``num_envs`` envs: episode k is the same, whatever their number."""
+    """Deal the held-out episodes to ``num_envs`` envs: episode k is the same, whatever their number."""
     return lambda env, episode: held_out_seed(episode * num_envs + env)
 
 
 def play(
-    player: Player,
+    choose: Chooser,
     envs: TextVectorEnv,
     num_episodes: int,
-    on_episode: Callable[[], None] = lambda: None,
-    on_step: Witness = lambda indices, observations, choice, step: None,
-) -> list[Episode]:
-    """Play the first ``num_episodes`` episodes of ``envs``, in their order.
+    on_step: StepListener = lambda indices, observations, choice, step: None,
+) -> Iterator[tuple[int, TextEpisode]]:
+    """Play the first ``num_episodes`` episodes, and yield each with its number when it ends.
 
-    Every env plays its own share to the end, so that short episodes are not counted more often than long
-    ones, as they would be if the first to finish were taken.
+    Every env plays its own share, so that short episodes do not count more often than long ones, as they would if the
+    first to finish were taken.
     """
     observations = envs.reset()
-    finished: dict[int, Episode] = {}
-    invalid_turns: dict[int, list[bool]] = {}  # by the number of an episode, of a player that writes
+    invalid_turns: dict[int, list[bool]] = {}  # by number of the episode, of a player that writes
     present = {i: i for i in range(envs.num_envs) if i < num_episodes}  # env -> number of its episode
     while present:
         indices = list(present)
         shown = [observations[i] for i in indices]
-        choice = player(envs, indices, shown)
+        choice = choose(envs, indices, shown)
         chosen = dict(zip(indices, choice.actions, strict=True))
         step = envs.step([chosen.get(i) for i in range(envs.num_envs)])
         on_step(indices, shown, choice, step)
@@ -70,19 +70,17 @@ def play(
             if number in invalid_turns:  # one more than its steps where its env was lost
                 share = sum(invalid_turns[number]) / len(invalid_turns[number])
                 episode = replace(episode, figures={**episode.figures, "invalid_actions": share})
-            finished[number] = episode
-            on_episode()
             present[env] = number + envs.num_envs
             if present[env] >= num_episodes:
                 del present[env]
-    return [finished[k] for k in sorted(finished)]
+            yield number, episode
 
 
 @contextmanager
-def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Player]:
-    """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic.
+def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[Chooser]:
+    """Choose by ``policy``, drawing its actions with ``seed`` unless deterministic.
 
-    As long as it plays, the policy's weights must not change.
+    The policy's weights must not change in the block.
     """
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
@@ -111,10 +109,10 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Pl
 
 
 @contextmanager
-def expert_player() -> Iterator[Player]:
-    """A player that follows BabyAI's bot, which sees the whole state of the env.
+def expert_chooser() -> Iterator[Chooser]:
+    """Choose by BabyAI's bot, which sees the whole state of the env.
 
-    It raises `ExpertError` where the bot does not know the env, or wants an action that the env's actions lack.
+    The chooser raises `ExpertError` if the bot does not know the env, or wants an action that ``world.actions`` lacks.
     """
     experts: dict[int, Expert] = {}
 
@@ -138,17 +136,15 @@ def expert_player() -> Iterator[Player]:
     yield choose
 
 
-def player_of(
-    agent: str, policy: Policy | None, deterministic: bool, seed: int
-) -> AbstractContextManager[Player]:
-    """The player that follows ``policy``; without one, BabyAI's expert, or one that draws at random."""
-    if policy is not None:
-        return policy_player(policy, deterministic, seed)
-    return expert_player() if agent == "expert" else policy_player(RandomPolicy(), False, seed)
+def chooser_of(player: Player, deterministic: bool, seed: int) -> AbstractContextManager[Chooser]:
+    """Choose by a player: its policy, BabyAI's expert, or at random."""
+    if player.policy is not None:
+        return policy_chooser(player.policy, deterministic, seed)
+    return expert_chooser() if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
 
 
-def record_of(number: int, episode: Episode) -> HeldOutEpisode:
-    """What an episode comes to, in the record of all worlds."""
+def episode_of(number: int, episode: TextEpisode) -> Episode:
+    """Return an env's episode as the record of all worlds."""
     figures = {
         "success": float(episode.success),
         **episode.figures,
@@ -156,4 +152,27 @@ def record_of(number: int, episode: Episode) -> HeldOutEpisode:
         "length": float(episode.length),
     }
     about: dict[str, str | int] = {"seed": episode.seed, "task": episode.task, "mission": episode.mission}
-    return HeldOutEpisode(number, figures, about, episode)
+    return Episode(figures, number, about, episode)
+
+
+def play_training_episodes(
+    player: Demonstrator, first: int, count: int, seed: int, on_step: StepListener
+) -> Iterator[tuple[int, TextEpisode]]:
+    """Play the training episodes ``first`` to ``first + count``, and yield each with its number when it ends.
+
+    They are those of a run's first env, dealt to all envs: an episode is the same, whatever their number. ``seed`` is
+    that of the player's draws.
+    """
+    world = player.world
+    num_envs = min(world.evaluation.num_envs, count)
+
+    def seed_of(env: int, episode: int) -> int:
+        return world.training_seed(0, first + episode * num_envs + env)
+
+    envs = make_envs(world.config, num_envs, seed_of)
+    try:
+        with chooser_of(player, world.evaluation.deterministic, seed) as choose:
+            for number, episode in play(choose, envs, count, on_step):
+                yield first + number, episode
+    finally:
+        envs.close()

@@ -1,4 +1,4 @@
-"""An episode told step by step: what the policy read, how likely it found each action, what it did."""
+"""Sample episodes of an evaluation: played again with the policy's prompts and probabilities, or with pictures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.envs.vector import TextEpisode, TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.text.config import TextConfig
@@ -18,15 +18,15 @@ from groundling.worlds.text.envs import make_envs
 _NUM_SAMPLES = 4
 
 
-def selected(episodes: Sequence[Episode]) -> list[Episode]:
-    """A few to be shown: successes first, and a failure if there is one."""
+def select(episodes: Sequence[TextEpisode]) -> list[TextEpisode]:
+    """Choose a few episodes to show: successes first, and a failure if there is one."""
     successes = [e for e in episodes if e.success]
     failures = [e for e in episodes if not e.success]
     return [*successes[: _NUM_SAMPLES - bool(failures)], *failures][:_NUM_SAMPLES]
 
 
-def record(config: TextConfig, policy: Policy, episode: Episode) -> dict[str, Any]:
-    """Play ``episode`` again and note what the policy saw and thought at each step, as JSON."""
+def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[str, Any]:
+    """Play ``episode`` again and return the policy's prompts and probabilities at each step, as JSON."""
     played = _replay(config, episode.seed, episode.actions, episode.task)
     observations = [observation for observation, _ in played]
     nothing = [None] * len(observations)
@@ -55,21 +55,17 @@ def record(config: TextConfig, policy: Policy, episode: Episode) -> dict[str, An
     }
 
 
-def frames(config: TextConfig, sample: Mapping[str, Any]) -> list[np.ndarray | None]:
-    """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``; None of an env without."""
+def pictures_of(config: TextConfig, sample: Mapping[str, Any]) -> list[np.ndarray | None]:
+    """Draw a sample before each action: uint8 ``(height, width, 3)``; None for an env without pictures."""
     played = _replay(config, sample["seed"], sample["actions"], sample.get("task"), render=True)
-    return [frame for _, frame in played]
+    return [picture for _, picture in played]
 
 
 def _replay(
-    config: TextConfig,
-    seed: int,
-    actions: list[int] | tuple[int, ...],
-    task: str | None,
-    render: bool = False,
-) -> Iterator[tuple[TextObservation, Any]]:
-    """The observation (and picture) before each of the ``actions`` of the episode with this seed and task."""
-    if config.args.get("draw_task") == "construction":  # by chance, and not by the seed
+    config: TextConfig, seed: int, actions: Sequence[int], task: str | None, render: bool = False
+) -> Iterator[tuple[TextObservation, np.ndarray | None]]:
+    """Yield the observation (and picture) before each of the ``actions`` of the episode with this seed and task."""
+    if config.args.get("draw_task") == "construction":  # the seed does not determine the task
         config = replace(config, args={**config.args, "task": task})
     single = replace(config, num_workers=0)
     envs = drawing_env(config, seed) if render else make_envs(single, 1, lambda env, episode: seed)
@@ -81,11 +77,11 @@ def _replay(
 
 
 def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
-    """One env whose every episode has this seed; it draws pictures if it can."""
+    """Make one env whose every episode has this seed; it draws pictures if it can."""
     config = replace(config, num_workers=0)
     envs = make_envs(config, 1, lambda env, episode: seed)
     if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
-        # A MiniGrid env of one's own has the mode from its class, and may not take it.
+        # A subclass of a MiniGrid env inherits the mode and may not accept it.
         with suppress(ConfigError):
             drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
             envs.close()
@@ -94,7 +90,7 @@ def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
 
 
 def picture_of(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
-    """What the env draws, uint8 ``(height, width, 3)``; None where that is no picture."""
+    """Draw an env: uint8 ``(height, width, 3)``; None if it draws no picture."""
     if env.render_mode != "rgb_array":
         return None
     with suppress(NotImplementedError):

@@ -1,16 +1,21 @@
-"""Tests on episodes that no training sees: each is a change to the run's configuration.
+"""Test suites on held-out episodes: GLAM's tests of generalisation, and controls that change the missions.
 
-GLAM's tests of generalisation; and controls, which tell the missions otherwise than they are.
+A suite is a change to the run's config.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from groundling.envs.babyai_text import ACTIONS, CONTROLS, MIXED_TASKS, translate_actions
-from groundling.envs.languages import check_language
+from groundling.envs.languages import TranslationError, check_language
+from groundling.envs.make import is_grid
 from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.policies.policy import policies
+from groundling.prompts import PromptReader
+from groundling.prompts.prompt import BLANK
+from groundling.registry import ComponentConfig
 from groundling.worlds.text.config import TextConfig
 
 
@@ -34,8 +39,8 @@ class Suite:
     """By language, other names for `ACTIONS`, in their order; the run's own are told by these."""
     of_grids: bool = False
     """Whether it is about what stands in BabyAI's and MiniGrid's envs."""
-    is_tried: bool = False
-    """Whether it takes an env to tell if the suite suits it."""
+    needs_env: bool = False
+    """Only an env of the world can tell whether the suite suits it."""
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
         """The overrides of a run in this world, as `configs.compose.changed` takes them.
@@ -168,7 +173,7 @@ SUITES = {
         "a sequence that training never composes", "BabyAI-PickUpSeqPickUpLocal-v0"
     ),
     "french": Suite("missions, sentences, actions and prompt in French", language="french"),
-} | {name: Suite(about, (f"world.args.control={name}",), is_tried=True) for name, about in CONTROLS.items()}
+} | {name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()}
 _GENERALISATION = tuple(SUITES)
 _ONCE = (
     "held-out",
@@ -204,7 +209,7 @@ _FORMS = {
 }
 SUITES |= _BALROG | _FORMS
 """By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
-GROUPS = {
+SUITE_GROUPS = {
     "all": _GENERALISATION,
     "glam": tuple(name for name in _GENERALISATION if name not in CONTROLS),
     "generalisation": _ONCE,
@@ -215,15 +220,59 @@ GROUPS = {
 """Names that stand for several suites."""
 
 
-def find_suites(names: str) -> list[str]:
-    """The suites of a list of names and `GROUPS` such as ``held-out,controls``, each once.
+def suite_overrides(
+    config: TextConfig, policy: ComponentConfig, suite: str, overrides: Sequence[str]
+) -> list[str | Mapping[str, Any]]:
+    """Return a suite's overrides followed by the caller's.
+
+    Where each env of the run keeps a randomly drawn task, held-out episodes draw theirs by their seeds instead: equally
+    often, and the same ones for all agents.
+
+    Args:
+        config: The run's section ``world``.
+        policy: The run's section ``policy``.
+        suite: Name of the suite.
+        overrides: The caller's overrides.
 
     Raises:
-        ConfigError: no such suite.
+        ConfigError: The suite would change nothing, or replace the run's world by another one.
     """
-    suites: dict[str, None] = {}
-    for name in map(str.strip, names.split(",")):
-        if name not in SUITES and name not in GROUPS:
-            raise ConfigError(unknown("suite", name, (*SUITES, *GROUPS)))
-        suites.update(dict.fromkeys(GROUPS.get(name, (name,))))
-    return list(suites)
+    if suite in CONTROLS and any("world.args.control" in text for text in overrides):
+        raise ConfigError("it sets world.args.control itself: take yours out, or evaluate held-out")
+    _check_env(SUITES[suite], config)
+    _check_prompt(SUITES[suite], config, policy)
+    if any(text.startswith("world.actions=") for text in overrides):
+        config = replace(config, actions=None)  # the caller's need no translation
+    by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
+    try:
+        return [*SUITES[suite].changes(config), *overrides, *by_seed]
+    except TranslationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _check_env(suite: Suite, config: TextConfig) -> None:
+    if suite.of_grids and not is_grid(config.env, config.args, config.language):
+        raise ConfigError(
+            f"it replaces words of BabyAI's and MiniGrid's envs, and the run's env is {config.env}: to test other "
+            "words, evaluate held-out with policy.args.replacements={word: other}, or world.actions=[…]"
+        )
+    levels = (text.partition("=")[2] for text in suite.overrides if text.startswith("world.env="))
+    level = next(levels, None)
+    if level is not None and not config.env.startswith("BabyAI-"):
+        raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {config.env}")
+
+
+def _check_prompt(suite: Suite, config: TextConfig, policy: ComponentConfig) -> None:
+    if suite.form and policy.id != "symbolic":
+        prompt = policy.args.get("prompt", "glam")
+        texts, form = PromptReader(prompt, config.language).forms(BLANK), suite.form[config.language]
+        if not all(form in text for text in texts):
+            every = "" if isinstance(prompt, str) else ", all of them,"
+            raise ConfigError(f"it replaces {form!r}, which the prompt {prompt!r}{every} does not say")
+    if suite.prompt is not None:
+        if "prompt" not in inspect.signature(policies.get(policy.id)).parameters:
+            raise ConfigError(f"it changes the prompt, and policy {policy.id!r} reads none")
+        if policy.args.get("system") is not None:
+            raise ConfigError(
+                "it is a text, and the run reads conversations, with a system prompt of its own"
+            )

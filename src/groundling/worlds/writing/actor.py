@@ -1,4 +1,4 @@
-"""A writer in somebody's own program."""
+"""A writer in a custom program."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,6 @@ from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.world import World
-from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import make_prompt_encoder
 from groundling.worlds.writing.validation import write
 
@@ -19,14 +18,14 @@ class WritingActor:
     """A policy that writes to a prompt as it does when it is evaluated.
 
     Args:
-        world: Whose prompts are read so, by its settings.
+        world: Settings of its prompts and texts.
         policy: Writes.
         generator: Draws the tokens.
     """
 
     def __init__(
         self,
-        world: World[WritingConfig, WritingEvaluation],
+        world: World,
         policy: TokenPolicy,
         generator: torch.Generator,
     ) -> None:
@@ -35,26 +34,22 @@ class WritingActor:
         self._num_tokens, self._generation = world.config.num_tokens, world.evaluation.generation
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Nothing.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise `ConfigError`: a writer acts in no env."""
         raise ConfigError("a writer acts in no env: give `act` a prompt")
 
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: a writer has no memory."""
 
     @property
     def probabilities(self) -> Mapping[str, float] | None:
-        """None: there are too many texts."""
+        """None: there are too many possible texts."""
         return None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """The text that is written to a prompt.
+        """Write a text to a prompt.
 
         Raises:
-            ConfigError: the prompt is no text.
+            ConfigError: The prompt is not a string.
         """
         if not isinstance(observation, str):
             raise ConfigError(f"expected a prompt, a text, got {observation!r:.80}")

@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,8 @@ from groundling.rewards import RewardSum, Stretch, Texts
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.end_tokens import EndTokens
-from groundling.worlds.collector import Collector, Finished
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text that was written, as a run counts it: an episode whose steps are tokens."""
-
-    sample: Sample
-    generation: str
-    episode_return: float
-    length: int
-    figures: Mapping[str, float] = field(default_factory=dict)
-    success: bool | None = None
+from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Episode
 
 
 class PromptEncoder:
@@ -172,7 +160,7 @@ class WrittenTexts(_PoolCollector):
     ) -> None:
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._reward, self._group_size = reward, texts_per_prompt
-        self._texts: list[Text] = []  # of the last rollout
+        self._episodes: list[Episode] = []  # of the last rollout
 
     @torch.no_grad()
     def collect(
@@ -181,7 +169,7 @@ class WrittenTexts(_PoolCollector):
         *,
         generator: torch.Generator,
         on_step: Callable[[int], None] = lambda transitions: None,
-    ) -> tuple[Rollout, list[Finished]]:
+    ) -> tuple[Rollout, list[Episode]]:
         """Texts to the next prompts.
 
         Raises:
@@ -217,24 +205,23 @@ class WrittenTexts(_PoolCollector):
             parts={name: _padded(rewards, self._num_tokens) for name, rewards in rewarded.by_part.items()},
         )
         on_step(rollout.num_transitions)
-        self._texts = [
-            Text(sample, text[-1], total, len(text), figures)
-            for sample, text, total, figures in zip(
-                samples, texts, rewarded.total.sum(0).tolist(), _figures(writing), strict=True
+        totals = rewarded.total.sum(0).tolist()
+        self._episodes = [
+            Episode(
+                {"return": total, "length": float(len(text)), **figures},
+                record={
+                    "sample_id": sample.id,
+                    "prompt": sample.prompt,
+                    "generation": text[-1],
+                    "reward": total,
+                },
             )
+            for sample, text, total, figures in zip(samples, texts, totals, _figures(writing), strict=True)
         ]
-        return rollout, list(self._texts)
+        return rollout, list(self._episodes)
 
     def samples(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "sample_id": text.sample.id,
-                "prompt": text.sample.prompt,
-                "generation": text.generation,
-                "reward": text.episode_return,
-            }
-            for text in self._texts
-        ]
+        return [episode.record for episode in self._episodes]
 
     def incidents(self) -> dict[str, int]:
         return self._reward.figures()
@@ -294,7 +281,7 @@ class References(_PoolCollector):
         *,
         generator: torch.Generator,
         on_step: Callable[[int], None] = lambda transitions: None,
-    ) -> tuple[Rollout, list[Finished]]:
+    ) -> tuple[Rollout, list[Episode]]:
         """The next samples' references; values and log-probabilities are 0.
 
         With `in_passes`, columns past the end of the pass repeat its last text and are masked.

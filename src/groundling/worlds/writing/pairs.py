@@ -12,7 +12,7 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
-from groundling.worlds.recording import Recording
+from groundling.worlds.recording import PairSettings
 from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import (
     PromptEncoder,
@@ -30,7 +30,7 @@ class _Author:
 
     def __init__(self, player: Demonstrator) -> None:
         if player.policy is None:
-            raise ConfigError(f"{player.agent} does not write texts: name a run or an experiment that does")
+            raise ConfigError(f"{player.name} does not write texts: name a run or an experiment that does")
         world = player.world
         self.policy: TokenPolicy = as_writer(player.policy)
         self._encode: PromptEncoder = make_prompt_encoder(world.config, self.policy)
@@ -63,7 +63,7 @@ class _Author:
 
 
 def record(
-    players: Sequence[Demonstrator], recording: Recording, on_segment: Callable[[], None] = lambda: None
+    players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
     """Let policies write two texts to each of the pool's training prompts, drawn as in training.
 
@@ -82,17 +82,17 @@ def record(
     Raises:
         ConfigError: somebody does not write, an option does nothing here, or the folder holds something else.
     """
-    for name, value in (("length", recording.length), ("stride", recording.stride)):
+    for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:
             raise ConfigError(f"--{name} does nothing where texts are written whole: leave it out")
-    if recording.format not in (None, "parquet"):
-        raise ConfigError(f"--format {recording.format} is NetHack's: pairs of texts are written as parquet")
+    if settings.format not in (None, "parquet"):
+        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
     world = players[0].world
     config: WritingConfig = world.config
     description = {
         "world": "writing",
-        "player": recording.name,
-        "players": [player.about for player in players],
+        "player": settings.name,
+        "players": [player.identity for player in players],
         "pool": config.pool,
         "pool_args": config.args,
         "max_prompt_length": config.max_prompt_length,
@@ -103,10 +103,10 @@ def record(
         "reward": {name: asdict(part) for name, part in world.reward_parts.items() if part is not None},
         "seed": world.seed,
     }
-    rounds = TextRecording(recording.output, description, recording.pairs)
+    rounds = TextRecording(settings.output, description, settings.pairs)
     if rounds.is_written:
-        return recording.pairs
-    for _ in rounds.segments[: 2 * recording.pairs]:
+        return settings.pairs
+    for _ in rounds.segments[: 2 * settings.pairs]:
         on_segment()
     authors = [_Author(player) for player in players]
     order = SampleOrder(samples_of(config, "train"), world.seed, replacement=False)
@@ -120,6 +120,6 @@ def record(
         for _ in range(2 * len(samples)):
             on_segment()
     # A stream of its own: that of the seed alone is the random judge's.
-    swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, recording.pairs)
+    swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, settings.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))

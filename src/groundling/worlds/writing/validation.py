@@ -1,8 +1,8 @@
-"""Texts that a policy writes to a pool's samples, and what the metrics say of them; also while a run trains."""
+"""Writing texts to a split of a pool, and measuring them; also during training."""
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +12,19 @@ import torch
 from transformers import GenerationConfig
 
 from groundling.envs.text_generation import Sample
+from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
 from groundling.io.files import write_atomically
 from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.lm.write.generation import sampling_from
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
+from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
-from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import (
     make_measured_reward,
     make_metrics,
@@ -33,22 +34,31 @@ from groundling.worlds.writing.parts import (
 
 
 @dataclass(frozen=True)
-class Written:
-    """What a policy wrote to a split, and its figures; lists with one entry for each sample."""
+class WrittenText:
+    """A text that a policy wrote to a sample."""
+
+    sample: Sample
+    prompt: TokenPrompt
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class MeasuredTexts:
+    """Texts written to a split, with their figures; lists have one entry for each sample."""
 
     samples: Sequence[Sample]
     generations: list[str]
     rewards: list[float] | None
-    """Of the reward that it was trained on, if there is one."""
+    """Rewards as in training; None without a reward."""
     results: Mapping[str, MetricResult]
 
     def figures(self) -> dict[str, float]:
-        """By metric, the figure of the whole split; the mean of the rewards first."""
+        """Return the figures of the whole split by metric, after the mean reward."""
         figures = {} if self.rewards is None else {"reward": sum(self.rewards) / len(self.rewards)}
         return figures | {name: result.corpus for name, result in self.results.items()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each sample, as predictions are written: prompt, generation, references and scores."""
+        """Return one row of predictions for each sample: prompt, generation, references and scores."""
         return [
             {
                 "sample_id": sample.id,
@@ -62,58 +72,64 @@ class Written:
         ]
 
 
-def make_validation(
-    world: World[WritingConfig, WritingEvaluation], policy: TokenPolicy
-) -> tuple[Sequence[Sample], list[Metric], RewardSum | None]:
-    """The first evaluation.episodes samples of the validation split, and the metrics and the reward of what is written.
+class TextMeasures:
+    """The metrics and the reward of texts written to samples."""
 
-    Raises:
-        GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
-    """
-    split = samples_of(world.config, "val")
-    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, split)
-    metrics = make_metrics(world.evaluation.metrics, policy, split)
-    return split[: world.evaluation.episodes], metrics, reward
+    def __init__(
+        self,
+        world: World,
+        policy: TokenPolicy,
+        samples: Sequence[Sample],
+        metrics: Sequence[Metric],
+        reward: RewardSum | None,
+    ) -> None:
+        self._world, self._policy = world, policy
+        self.samples = samples
+        self._metrics, self._reward = metrics, reward
+
+    @classmethod
+    def of_split(cls, world: World, policy: TokenPolicy, split: Split) -> "TextMeasures":
+        """Return those of a split of the pool, by the config.
+
+        Raises:
+            GroundlingError: The split is unavailable, or something that a metric or the reward needs is missing.
+        """
+        samples = samples_of(world.config, split)
+        metrics = make_metrics(world.evaluation.metrics, policy, samples)
+        reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
+        return cls(world, policy, samples, metrics, reward)
+
+    def forget(self) -> None:
+        """Forget the texts measured before, so that the next measurement does not depend on them."""
+        if self._reward is not None:
+            self._reward.forget()
+
+    def measure(self, texts: Sequence[WrittenText]) -> MeasuredTexts:
+        """Compute the figures of texts.
+
+        Raises:
+            ConfigError: Two metrics give figures of one name.
+            RunError: A metric lacks something that it needs of the samples.
+        """
+        samples, rows = [text.sample for text in texts], [text.ids for text in texts]
+        name = self._world.evaluation.post_process
+        process = post_processors.get(name) if name else str
+        per_token = self._reward is not None and self._reward.per_token
+        so_far = texts_so_far(self._policy.lm, [text.prompt for text in texts], rows, per_token)
+        generations = [process(text[-1] if text else "") for text in so_far]
+        rewards: list[float] | None = None
+        results = _compute(self._metrics, samples, generations)
+        if self._reward is not None:
+            # At every token, as training's return_mean: as they were written, not after post-processing.
+            so_far = so_far if per_token else [[text] for text in generations]
+            rewarded = self._reward(stretch_of(samples, so_far, rows if per_token else ()))
+            rewards = rewarded.total.sum(0).tolist()
+        return MeasuredTexts(samples, generations, rewards, results)
 
 
-def write_and_measure(
-    policy: TokenPolicy,
-    world: World[WritingConfig, WritingEvaluation],
-    samples: Sequence[Sample],
-    metrics: Sequence[Metric],
-    reward: RewardSum | None,
-    on_text: Callable[[], None] = lambda: None,
-) -> Written:
-    """Let ``policy`` write to ``samples`` as evaluation.generation says, and measure what came of it.
-
-    The texts depend on the config's seed alone; torch's global generator is left as it was.
-
-    Raises:
-        ConfigError: evaluation.generation is not what Transformers' generate takes, or two metrics give figures of one
-            name.
-        RunError: there are no samples, or a metric lacks what it needs of them.
-    """
-    if not samples:
-        raise RunError(f"pool {world.config.pool!r} has no samples in this split")
-    rows: list[list[int]] = []
-    prompt_tokens: list[TokenPrompt] = []
-    evaluation = world.evaluation
-    process = post_processors.get(evaluation.post_process) if evaluation.post_process else str
-    encode = make_prompt_encoder(world.config, policy)
-    size = evaluation.batch_size
-    generator = torch.Generator().manual_seed(world.seed)
-    sampling = sampling_from(world.seed) if evaluation.generation else nullcontext()
-    with sampling, torch.no_grad():
-        for first in range(0, len(samples), size):
-            batch = samples[first : first + size]
-            encoded = encode(batch)
-            prompt_tokens += encoded
-            rows += write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
-            for _ in batch:
-                on_text()
-    per_token = reward is not None and reward.per_token
-    texts = texts_so_far(policy.lm, prompt_tokens, rows, per_token)
-    generations = [process(text[-1] if text else "") for text in texts]
+def _compute(
+    metrics: Sequence[Metric], samples: Sequence[Sample], generations: Sequence[str]
+) -> dict[str, MetricResult]:
     prompts = [sample.prompt for sample in samples]
     references = [list(sample.references) for sample in samples]
     meta = [dict(sample.meta) for sample in samples]
@@ -127,12 +143,29 @@ def write_and_measure(
                     "only once: keep one of them"
                 )
             results[name], owners[name] = result, metric
-    rewards: list[float] | None = None
-    if reward is not None:
-        # At every token, as training's return_mean has it: as they were written, not of what became of the text.
-        texts = texts if per_token else [[text] for text in generations]
-        rewards = reward(stretch_of(samples, texts, rows if per_token else ())).total.sum(0).tolist()
-    return Written(samples, generations, rewards, results)
+    return results
+
+
+def write_texts(policy: TokenPolicy, world: World, samples: Sequence[Sample]) -> Iterator[WrittenText]:
+    """Write to ``samples`` in batches, as evaluation.generation says.
+
+    The texts depend on the config's seed alone; torch's global generator stays as it was.
+
+    Raises:
+        ConfigError: evaluation.generation is not what Transformers' generate takes.
+        RunError: There are no samples.
+    """
+    if not samples:
+        raise RunError(f"pool {world.config.pool!r} has no samples in this split")
+    evaluation, size = world.evaluation, world.evaluation.batch_size
+    encode = make_prompt_encoder(world.config, policy)
+    generator = torch.Generator().manual_seed(world.seed)
+    with sampling_from(world.seed) if evaluation.generation else nullcontext(), torch.no_grad():
+        for first in range(0, len(samples), size):
+            batch = samples[first : first + size]
+            prompts = encode(batch)
+            rows = write(policy, prompts, world.config.num_tokens, evaluation.generation, generator)
+            yield from map(WrittenText, batch, prompts, rows)
 
 
 def write(
@@ -142,7 +175,7 @@ def write(
     settings: dict[str, Any],
     generator: torch.Generator,
 ) -> list[list[int]]:
-    """The tokens of a text to each prompt: as in training, or as Transformers' generate does with the settings."""
+    """Return the tokens of a text to each prompt, sampled as in training, or by generate with the settings."""
     lm = policy.lm
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64, generator=generator)
@@ -166,7 +199,7 @@ def write(
 def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
     """Let generate begin texts as training does, without the other settings of the model's generation config.
 
-    Transformers takes from there every setting that is not given: forced tokens, a temperature, no_repeat_ngram_size.
+    Transformers reads settings that are not given from it: forced tokens, a temperature, no_repeat_ngram_size.
     """
     lm, start_token = policy.lm, policy.context_start_token
     kept = lm.model.generation_config
@@ -181,57 +214,57 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
 
 
 class ValidationLog:
-    """Measures the validation split while a run writes; idle where evaluation.every is null.
+    """Measures texts to the validation split during training; does nothing if evaluation.every is null.
 
-    Measures before the first update, then as often as evaluation.every says, and after the last. Appends to the run's
-    ``validation.jsonl``, going on after the update that it resumes from, writes ``predictions/val-UPDATE.jsonl``, and
-    tells the ``others`` the figures as ``validation/NAME``.
+    It measures before the first update, at the interval of evaluation.every, and after the last update. It appends to
+    the run's ``validation.jsonl`` after the update that the run resumes from, writes ``predictions/val-UPDATE.jsonl``,
+    and gives the listeners the figures as ``validation/NAME``.
     """
 
     def __init__(
         self,
-        world: World[WritingConfig, WritingEvaluation],
-        policy: Any,
+        world: World,
+        policy: Policy,
         run_dir: Path,
         update: int,
         last_step: int,
-        others: Sequence[ValidationListener] = (),
+        listeners: Sequence[ValidationListener] = (),
     ) -> None:
-        self._world, self._run_dir, self._last_step, self._others = world, run_dir, last_step, others
+        self._world, self._run_dir, self._last_step, self._listeners = world, run_dir, last_step, listeners
         self._every = world.evaluation.every
         if self._every is None:
             return
         self._policy = as_writer(policy)
-        self._samples, self._metrics, self._reward = make_validation(world, self._policy)
+        self._measures = TextMeasures.of_split(world, self._policy, "val")
         self._rows = RowFile(run_dir / "validation.jsonl", update or BEFORE_ALL)
         for path in (run_dir / "predictions").glob("val-[0-9]*.jsonl"):
-            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # as of the rows that were dropped
+            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # their rows were dropped
                 path.unlink()
         if not update:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
+        """Measure after the update with the figures ``row`` if it is due, or the last."""
         if self._every is not None and due(self._every, self._last_step, row):
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
-        if self._reward is not None:
-            self._reward.forget()  # no measurement depends on those before it
-        written = write_and_measure(self._policy, self._world, self._samples, self._metrics, self._reward)
-        write_rows(self._run_dir / "predictions" / f"val-{update:06}.jsonl", written.rows())
-        self._rows.append({"update": update, "step": step, "metrics": as_json(written.figures())})
-        figures = {f"validation/{name}": value for name, value in written.figures().items()}
-        for other in self._others:
-            other.log_validation(figures, update, step)
+        self._measures.forget()
+        samples = self._measures.samples[: self._world.evaluation.episodes]
+        measured = self._measures.measure(list(write_texts(self._policy, self._world, samples)))
+        write_rows(self._run_dir / "predictions" / f"val-{update:06}.jsonl", measured.rows())
+        self._rows.append({"update": update, "step": step, "metrics": as_json(measured.figures())})
+        figures = {f"validation/{name}": value for name, value in measured.figures().items()}
+        for listener in self._listeners:
+            listener.log_validation(figures, update, step)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def as_json(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON knows no NaN: None where a figure is not defined."""
+    """Replace NaN, which JSON lacks, by None."""
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}

@@ -1,4 +1,4 @@
-"""A text as it is written, token by token."""
+"""Frames of a text: token by token, with the likeliest alternatives."""
 
 from collections.abc import Iterator
 
@@ -8,23 +8,20 @@ from groundling.envs.text_generation.pools import Split
 from groundling.errors import RunError
 from groundling.policies.token import TokenPolicy
 from groundling.tokenization.detokenize import Continuation
-from groundling.worlds.showing import Moment, Summary
+from groundling.worlds.display import Frame, Summary
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import stretch_of
-from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
 
 _ALTERNATIVES = 5
 
 
 @torch.no_grad()
-def watched(
-    world: World[WritingConfig, WritingEvaluation], policy: TokenPolicy, split: Split, number: int
-) -> Iterator[Moment]:
-    """The policy writes to a prompt of a split, as in training; each token with the likeliest ones beside it.
+def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Iterator[Frame]:
+    """Write to a prompt of a split as in training; each frame has a token and the likeliest alternatives.
 
     Raises:
-        RunError: the split has fewer samples.
+        RunError: The split has fewer samples.
     """
     config = world.config
     samples = samples_of(config, split)
@@ -47,15 +44,15 @@ def watched(
         before = [*read, *ids[:position]]
         named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
         text = written.append(token)
-        yield Moment(
+        yield Frame(
             [sample.prompt, f"> {text}"],
             action=named[token],
             probabilities={named[one]: value for one, value in likeliest.items()},
-            is_news=False,
+            is_notable=False,
         )
     title = f"text {number} · {len(ids)} tokens"
     reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
     if reward is not None and not reward.per_token:
         worth = reward(stretch_of([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"
-    yield Moment([sample.prompt, f"> {text}"], summary=Summary(title))
+    yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))

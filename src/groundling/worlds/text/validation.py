@@ -1,4 +1,4 @@
-"""How well a clone knows the part of its dataset that it does not learn from."""
+"""Validation of a clone on the part of its dataset that it does not learn from."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of
 
 
-class HeldOutLog:
+class DatasetLog:
     """Measures a dataset's validation split while a policy learns its train split.
 
-    Measures when `ValidationLog` does, appends to the same file, and tells the ``others`` likewise. It is idle where
-    evaluation.every is null, where the dataset has no such split, and for algorithms that cannot measure it.
+    It measures at the same updates, into the same file and for the same listeners as `ValidationLog`. It does nothing
+    if evaluation.every is null, if the dataset has no such split, and for algorithms that cannot measure it.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class HeldOutLog:
         run_dir: Path,
         update: int,
         last_step: int,
-        others: Sequence[ValidationListener] = (),
+        listeners: Sequence[ValidationListener] = (),
     ) -> None:
         self._every: int | None = None
-        self._last_step, self._others = last_step, others
+        self._last_step, self._listeners = last_step, listeners
         if not isinstance(algorithm, BehaviouralCloning):
             return
         assert config.dataset is not None
@@ -52,14 +52,13 @@ class HeldOutLog:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
+        """Measure after the update with the figures ``row`` if it is due, or the last."""
         if self._every is not None and due(self._every, self._last_step, row):
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
         metrics = self._algorithm.measure(self._policy, self._rollout)
         self._rows.append({"update": update, "step": step, "metrics": metrics})
-        for other in self._others:
-            other.log_validation(
-                {f"validation/{name}": value for name, value in metrics.items()}, update, step
-            )
+        figures = {f"validation/{name}": value for name, value in metrics.items()}
+        for listener in self._listeners:
+            listener.log_validation(figures, update, step)

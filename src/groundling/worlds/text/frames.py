@@ -1,39 +1,42 @@
-"""An episode of a text env as it is shown: what was told before each action, how likely each was, and pictures."""
+"""Frames of a text env's episode: descriptions, action probabilities and pictures."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+import numpy as np
+
 from groundling.envs.seeds import held_out_seed
+from groundling.envs.vector import Step, TextEpisode
 from groundling.errors import UnknownEnv
-from groundling.policies.policy import Policy
-from groundling.worlds.showing import Moment, ShownEpisode, Summary
+from groundling.worlds.display import EpisodeView, Frame, Summary
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.episodes import player_of
-from groundling.worlds.text.samples import drawing_env, frames, picture_of
+from groundling.worlds.text.episodes import chooser_of
+from groundling.worlds.text.samples import drawing_env, picture_of, pictures_of
+from groundling.worlds.world import Player
 
 _MOST_ACTIONS = 8
-"""Of a moment: the chosen one, and the likeliest of the others."""
-_MOST_MOMENTS = 30
+"""Actions of a frame: the chosen one, and the likeliest of the others."""
+_MOST_FRAMES = 30
 
 
-def shown(config: TextConfig, sample: Mapping[str, Any]) -> ShownEpisode:
-    """An episode of ``samples/*.json`` with a picture before each action.
+def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
+    """Return an episode of ``samples/*.json`` with a picture before each action.
 
     Args:
-        config: The section ``world``, as the sample's overrides change it.
-        sample: What `groundling.worlds.text.samples.record` gave.
+        config: The section ``world``, changed by the sample's overrides.
+        sample: A result of `groundling.worlds.text.samples.sample_of`.
     """
     first = sample.get("first")
-    steps, actions = sample["steps"][:_MOST_MOMENTS], sample["actions"][:_MOST_MOMENTS]
-    pictures: list[Any] = [None] * len(actions)
-    with suppress(UnknownEnv):  # the module that registers it is not imported: what was recorded is shown
-        pictures = frames(config, {**sample, "actions": actions})  # what is left out need not be drawn
-    moments = [
-        Moment(
+    steps, actions = sample["steps"][:_MOST_FRAMES], sample["actions"][:_MOST_FRAMES]
+    pictures: list[np.ndarray | None] = [None] * len(actions)
+    with suppress(UnknownEnv):  # the module that registers it is not imported: show the recording only
+        pictures = pictures_of(config, {**sample, "actions": actions})
+    frames = [
+        Frame(
             step["descriptions"] or ["(nothing in sight)"],
-            lambda picture=picture: picture,  # type: ignore[misc]
+            _drawing(picture),
             step["action"],
             likeliest(step["probabilities"], step["action"]),
             prompt=step["prompt"],
@@ -44,18 +47,18 @@ def shown(config: TextConfig, sample: Mapping[str, Any]) -> ShownEpisode:
     notes = [] if first is None else [_about_first(first)]
     if sample["suite"] != "held-out":
         notes.append(f"Suite {sample['suite']}.")
-    return ShownEpisode(
+    return EpisodeView(
         _marked(f"“{sample['mission']}”", first["named"] if first else []),
-        moments,
+        frames,
         sample["success"],
         notes,
-        len(sample["steps"]) - len(moments),
+        len(sample["steps"]) - len(frames),
         steps[0]["prompt"] if steps else None,
     )
 
 
 def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping[str, float] | None:
-    """The chosen action's probability and those of the likeliest others; of few actions all, in their order."""
+    """Return the probabilities of the chosen and the likeliest actions; of few actions all, in their order."""
     if probabilities is None or len(probabilities) <= _MOST_ACTIONS:
         return probabilities
     ranked = sorted(probabilities, key=lambda name: (name != action, -probabilities[name]))
@@ -65,27 +68,26 @@ def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping
     }
 
 
-def watched(
-    config: TextConfig, agent: str, policy: Policy | None, number: int, *, deterministic: bool, seed: int
-) -> Iterator[Moment]:
-    """An agent plays a held-out episode, step by step; the last moment tells how it ended.
+def watch(
+    config: TextConfig, player: Player, number: int, *, deterministic: bool, seed: int
+) -> Iterator[Frame]:
+    """Play a held-out episode step by step; the last frame has the outcome.
 
     Args:
         config: The section ``world``.
-        agent: What it is called, as in `World.play`.
-        policy: Whom it follows; None of agents that need none.
-        number: Which of the held-out episodes.
+        player: A policy, or a baseline.
+        number: Number of the held-out episode.
         deterministic: Take the likeliest action.
-        seed: The run's.
+        seed: Seed of the run.
     """
     envs = drawing_env(config, held_out_seed(number))
     try:
-        with player_of(agent, policy, deterministic, seed + number) as player:
+        with chooser_of(player, deterministic, seed + number) as choose:
             (observation,), step = envs.reset(), 0
             while True:
-                choice = player(envs, [0], [observation])
+                choice = choose(envs, [0], [observation])
                 action = observation.actions[choice.actions[0]]
-                outputs = None if policy is None else policy.outputs([observation])
+                outputs = None if player.policy is None else player.policy.outputs([observation])
                 probabilities = None
                 if outputs is not None:
                     values = outputs.log_probs[0].exp().tolist()
@@ -93,26 +95,28 @@ def watched(
                 written = [] if choice.texts is None else choice.texts[0].splitlines()
                 step += 1
                 heading = f"{observation.goal} · step {step}"
-                picture = picture_of(envs.envs[0])
-                yield Moment(
-                    [heading, *observation.descriptions[-1], *written, f"> {action}"],
-                    lambda picture=picture: picture,  # type: ignore[misc]
-                    action,
-                    probabilities,
-                )
+                lines = [heading, *observation.descriptions[-1], *written, f"> {action}"]
+                yield Frame(lines, _drawing(picture_of(envs.envs[0])), action, probabilities)
                 taken = envs.step(choice.actions)
                 if taken.episodes:
-                    (episode,) = taken.episodes
-                    outcome = "success" if episode.success else "failure"
-                    summary = (
-                        f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {step} steps"
-                    )
-                    final = taken.final_observations[0].descriptions[-1]
-                    yield Moment([episode.mission, *final], summary=Summary(summary))
+                    yield _last_frame(taken.episodes[0], taken, number)
                     return
                 observation = taken.observations[0]
     finally:
         envs.close()
+
+
+def _last_frame(episode: TextEpisode, step: Step, number: int) -> Frame:
+    outcome = "success" if episode.success else "failure"
+    title = (
+        f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {len(episode.actions)} steps"
+    )
+    lines = [episode.mission, *step.final_observations[0].descriptions[-1]]
+    return Frame(lines, summary=Summary(title))
+
+
+def _drawing(picture: np.ndarray | None) -> Any:
+    return lambda: picture
 
 
 def _mark(first: Mapping[str, Any] | None, step: int) -> Literal["", "named", "other"]:
@@ -122,7 +126,7 @@ def _mark(first: Mapping[str, Any] | None, step: int) -> Literal["", "named", "o
 
 
 def _about_first(first: Mapping[str, Any]) -> str:
-    """Which thing was first dealt with."""
+    """Describe the first interaction."""
     if first["target"] == "none":
         return "The agent dealt with nothing."
     which = "which the mission names" if first["target"] == "named" else "which the mission does not name"
@@ -131,7 +135,7 @@ def _about_first(first: Mapping[str, Any]) -> str:
 
 
 def _marked(mission: str, named: Sequence[str]) -> list[tuple[str, bool]]:
-    """A mission in parts, each with whether it names the thing that is to be dealt with first."""
+    """Split a mission into parts, each with True if it names the thing to interact with first."""
     if not named:
         return [(mission, False)]
     parts = re.split(f"({'|'.join(map(re.escape, named))})", mission)

@@ -1,13 +1,13 @@
-"""What reports tell of text worlds: whether agents read, by what they first deal with, and by controls."""
+"""The tables of reports that show whether agents read: first interactions, and controls of the mission."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from groundling.envs.babyai_text import CONTROLS
-from groundling.worlds.showing import ReportTable, ShareBeside
+from groundling.worlds.display import ReportTable, ShareCurve
 
-FIRST = ShareBeside(
+FIRST_INTERACTION = ShareCurve(
     "first_precision",
     "first thing is the named one",
     "first_chance",
@@ -23,16 +23,16 @@ MEANINGS = {
 _USUAL = "held-out"
 
 
-def controls_table(
+def control_table(
     settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]
 ) -> ReportTable | None:
-    """The evaluations of missions as they are and told otherwise; None where none are told otherwise.
+    """Compare the evaluations with original and changed missions; None without changed ones.
 
-    Those in the run's world alone: figures of another task or language cannot stand beside them.
+    Only evaluations in the run's world count: figures of another task or language are not comparable.
 
     Args:
-        settings: Of the run's world.
-        evaluations: By suite, as JSON.
+        settings: `World.settings` of the run.
+        evaluations: Evaluations as JSON, by suite.
     """
     if not evaluations.keys() & set(CONTROLS):
         return None
@@ -74,12 +74,12 @@ def controls_table(
 
 
 def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What an env shows and asks for, without how its missions are told."""
+    """Settings that decide what an env shows and asks for, without the control of its missions."""
     args = {name: value for name, value in env["args"].items() if name != "control"}
     return env["env"], args, env["language"], env["actions"]
 
 
 def _share(agent: Mapping[str, Any] | None, figure: str) -> str:
-    """A share in three digits; a dash where an agent has none."""
+    """Format a share with three digits; a dash if the agent has none."""
     value = (agent or {"figures": {}})["figures"].get(figure)
     return "–" if value is None else f"{value['value']:.3f}"

@@ -1,4 +1,4 @@
-"""An agent seen at play: step by step, with what it is paid."""
+"""Frames of NetHack: an episode step by step, with the rewards of its messages."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -11,43 +11,42 @@ from rich.text import Text
 from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import TERMINAL_SHAPE, message_text
 from groundling.envs.nethack.recording import Screen
-from groundling.worlds.nethack.message_scores import Taste
+from groundling.worlds.display import Frame, Summary
+from groundling.worlds.nethack.message_scores import MessageScores
 from groundling.worlds.nethack.messages import top_messages
 from groundling.worlds.nethack.pairs import Act
-from groundling.worlds.showing import Moment, Summary
 
 _SHOWN_MESSAGES = 20
 _CAPTION_COLOUR = 14  # light cyan
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What is shown before an action, and what the one before it was paid."""
+class NetHackStep:
+    """What is visible before an action, and the reward of the action before it."""
 
     screen: Screen
     step: int
-    """How many actions were taken."""
+    """Number of actions so far."""
     reward: float
-    """The task's, of the last step."""
+    """The task's reward of the last action."""
     episode_return: float
-    """Its sum so far."""
+    """Sum of the task's rewards so far."""
     message: bytes
     raw: float | None
-    """The reward model's number for the message; None where there is no reward model."""
+    """The reward model's output for the message; None without a reward model."""
     normalised: float | None
     intrinsic: float | None
-    """What the message is worth here, after threshold and count, without the coefficient."""
+    """The message's reward after threshold and count, without the coefficient."""
     counts: Mapping[bytes, int]
-    """How often each message has come up so far, this time included."""
+    """Number of occurrences of each message so far, including this one."""
     ended: bool
-    """The episode is over: no action follows."""
+    """No action follows."""
 
     def figures_line(self) -> str:
-        """Its figures in one line."""
         return " · ".join(self._lines())
 
     def captioned(self) -> Screen:
-        """The screen with its figures below."""
+        """Return the screen with the figures below it."""
         lines = [line.encode("cp437", "replace")[: TERMINAL_SHAPE[1]] for line in ["", *self._lines()]]
         chars = np.full((len(lines), TERMINAL_SHAPE[1]), ord(" "), dtype=np.uint8)
         for row, line in zip(chars, lines, strict=True):
@@ -58,6 +57,10 @@ class Sight:
             self.screen.cursor,
         )
 
+    def picture(self) -> np.ndarray:
+        """Draw the captioned screen: uint8 ``(height, width, 3)``."""
+        return np.asarray(self.captioned().image())
+
     def _lines(self) -> list[str]:
         lines = [f"step {self.step}  reward {self.reward:+.4g}  return {self.episode_return:.5g}"]
         if self.raw is not None:
@@ -66,15 +69,17 @@ class Sight:
         return lines
 
 
-def sights(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None) -> Generator[Sight]:
-    """Play the episode with this seed; the last sight is its end.
+def play_steps(
+    act: Act, task: str, args: Mapping[str, Any], seed: int, scores: MessageScores | None
+) -> Generator[NetHackStep]:
+    """Play the episode with this seed; the last step is its end.
 
     Args:
-        act: Who plays.
+        act: Chooses the actions.
         task: One of `groundling.envs.nethack.TASKS`.
         args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
-        seed: Of NetHack.
-        taste: What the messages are worth.
+        seed: Seed of NetHack.
+        scores: Scores of the messages.
 
     Raises:
         ConfigError: nle is missing, or there is no such task or argument.
@@ -85,7 +90,7 @@ def sights(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste
         counts: Counter[bytes] = Counter()
         reward, total, step, ended = 0.0, 0.0, 0, False
         while True:
-            yield _sight(observation, step, reward, total, counts, taste, ended)
+            yield _step(observation, step, reward, total, counts, scores, ended)
             if ended:
                 return
             observation, reward, terminated, truncated, _ = env.step(act(observation))
@@ -94,61 +99,61 @@ def sights(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste
         env.close()
 
 
-def _sight(
+def _step(
     observation: Any,
     step: int,
     reward: float,
     total: float,
     counts: Counter[bytes],
-    taste: Taste | None,
+    scores: MessageScores | None,
     ended: bool,
-) -> Sight:
+) -> NetHackStep:
     message = observation["message"].tobytes()
     if not ended:
         counts[message] += 1
     raw = normalised = intrinsic = None
-    if taste is not None:
-        (verdict,) = taste.of([message])
-        raw, normalised = verdict.raw, verdict.normalised
-        intrinsic = 0.0 if ended else taste.paid(message, counts[message])
+    if scores is not None:
+        (score,) = scores.of([message])
+        raw, normalised = score.raw, score.normalised
+        intrinsic = 0.0 if ended else scores.reward(message, counts[message])
     screen = Screen.of(observation)
-    return Sight(screen, step, reward, total, message, raw, normalised, intrinsic, counts, ended)
+    return NetHackStep(screen, step, reward, total, message, raw, normalised, intrinsic, counts, ended)
 
 
-def watched(episode: Iterator[Sight], number: int, taste: Taste | None) -> Iterator[Moment]:
-    """The sights as `groundling watch` shows them; what is paid and how it ends is news."""
-    for sight in episode:
-        paid = abs(sight.reward) > 0.5 or (sight.intrinsic or 0.0) > 0
-        message = message_text(sight.message)
-        yield Moment(
-            [f"{sight.figures_line()} · {message}", *([sight.screen.text()] if sight.ended else [])],
-            lambda sight=sight: np.asarray(sight.captioned().image()),  # type: ignore[misc]
-            screen=_coloured(sight),
-            is_news=sight.ended or not sight.step or (paid and bool(message)),
-            summary=_summary(sight, number, taste) if sight.ended else None,
+def frames_of(steps: Iterator[NetHackStep], number: int, scores: MessageScores | None) -> Iterator[Frame]:
+    """Return steps as frames for `groundling watch`; rewards, the first step and the end are notable."""
+    for step in steps:
+        is_paid = abs(step.reward) > 0.5 or (step.intrinsic or 0.0) > 0
+        message = message_text(step.message)
+        yield Frame(
+            [f"{step.figures_line()} · {message}", *([step.screen.text()] if step.ended else [])],
+            step.picture,
+            screen=_coloured(step),
+            is_notable=step.ended or not step.step or (is_paid and bool(message)),
+            summary=_summary(step, number, scores) if step.ended else None,
         )
 
 
-def _coloured(sight: Sight) -> Text:
-    """The terminal in NetHack's colours, and the figures below it."""
+def _coloured(step: NetHackStep) -> Text:
+    """Return the terminal in NetHack's colours, with the figures below it."""
     picture = Text(no_wrap=True)
-    for line, colours in zip(sight.screen.text().split("\n"), sight.screen.colours, strict=True):
+    for line, colours in zip(step.screen.text().split("\n"), step.screen.colours, strict=True):
         for character, colour in zip(line, colours.tolist(), strict=False):
-            picture.append(character, style=f"color({colour or 7})")  # black on black would not be seen
+            picture.append(character, style=f"color({colour or 7})")  # black on black is invisible
         picture.append("\n")
-    return picture.append("\n" + sight.figures_line(), style="bold")
+    return picture.append("\n" + step.figures_line(), style="bold")
 
 
-def _summary(last: Sight, number: int, taste: Taste | None) -> Summary:
-    """An episode's messages, the most frequent first."""
+def _summary(last: NetHackStep, number: int, scores: MessageScores | None) -> Summary:
+    """Return an episode's messages, the most frequent first."""
     title = f"episode {number} · {last.step:,} steps · return {last.episode_return:.5g}"
-    if taste is not None:
-        title += f" · intrinsic return {taste.intrinsic_return(last.counts):.4g}"
+    if scores is not None:
+        title += f" · intrinsic return {scores.intrinsic_return(last.counts):.4g}"
     header, rows = ["times", "message"], []
-    if taste is not None:
+    if scores is not None:
         header.append("normalised reward")
-    for row in top_messages(last.counts, taste, _SHOWN_MESSAGES):
+    for row in top_messages(last.counts, scores, _SHOWN_MESSAGES):
         rows.append([str(row["count"]), row["message"] or "(none)"])
-        if taste is not None:
+        if scores is not None:
             rows[-1].append(f"{row['normalised_reward']:+.2f}")
     return Summary(f"{title} · {len(last.counts)} distinct messages", header, rows)

@@ -1,0 +1,118 @@
+"""How a world's episodes and results are shown: frames of an episode, tables and curves of reports."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Summary:
+    """An episode's outcome: a line, and a table below it."""
+
+    title: str
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One step of an episode as an agent chooses an action, or its end."""
+
+    lines: Sequence[str]
+    """The observation in words."""
+    draw: Callable[[], np.ndarray | None] = lambda: None
+    """Draw it: uint8 ``(height, width, 3)``; None in a world without pictures."""
+    action: str | None = None
+    """The chosen action; None at the end."""
+    probabilities: Mapping[str, float] | None = None
+    """Probabilities of the actions; None of an agent without any."""
+    prompt: str | None = None
+    """The prompt that a model read, if it was kept."""
+    mark: Literal["", "named", "other"] = ""
+    """The first interaction takes place here, with the thing that the mission names or with another one."""
+    screen: Text | None = None
+    """Terminal view; None: the lines."""
+    is_notable: bool = True
+    """Print the lines where there is no terminal to watch."""
+    summary: Summary | None = None
+    """Outcome, at the end of an episode."""
+
+
+@dataclass(frozen=True)
+class EpisodeView:
+    """An episode as a report shows it."""
+
+    title: Sequence[tuple[str, bool]]
+    """The title in parts, each with True if it names the thing to interact with first."""
+    frames: Sequence[Frame]
+    success: bool | None = None
+    """None in a world without success."""
+    notes: Sequence[str] = ()
+    left_out: int = 0
+    """Number of steps after the frames."""
+    prompt: str | None = None
+    """The first prompt that a model read."""
+    pixels: int = 256
+    """Length of a picture's longer side."""
+    table: Summary | None = None
+    """Table below the pictures."""
+
+
+@dataclass(frozen=True)
+class ShareCurve:
+    """A share of the training episodes that is drawn next to the success rate."""
+
+    column: str
+    """Column of ``metrics.jsonl``, and figure of evaluations."""
+    label: str
+    chance: str
+    """Column with the share expected by chance."""
+    about: str
+    """Explanation in the report."""
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table of evaluation results next to the figures."""
+
+    title: str
+    header: Sequence[Sequence[tuple[str, int]]]
+    """Lines of cells, each with the number of columns that it spans."""
+    rows: Sequence[Sequence[str]]
+    note: str
+    suite: str | None = None
+    """Suite whose figures it follows; None: it compares several suites."""
+
+
+@dataclass(frozen=True)
+class ProbeHistory:
+    """Action probabilities of a policy in fixed situations as it learns."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """``update``, ``step``, and ``probabilities`` by situation and action."""
+    right: Mapping[str, Sequence[str]]
+    """The right actions by situation."""
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """Names and curves of a kind of world in reports and studies."""
+
+    unit: str = "env steps"
+    """Name of a step of training."""
+    episodes: str = "episodes"
+    """Name of the episodes."""
+    study: Literal["success", "figures"] = "figures"
+    """What a study reports: success rates by suite, or all figures of one suite."""
+    curves: Mapping[str, str | None] = field(
+        default_factory=lambda: {"return_mean": "return", "episode_length": None}
+    )
+    """Columns of ``metrics.jsonl`` that a study keeps, with their labels in its plots; None: not plotted."""
+    first_figures: Sequence[str] = ()
+    """Columns of ``metrics.jsonl`` that reports draw before those that every world has."""
+    share: ShareCurve | None = None
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """Explanations of figures of an evaluation."""

@@ -1,0 +1,185 @@
+"""What only some worlds do, as protocols; commands find out by `isinstance`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+import torch
+
+from groundling.algorithms.algorithm import Algorithm
+from groundling.errors import ConfigError
+from groundling.io.row_files import Log, ValidationListener
+from groundling.policies.policy import Policy
+from groundling.worlds.display import EpisodeView, ProbeHistory, ReportTable
+from groundling.worlds.episode import Episode, Played
+from groundling.worlds.recording import Collected, PairSettings
+from groundling.worlds.world import Demonstrator, Player, World
+
+
+@runtime_checkable
+class EpisodeRecorder(Protocol):
+    """A world whose episodes are recorded as datasets to learn from."""
+
+    def record_episodes(
+        self,
+        player: Demonstrator,
+        num_episodes: int,
+        output: Path,
+        *,
+        only_success: bool = False,
+        validation_fraction: float = 0.0,
+        on_episode: Callable[[], None] = lambda: None,
+    ) -> Collected:
+        """Let an agent play training episodes, and write their transitions into a dataset's folder."""
+
+    def recorded(self, output: Path) -> Collected:
+        """Return the size of a dataset so far.
+
+        Raises:
+            ConfigError: The package that reads datasets is not installed.
+        """
+
+    def learning_from(self, dataset: Path) -> Any:
+        """Return the section ``world`` of a run that learns from a dataset."""
+
+
+def episode_recorder(world: World) -> EpisodeRecorder:
+    """Return a world as one that records datasets.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if not isinstance(world, EpisodeRecorder):
+        raise ConfigError(f"{world.spec.name} has no datasets of episodes: give --pairs N to collect pairs")
+    return world
+
+
+@runtime_checkable
+class PairRecorder(Protocol):
+    """A world that records pairs of segments for a judge."""
+
+    def record_pairs(
+        self,
+        players: Sequence[Demonstrator],
+        settings: PairSettings,
+        on_segment: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Let agents play in turns, write pairs of segments for `groundling annotate`, and return their number."""
+
+
+@runtime_checkable
+class Suites(Protocol):
+    """A world with suites that change its config."""
+
+    def suite_overrides(self, suite: str, overrides: Sequence[str]) -> list[str | Mapping[str, Any]]:
+        """Return the overrides of a suite together with the caller's, which take precedence.
+
+        Raises:
+            ConfigError: The suite does not suit this world.
+        """
+
+    def check_suite(self) -> None:
+        """Raise `ConfigError` if `World.suite`, for which this world was changed, cannot be played."""
+
+
+@runtime_checkable
+class CorpusMeasures(Protocol):
+    """A world with figures that only all episodes together have."""
+
+    def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
+        """Compute the figures of all episodes that `World.play` yielded."""
+
+
+@runtime_checkable
+class TrainingMeasures(Protocol):
+    """A world that measures a policy at intervals during training."""
+
+    def check_measures(self, policy: Policy) -> None:
+        """Raise `GroundlingError` if something needed for the measurements is missing."""
+
+    def logs(
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        run_dir: Path,
+        update: int,
+        last_step: int,
+        listeners: Sequence[ValidationListener],
+    ) -> Iterable[Log]:
+        """Return the logs that measure the policy, each with a file of its own in the run's folder.
+
+        Args:
+            policy: Learns.
+            algorithm: Trains it.
+            run_dir: The run's folder.
+            update: Update from which the run continues.
+            last_step: Step at which the run ends.
+            listeners: Receive the figures of validation splits.
+        """
+
+
+@runtime_checkable
+class RandomPlay(Protocol):
+    """A world with states to calibrate or compare policies in."""
+
+    def random_play(self, count: int) -> list[Any]:
+        """Return observations of training episodes with uniformly drawn actions."""
+
+
+class Actor(Protocol):
+    """An agent in a custom loop."""
+
+    def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
+        """Make an env of its world; these keyword arguments replace the world's."""
+
+    def reset(self) -> None:
+        """Begin an episode."""
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> Any:
+        """Return the action, or the text, for an observation."""
+
+    @property
+    def probabilities(self) -> Mapping[str, float] | None:
+        """Probabilities of the actions at the last `act`; None of an agent without any."""
+
+
+@runtime_checkable
+class ActsElsewhere(Protocol):
+    """A world whose agents act in custom loops."""
+
+    def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
+        """Return a policy as an agent; the generator draws its actions.
+
+        Raises:
+            ConfigError: The policy does not suit this world.
+        """
+
+
+@runtime_checkable
+class Exhibit(Protocol):
+    """A world that adds episodes, tables and notes to evaluations and reports."""
+
+    def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
+        """Return further results of an evaluation, as JSON; ``"notes"`` are sentences printed as warnings."""
+
+    def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
+        """Return a few episodes as JSON, from which `view` shows them."""
+
+    def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
+        """Return one of `samples` as a report shows it; this world was changed for its suite."""
+
+    def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
+        """Return tables of a run's evaluations, which are JSON by suite."""
+
+
+@runtime_checkable
+class Probes(Protocol):
+    """A world that asks a policy about fixed situations during training."""
+
+    def probe_history(self, run_dir: Path) -> ProbeHistory | None:
+        """Return the answers of a run's policy; None if it was not asked.
+
+        Raises:
+            RunError: The file cannot be read.
+        """
