@@ -22,7 +22,6 @@ from groundling.cli import (
     doctor,
     evaluate,
     forgetting,
-    listing,
     publish,
     rate,
     report,
@@ -32,6 +31,7 @@ from groundling.cli import (
     verify,
     watch,
 )
+from groundling.cli import list as listing
 from groundling.cli.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
 from groundling.io.terminal import keep_writing, log_plainly, plain, problem
