@@ -29,7 +29,7 @@ from machine import machine
 from torch import Tensor, nn
 
 from groundling.lm import LanguageModel
-from groundling.policies.lines import Lines, read_states
+from groundling.policies.text_states import Sequences, read_states
 
 RESULTS = Path(__file__).parent / "results"
 TEXT = Path(__file__).parent.parent / "docs"
@@ -57,7 +57,7 @@ def make_texts(lm: LanguageModel, count: int) -> list[list[int]]:
 @torch.no_grad()
 def log_probs(lm: LanguageModel, texts: list[list[int]]) -> Tensor:
     """Float32 (number of tokens but each text's first, vocabulary)."""
-    lines = Lines([text[:1] for text in texts], [text[1:-1] for text in texts], [TOKENS - 1] * len(texts))
+    lines = Sequences([text[:1] for text in texts], [text[1:-1] for text in texts], [TOKENS - 1] * len(texts))
     return lm.backbone.logits(read_states(lm, lines)).float().log_softmax(-1)
 
 

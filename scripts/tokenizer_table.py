@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from groundling.envs.observation import TextObservation
 from groundling.envs.text_generation import Sample
 from groundling.lm import LanguageModel
-from groundling.policies.answer import Answer, Form
+from groundling.policies.answer import AnswerRules
 from groundling.worlds.writing.collect import PromptEncoder
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tokenizers.md"
@@ -136,10 +136,6 @@ def score(pair: Pair) -> str | None:
     return None if len(known) == len(answers) else _MERGES
 
 
-def _form(pair: Pair, guided: bool) -> Form:
-    return Form(pair.lm, guided, None, None, None, None, None)
-
-
 def _end(pair: Pair) -> int:
     return int(pair.lm.tokenizer.convert_tokens_to_ids(ENDS.get(pair.template, "<|im_end|>")))
 
@@ -147,12 +143,12 @@ def _end(pair: Pair) -> int:
 def writing(pair: Pair) -> str | None:
     """The tokens among which a guide lets the model choose, and an answer as it is read when written freely."""
     truth = {text: pair.answer(SAID[:3], text) for text in ANSWERS}
-    form = _form(pair, True)
-    guided = [[*form.opening(True), *ids] for ids in form.action_tokens(ANSWERS, in_conversation=True)]
+    known = AnswerRules(pair.lm).action_tokens(ANSWERS, in_conversation=True)
+    guided = [[*known.opening, *ids] for ids in known.tokens]
     prompt = pair.chat.tokens(None, SAID[:3])
     for number, (text, ids) in enumerate(zip(ANSWERS, guided, strict=True)):
         assert truth[text] is None or ids == truth[text], text
-        answer = Answer(_form(pair, False), ANSWERS, True, prompt)
+        answer = AnswerRules(pair.lm, guided=False).answer(ANSWERS, True, prompt)
         for place, token in enumerate(ids):
             assert not answer.ended, text
             if place == len(answer.tokens):  # not written by a rule
@@ -167,7 +163,7 @@ def cloning(pair: Pair) -> str | None:
     seen = TextObservation("go", (("You see a wall",),), (), ANSWERS, {})
     truth = [pair.answer(SAID[:3], text) for text in ANSWERS]
     for number, ids in enumerate(truth):
-        turn = _form(pair, False).plain_turn(seen, number, in_conversation=True)
+        turn = AnswerRules(pair.lm, guided=False).plain_turn(seen, number, in_conversation=True)
         assert ids is None or turn.tokens == (*ids, _end(pair)), ANSWERS[number]
     return _MERGES if None in truth else None
 

@@ -16,7 +16,7 @@ from groundling.envs.text_env import SUCCESSES, read_success, read_text_step, su
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
-from groundling.prompts.prompt import PromptReader, prompts
+from groundling.prompts import PromptReader, prompts
 from groundling.rewards import Stretch, Texts
 from groundling.rewards.reward import FunctionReward
 from groundling.rewards.sum import RewardSum

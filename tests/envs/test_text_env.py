@@ -26,8 +26,7 @@ from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.quoting import fence
-from groundling.prompts.conversation import tell_episode
-from groundling.prompts.prompt import PromptReader, prompts
+from groundling.prompts import PromptReader, prompts
 from groundling.reports.gif import draw
 from groundling.worlds.display import Frame
 from groundling.worlds.text.pairs import caption
@@ -131,7 +130,9 @@ def test_a_template_that_trims_messages_leaves_a_map_as_it_is() -> None:
     turns = [
         [
             said["content"].strip()
-            for said in tell_episode("reach +", [seen] * 2, ["up"], [["up"]] * 2).messages()
+            for said in prompts.get("conversation")(
+                TextObservation("reach +", (seen, seen), ("up",), ("up",), {}), "english"
+            ).messages()
         ]
         for seen in maps
     ]

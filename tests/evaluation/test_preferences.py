@@ -10,12 +10,12 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.evaluation.preferences import Preferences, preferences
-from groundling.policies.reading import ReadingPolicy
+from groundling.policies.prompt_policy import PromptPolicy
 
 _LISTS = (("go", "take the red key"), ("go", "wait", "take the red key"), ("take a key", "take a hat"))
 
 
-class _Likes(ReadingPolicy):
+class _Likes(PromptPolicy):
     """Its probabilities are given by the number of an action's words."""
 
     def __init__(self, by_words: dict[int, float]) -> None:

@@ -61,7 +61,7 @@ def test_a_world_spells_no_control_token_in_prompts_and_actions(lm: LanguageMode
     turns = writer.act([seen], deterministic=True).turns
     (learnt,) = writer.evaluate([seen], torch.tensor([1])).log_probs.tolist()
     assert turns and learnt > -200
-    tokens = writer._form.plain_turn(seen, 1).tokens
+    tokens = writer.rules.plain_turn(seen, 1).tokens
     assert tokens.index(lm.tokenizer.eos_token_id) == len(tokens) - 1
 
 

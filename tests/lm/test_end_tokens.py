@@ -12,7 +12,6 @@ from groundling.lm import LanguageModel
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
-from groundling.policies.answer import Answer
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.end_tokens import EndTokens
 from groundling.worlds.writing.collect import PromptEncoder, References
@@ -105,7 +104,7 @@ def test_cloned_turns_end_as_the_template_ends_them_and_plain_texts_as_the_token
         for guided in (True, False):
             policy = ActionGeneratingPolicy(lm, prompt=prompt, value_hidden_sizes=(8,), guided=guided)
             in_conversation = prompt == "conversation"
-            assert policy._form.plain_turn(_SEEN, 0, in_conversation).tokens[-1] == end
+            assert policy.rules.plain_turn(_SEEN, 0, in_conversation).tokens[-1] == end
             spelled = [*lm.candidate_tokens(["go"])[0], end]
             prompt_ids = lm.prompt_tokens(policy.read([_SEEN]))[0]
             if not guided:
@@ -130,7 +129,7 @@ def test_free_answers_and_generations_stop_at_each_end_token(kind):
     lm, ids, _ = kind
     policy = ActionGeneratingPolicy(lm, prompt="conversation", value_hidden_sizes=(8,), guided=False)
     for end in ids:
-        answer = Answer(policy._form, _SEEN.actions)
+        answer = policy.rules.answer(_SEEN.actions)
         for token in [*lm.candidate_tokens(["wait"])[0], end]:
             assert not answer.ended
             answer.write(token)

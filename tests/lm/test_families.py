@@ -11,7 +11,7 @@ from groundling.lm.read.layers import Layers
 from groundling.lm.read.scoring import ScoringQuestion
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
-from groundling.policies.lines import Lines, read_states
+from groundling.policies.text_states import Sequences, read_states
 from tests.lm.reference import plain_ids_log_probs
 from tests.lm.tiny import ORIGINAL, tiny_config
 from tests.lm.truth import CANDIDATES, EXACT, _ids, lm_of, row_of, variants
@@ -94,7 +94,7 @@ def test_lines_on_both_sides_of_a_context_are_read_apart(tokenizers):
     counts = [3, 5, 2, 4]
     with torch.no_grad():
         together = read_states(
-            lm, Lines([line[:1] for line in lines], [line[1:] for line in lines], counts)
+            lm, Sequences([line[:1] for line in lines], [line[1:] for line in lines], counts)
         ).split(counts)
         for line, count, states in zip(lines, counts, together, strict=True):
             alone = lm.backbone.body(input_ids=torch.tensor([line])).last_hidden_state[0, -count:]

@@ -7,7 +7,7 @@ import pytest
 from scripts.tokenizer_kinds import BUNDLED, TEMPLATES, TOKENIZERS
 from scripts.tokenizer_table import CHECKS, PAGE, Pair, heading, verdict
 
-from groundling.policies.answer import Form
+from groundling.policies.answer import AnswerRules
 from tests.thorough import one_in
 
 _MISSING = (
@@ -32,9 +32,10 @@ def test_a_rule_writes_an_empty_thought_unless_the_policy_thinks() -> None:
     lm = Pair("WordPiece (BERT)", "empty thought in the last answer").lm
     (alone,), (whole,) = (lm.candidate_tokens(["left"], answers) for answers in (False, True))
     assert len(whole) > len(alone) == len(lm.tokenizer.tokenize("left"))
-    plain = Form(lm, False, None, None, None, None, None)
-    assert [*plain.opening(True), *plain.action_tokens(("left",), True)[0]] == whole
-    assert plain.opening(True) and not plain.opening(False)
-    thinks = Form(lm, False, 8, None, "<think>", "</think>", 6)
-    assert thinks.opening(True) == lm.candidate_tokens(["<think>"])[0]
-    assert thinks.action_tokens(("left",), True) == [alone]
+    rules = AnswerRules(lm, guided=False)
+    plain = rules.action_tokens(("left",), True)
+    assert [*plain.opening, *plain.tokens[0]] == whole
+    assert plain.opening and not rules.action_tokens(("left",), False).opening
+    thinks = AnswerRules(lm, False, 8, None, "<think>", "</think>", 6).action_tokens(("left",), True)
+    assert thinks.opening == lm.candidate_tokens(["<think>"])[0]
+    assert thinks.tokens == [alone]

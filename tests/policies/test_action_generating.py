@@ -15,7 +15,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
-from groundling.policies.answer import Answer, Form, find_action
+from groundling.policies.answer import Answer, AnswerRules, find_action
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor
 from tests.thorough import THOROUGH, some_of, thorough
@@ -169,10 +169,10 @@ def test_an_action_to_the_letter_comes_first() -> None:
     assert [find_action(text, ["wait", "wait!", "Wait"]) for text in ("wait!", " Wait ", "WAIT")] == [1, 2, 0]
 
 
-def _say(form: Form, lm: LanguageModel, text: str, ends: bool = True) -> Answer:
+def _say(rules: AnswerRules, lm: LanguageModel, text: str, ends: bool = True) -> Answer:
     """An answer of these words, as far as rules leave it to somebody."""
-    answer = Answer(form, _SIGNS)
-    tokens = [*lm.candidate_tokens([text])[0], *([form.ends[0]] if ends else [])]
+    answer = rules.answer(_SIGNS)
+    tokens = [*lm.candidate_tokens([text])[0], *([rules.ends[0]] if ends else [])]
     for token in tokens:
         if not answer.ended:
             answer.write(token)
@@ -180,7 +180,7 @@ def _say(form: Form, lm: LanguageModel, text: str, ends: bool = True) -> Answer:
 
 
 def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
-    free = Form(lm, False, 8, "wait", None, None, None)
+    free = AnswerRules(lm, False, 8, "wait")
     for text, action, invalid in (
         ("go left", 1, False),
         ("go left\nand then some", 1, False),
@@ -188,18 +188,18 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     ):
         answer = _say(free, lm, text)
         assert (answer.ended, answer.action, answer.invalid) == (True, action, invalid), text
-    unnamed = _say(Form(lm, False, 2, "jump", None, None, None), lm, "for ever and ever", ends=False)
+    unnamed = _say(AnswerRules(lm, False, 2, "jump"), lm, "for ever and ever", ends=False)
     assert (unnamed.ended, unnamed.action, unnamed.invalid) == (True, 0, True)  # cut, and nobody can jump
     assert len(unnamed.tokens) == 2
 
     long = "take the big red ball and put it next to the small green box in the other room of the house"
-    usual, seen = Form(lm, False, None, None, None, None, None), _see("wait", long)
+    usual, seen = AnswerRules(lm, guided=False), _see("wait", long)
     turn = usual.plain_turn(seen, 1)  # more tokens than the usual 16
-    assert turn.text.startswith(long) and len(turn.tokens) == usual.most_tokens([seen]) > 17
+    assert turn.text.startswith(long) and len(turn.tokens) == usual.max_tokens([seen]) > 17
 
-    thinking = Form(lm, False, 8, None, "I think", "Action:", 6)
+    thinking = AnswerRules(lm, False, 8, None, "I think", "Action:", 6)
     answer = _say(thinking, lm, "I think Action: go left", ends=False)
-    text = thinking.text(answer.tokens)
+    text = thinking.decoder(()).append(*answer.tokens)
     assert text.startswith("I think") and text.count("Action:") == 1 and not answer.ended
     answer.write(thinking.ends[0])
     assert answer.action == 1 and not answer.invalid
@@ -208,17 +208,17 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     turn = answer.turn(_see(*_SIGNS))
     assert len(answer.thought) == 6 and "Action:" in turn.text
     # But for the first, before which the turn's value is told.
-    assert turn.counted[0] and turn.counted.count(False) == len(thinking.opening(False)) - 1 + len(
+    assert turn.counted[0] and turn.counted.count(False) == len(answer.choices.opening) - 1 + len(
         thinking.closing
     )
     # One that ends the whole answer goes on to its action.
-    guided = Form(lm, True, None, None, None, "Action:", 6)
-    answer = Answer(guided, _SIGNS)
+    guided = AnswerRules(lm, thought_ends="Action:", max_thought_tokens=6)
+    answer = guided.answer(_SIGNS)
     answer.write(guided.ends[0])
-    assert guided.text(answer.tokens[1:]).strip() == "Action:" and not answer.ended
+    assert guided.decoder(()).append(*answer.tokens[1:]).strip() == "Action:" and not answer.ended
     while not answer.ended:
-        answer.write((answer.among_next or (0,))[0])
-    assert answer.tokens[-len(answer.said) :] == guided.paths(_SIGNS)[answer.action]
+        answer.write((answer.allowed or (0,))[0])
+    assert answer.tokens[-len(answer.action_ids) :] == answer.choices.paths[answer.action]
 
 
 @pytest.mark.parametrize(
@@ -318,9 +318,9 @@ def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
 
 
 def test_an_action_that_is_longer_than_may_be_written_is_not_cloned(lm: LanguageModel) -> None:
-    form = _policy(lm, guided=False, max_action_tokens=2)._form
-    assert form.plain_turn(_see(*_SIGNS), 3).text.strip() == "wait"
+    rules = _policy(lm, guided=False, max_action_tokens=2).rules
+    assert rules.plain_turn(_see(*_SIGNS), 3).text.strip() == "wait"
     with pytest.raises(
         ConfigError, match=r"max_action_tokens=2 leaves no room for the action 'go left now', which"
     ):
-        form.plain_turn(_see(*_SIGNS), 2)
+        rules.plain_turn(_see(*_SIGNS), 2)

@@ -28,7 +28,7 @@ _SEEN = [
 
 def test_compat_says_alone_how_actions_are_scored() -> None:
     lm = LanguageModel.from_pretrained("starter")
-    with pytest.raises(ConfigError, match=r"policy\.args\.normalize=token does nothing beside compat=glam"):
+    with pytest.raises(ConfigError, match=r"policy\.args\.normalize=token does nothing with compat=glam"):
         ActionScoringPolicy(lm, normalize="token", compat="glam")
     assert "normalize=token" in str(ActionScoringPolicy(lm).exploration_advice())
     assert "normalize" not in str(ActionScoringPolicy(lm, compat="glam").exploration_advice())

@@ -201,11 +201,11 @@ def test_lists_that_change_are_told_where_they_change() -> None:
     assert observation.past_choices == tuple(shown[:-1])
     conversation = prompts.get("conversation")(observation, "english")
     assert isinstance(conversation, Conversation)
-    assert f"Actions: {', '.join(shown[0])}" in conversation.opening()
+    assert f"Actions: {', '.join(shown[0])}" in conversation.first_message()
     for turn in range(1, 4):
         changes = shown[turn] != shown[turn - 1]
-        assert (f"Actions: {', '.join(shown[turn])}" in conversation.words(turn)) is changes
-    assert f"Actions: {', '.join(shown[2])}" in conversation.opening(2)
+        assert (f"Actions: {', '.join(shown[turn])}" in conversation.message(turn)) is changes
+    assert f"Actions: {', '.join(shown[2])}" in conversation.first_message(2)
     assert observation.recent(2).past_choices == (shown[2],)
 
 

@@ -18,7 +18,6 @@ from groundling.policies import (
     DRRNPolicy,
     Policy,
 )
-from groundling.policies.answer import Answer
 from tests.lm.chat_tokenizers import tiny
 
 _ACTIONS = ("press {", "wait", "press }", "press")
@@ -107,8 +106,8 @@ def test_a_free_answer_in_their_tokens_is_each_of_them(lm: LanguageModel, though
     assert valid[0] > 9 and valid[2] > 9 and abs(valid[0] - valid[2]) < 4 * (valid[0] + valid[2]) ** 0.5, (
         valid
     )
-    for turn in (policy._form.plain_turn(seen, 0), policy._form.plain_turn(seen, 2)):
-        answer = Answer(policy._form, seen.actions)
+    for turn in (policy.rules.plain_turn(seen, 0), policy.rules.plain_turn(seen, 2)):
+        answer = policy.rules.answer(seen.actions)
         for token in turn.tokens:
             answer.write(token) if not answer.ended else None
-        assert not answer.invalid and policy._form.same_tokens(seen.actions, answer.action) == [0, 2]
+        assert not answer.invalid and answer.choices.equal(answer.action) == [0, 2]

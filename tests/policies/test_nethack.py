@@ -7,7 +7,6 @@ from torch import Tensor
 
 from groundling.algorithms.optimisation import make_adamw
 from groundling.envs.nethack.glyphs import render
-from groundling.errors import ConfigError
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Segment
 
@@ -90,11 +89,11 @@ def test_computing_distinct_crops_and_messages_once_changes_no_gradient() -> Non
     policy = _policy()
     seen = _observations(40, distinct=7)
     weights = torch.randn(40, 795)
-    (policy._features(seen) * weights).sum().backward()
+    (policy.features([seen]) * weights).sum().backward()
     shared = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
     policy.zero_grad()
     for i in range(40):  # each frame by itself has nothing to share
-        (policy._features(seen[i : i + 1]) * weights[i : i + 1]).sum().backward()
+        (policy.features([seen[i : i + 1]]) * weights[i : i + 1]).sum().backward()
     assert len(shared) == 16
     for name, parameter in policy.named_parameters():
         if name in shared:
@@ -107,15 +106,15 @@ def test_what_was_seen_before_is_computed_once_while_the_weights_stay() -> None:
     policy.image.register_forward_hook(lambda module, inputs, output: computed.append(len(output)))
     fresh = _policy()
     with torch.no_grad(), policy.unchanged():
-        first, again = policy._features(seen), policy._features(seen)
-        torch.testing.assert_close(first, fresh._features(seen[np.arange(29, -1, -1)]).flip(0))
+        first, again = policy.features([seen]), policy.features([seen])
+        torch.testing.assert_close(first, fresh.features([seen[np.arange(29, -1, -1)]]).flip(0))
     assert torch.equal(first, again) and computed == [7]
     optimizer = make_adamw(policy, 0.1)
     for parameter in policy.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     with torch.no_grad(), policy.unchanged():
-        changed = policy._features(seen)
+        changed = policy.features([seen])
     assert computed == [7, 7] and (changed - first).abs().max() > 0.01
 
 
@@ -138,8 +137,3 @@ def test_weights_are_orthogonal_and_come_back_from_their_file(tmp_path: Path) ->
     assert (tmp_path / "nethack.safetensors").stat().st_size < 4.2 * sum(
         p.numel() for p in policy.parameters()
     )
-
-
-def test_an_unknown_core_is_named() -> None:
-    with pytest.raises(ConfigError, match="rnn"):
-        NetHackPolicy(23, core="rnn")

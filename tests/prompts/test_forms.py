@@ -14,7 +14,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies import DRRNPolicy
 from groundling.policies.policy import policies
-from groundling.prompts import Conversation, PromptReader, narrative_prompt, tagged_prompt
+from groundling.prompts import Conversation, PromptReader
 from groundling.registry import ComponentConfig, check_component
 from groundling.training.build import world_of
 from groundling.worlds.protocols import Suites
@@ -41,13 +41,12 @@ def test_a_form_says_all_in_its_order(form: str, language: str) -> None:
 
 
 def test_the_forms_to_the_letter() -> None:
-    parts = (_SEEN.goal, _SEEN.actions, _SEEN.descriptions, _SEEN.past_actions)
-    assert tagged_prompt(*parts) == (
+    assert PromptReader("tagged")(_SEEN) == (
         "<goal>go to a red ball</goal>\n<actions>turn left, go forward</actions>\n"
         "<view>You see a wall; You see a key</view>\n<action>turn left</action>\n"
         "<view>You see a red ball</view>\n<action>"
     )
-    assert narrative_prompt(*parts) == (
+    assert PromptReader("narrative")(_SEEN) == (
         "You see a wall. You see a key. You choose to turn left. You see a red ball. "
         "You can turn left, go forward. Your task is to go to a red ball. You choose to"
     )

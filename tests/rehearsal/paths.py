@@ -35,7 +35,7 @@ from groundling.lm import LanguageModel
 from groundling.lm.load.loading import Source, load_tokenizer
 from groundling.lm.write import steps
 from groundling.policies.action_generating import ActionGeneratingPolicy
-from groundling.policies.lines import Lines, read_states
+from groundling.policies.text_states import Sequences, read_states
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import measures
@@ -237,7 +237,7 @@ def of_family(device: str, folder: Path, family: str) -> Outcome:
     tokenizer = load_tokenizer(Source(str(materials.model("starter-causal"))))
     lm = LanguageModel(tiny_model(tiny_config(family, vocab_size=len(tokenizer))).to(device), tokenizer)
     scores = torch.cat(lm.score(PROMPTS, ACTIONS))
-    texts = Lines([range(5, 25)] * 3, [[30], [30, 31], [32]], [1, 2, 1])
+    texts = Sequences([range(5, 25)] * 3, [[30], [30, 31], [32]], [1, 2, 1])
     states = read_states(lm, texts)
     (scores.sum() + states.sum()).backward()
     gradients = {name: p.grad for name, p in lm.model.named_parameters() if p.grad is not None}

@@ -30,7 +30,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Evaluation, Policy
-from groundling.prompts.prompt import BLANK, PromptReader, check_prompts
+from groundling.prompts import BLANK, PromptReader, check_prompts
 
 _ROUNDING = 1e-6
 """Nats: so far may log-probabilities lie apart that policy and reference compute of one text with equal weights."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
-from groundling.policies.reading import ReadingPolicy
+from groundling.policies.prompt_policy import PromptPolicy
 
 _NEARLY_ALL = 0.9
 """Of the probability; the rest is taken once in ten steps, in all."""
@@ -53,7 +53,7 @@ class Preferences:
     """Actions of most of the lists that it would hardly ever try, each with its mean probability, the rarest first."""
 
 
-def preferences(policy: ReadingPolicy, observations: Sequence[TextObservation]) -> Preferences:
+def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> Preferences:
     """Ask a policy about some observations, at least one; a list of one action is no choice and says nothing."""
     log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, most actions)
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]

@@ -1,4 +1,4 @@
-"""Policies: they turn observations into actions, and evaluate stored actions with gradients."""
+"""Policies: actors with value functions, over language models, networks, servers and scripts."""
 
 from groundling.policies.action_generating import ActionGeneratingPolicy
 from groundling.policies.action_head import ActionHeadPolicy
@@ -9,8 +9,8 @@ from groundling.policies.chat_server import ChatServerPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, Work, policies
+from groundling.policies.prompt_policy import LanguageModelPolicy, PromptPolicy
 from groundling.policies.random import RandomPolicy
-from groundling.policies.reading import ReadingPolicy
 from groundling.policies.symbolic import SymbolicPolicy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
@@ -29,11 +29,12 @@ __all__ = [
     "ChatServerPolicy",
     "DRRNPolicy",
     "Evaluation",
+    "LanguageModelPolicy",
     "NetHackObservations",
     "NetHackPolicy",
     "Policy",
+    "PromptPolicy",
     "RandomPolicy",
-    "ReadingPolicy",
     "Segment",
     "SymbolicPolicy",
     "TokenPolicy",

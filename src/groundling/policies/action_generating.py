@@ -1,4 +1,4 @@
-"""A language model is the policy; it thinks before it acts, or writes its action freely, from which it is read."""
+"""A language model thinks before it acts, or writes its action freely."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,52 +9,49 @@ import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
-from groundling.lm import LanguageModel, Prompts
+from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
-from groundling.policies.action_text import ActionTextPolicy
-from groundling.policies.answer import Answer, Form
-from groundling.policies.lines import spread
+from groundling.policies.action_writing import ActionWritingPolicy
+from groundling.policies.answer import Answer, AnswerRules
 from groundling.policies.policy import Action, Evaluation, Outputs, Work, policies
+from groundling.policies.text_states import scatter
 from groundling.policies.turns import Turn, TurnTokens
 
 _ROWS = 256
-"""Tokens whose logits are held at once where there are no gradients."""
+"""Tokens whose logits are computed at once where there are no gradients."""
 
 
 @policies.register("action_generating")
-class ActionGeneratingPolicy(ActionTextPolicy):
+class ActionGeneratingPolicy(ActionWritingPolicy):
     """An agent that writes each turn token by token: P(turn | prompt) = Π_t P(token_t | prompt, tokens before it).
 
-    With ``thought_ends`` it thinks before it acts (ReAct, arXiv 2210.03629): it writes freely up to that text, and
-    then its action. Where the thought has ``max_thought_tokens`` tokens without it, the text is put there.
+    With ``thought_ends`` it thinks before it acts (ReAct, arXiv 2210.03629): it writes freely up to that text, and then
+    its action. If the thought has ``max_thought_tokens`` tokens without it, the text is inserted.
 
-    The action is ``guided``: only what continues an admissible action can come, as of ``action_writing``, whose
-    probabilities these are without a thought. Else it is written freely, up to an end token, a line break, or
-    ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or is one apart from case, blanks,
-    and marks around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log has the rate
-    (``invalid_actions``).
+    The action is ``guided``: only continuations of admissible actions are allowed, as in ``action_writing``, with the
+    same probabilities if there is no thought. Otherwise it is written freely, up to an end token, a line break, or
+    ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or equals one apart from case,
+    blanks, and surrounding marks (see `find_action`). For other answers ``invalid_action`` is taken, and the log has
+    their rate (``invalid_actions``).
 
-    Log-probabilities are those that tokens were drawn from, after temperature and guide. What a rule puts there has
-    none. Prompts tell past actions, as the env has them; past thoughts are not read again.
+    Log-probabilities are those that tokens were drawn from, after temperature and guide; inserted tokens have none.
+    Prompts contain past actions as the env has them; past thoughts are not read again.
 
-    Actions that the tokenizer encodes alike are drawn with equal probability once their tokens are written; the share
-    counts in `Action.log_probs`, not in those of tokens.
-
-    Cloned from a dataset, an action is written without a thought.
+    Actions with equal tokens are drawn with equal probability once their tokens are written; this share counts in
+    `Action.log_probs`, not in those of tokens. Cloned from a dataset, an action is written without a thought.
 
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
-        value_hidden_sizes: Widths of the value head's hidden layers. It tells a value before each token.
+        value_hidden_sizes: Widths of the value head's hidden layers. It gives a value before each token.
         temperature: Divides the logits of tokens.
-        guided: Whether the action can be none but an admissible one.
-        max_action_tokens: How many tokens an action has at most that is not guided; None: 16, or as many as the longest
-            admissible one and the end.
-        invalid_action: What is done where the answer has no admissible action; None, or where it cannot be done: the
-            first that can be.
-        thought_begins: Put before a thought.
-        thought_ends: What a thought ends with; None: there is none.
-        max_thought_tokens: How many tokens a thought has at most; None: 48.
+        guided: Allow only admissible actions.
+        max_action_tokens: The largest number of tokens of a free action; None: 16, or the length of the longest
+            admissible one with its end.
+        invalid_action: Taken when an answer names no admissible action; None, or not admissible: the first that is.
+        thought_begins: Inserted before a thought.
+        thought_ends: The text that ends a thought; None: no thoughts.
+        max_thought_tokens: The largest number of tokens of a thought; None: 48.
     """
 
     writes_turns: ClassVar[bool] = True
@@ -79,10 +76,10 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         super().__init__(
             lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
         )
-        self._form = Form(
+        self.rules = AnswerRules(
             lm, guided, max_action_tokens, invalid_action, thought_begins, thought_ends, max_thought_tokens
         )
-        self._prompts.answer_tokens = self._form.usual_tokens
+        self.answer_tokens = self.rules.usual_tokens
 
     @torch.no_grad()
     def act(
@@ -95,43 +92,21 @@ class ActionGeneratingPolicy(ActionTextPolicy):
     ) -> Action:
         read = self.read(observations)
         in_conversation = not isinstance(read[0], str)
-        most = self._form.most_tokens(observations, in_conversation)
+        most = self.rules.max_tokens(observations, in_conversation)
         prompts = self.lm.prompt_tokens(read, most)
         answers = [
-            Answer(self._form, seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
+            self.rules.answer(seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
             for seen, prompt in zip(observations, prompts, strict=True)
         ]
         # One for each token, and one to choose among actions of equal tokens.
-        numbers = None if deterministic else _numbers(len(answers), most + 1, generator)
-        writing = list(range(len(answers)))
-        while writing:
-            with self.lm.autocast():
-                states = states_after(
-                    self.lm, [prompts[i] for i in writing], [answers[i].tokens for i in writing]
-                )
-                logits = self.lm.backbone.logits(states).float()
-            values = self.value_head(states.float())
-            log_probs = self._log_probs(logits, [answers[i].among_next for i in writing])
-            if numbers is None:
-                tokens = log_probs.argmax(-1)
-            else:
-                tokens = draw(log_probs, torch.stack([numbers[i, len(answers[i].tokens)] for i in writing]))
-            chosen = log_probs.gather(1, tokens[:, None])[:, 0]
-            # float64 holds them all exactly, and comes to the host by one copy.
-            columns = torch.stack([tokens.double(), chosen.double(), values.double()], dim=1).tolist()
-            for i, (token, log_prob, value) in zip(writing, columns, strict=True):
-                answers[i].write(int(token), log_prob, value)
-            writing = [i for i in writing if not answers[i].ended]
+        uniforms = None if deterministic else _uniforms(len(answers), most + 1, generator)
+        self._write(answers, prompts, uniforms)
         log_shares = torch.zeros(len(answers))
         for i, answer in enumerate(answers):
-            same = (
-                []
-                if answer.invalid
-                else self._form.same_tokens(answer.actions, answer.action, in_conversation)
-            )
-            if len(same) > 1 and numbers is not None:
-                answer.action = same[int(numbers[i, len(answer.tokens)] * len(same))]
-            log_shares[i] = -math.log(max(1, len(same)))
+            equal = [] if answer.invalid else answer.choices.equal(answer.action)
+            if len(equal) > 1 and uniforms is not None:
+                answer.action = equal[int(uniforms[i, len(answer.tokens)] * len(equal))]
+            log_shares[i] = -math.log(max(1, len(equal)))
         turns = [answer.turn(observation) for observation, answer in zip(observations, answers, strict=True)]
         return Action(
             torch.tensor([answer.action for answer in answers]),
@@ -146,58 +121,86 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             ),
         )
 
+    def _write(
+        self, answers: Sequence[Answer], prompts: Sequence[list[int]], uniforms: Tensor | None
+    ) -> None:
+        """Write all answers to their ends, a token of each at a time; without uniforms the likeliest."""
+        writing = list(range(len(answers)))
+        while writing:
+            with self.lm.autocast():
+                states = states_after(
+                    self.lm, [prompts[i] for i in writing], [answers[i].tokens for i in writing]
+                )
+                logits = self.lm.backbone.logits(states).float()
+            values = self.value_head(states.float())
+            log_probs = self._log_probs(logits, [answers[i].allowed for i in writing])
+            if uniforms is None:
+                tokens = log_probs.argmax(-1)
+            else:
+                tokens = draw(log_probs, torch.stack([uniforms[i, len(answers[i].tokens)] for i in writing]))
+            chosen = log_probs.gather(1, tokens[:, None])[:, 0]
+            # float64 holds all three exactly, so one copy to the host is enough.
+            columns = torch.stack([tokens.double(), chosen.double(), values.double()], dim=1).tolist()
+            for i, (token, log_prob, value) in zip(writing, columns, strict=True):
+                answers[i].write(int(token), log_prob, value)
+            writing = [i for i in writing if not answers[i].ended]
+
     def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
-        """Log-probabilities, entropies and values of turns, or of actions that were shown.
+        """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
 
         Args:
-            observations: `Turn`s; or what was seen where somebody else acted.
-            actions: ``(batch, num_tokens)`` int64, the tokens of turns; ``(batch,)``: which of the admissible ones.
+            observations: `Turn`s; or observations of a dataset.
+            actions: int64 ``(batch, num_tokens)``, the tokens of turns; or ``(batch,)``, indices of actions.
 
         Returns:
-            Of the actions' shape. Entropies and values of no token but the chosen ones are of use.
+            In the shape of the actions. Entropies and values of tokens without a choice are of no use.
         """
-        turns = [one for one in observations if isinstance(one, Turn)]
-        if not turns:
-            shown = list(zip(observations, actions.tolist(), strict=True))
-            in_conversation = not isinstance(self.read(observations[:1])[0], str)
-            plain_turns = [self._form.plain_turn(seen, action, in_conversation) for seen, action in shown]
-            copies = torch.tensor(
-                [len(self._form.same_tokens(seen.actions, action, in_conversation)) for seen, action in shown]
-            )
-            width = max(len(turn.tokens) for turn in plain_turns)
-            tokens = self.evaluate(plain_turns, torch.zeros(len(plain_turns), width, dtype=torch.long))
-            log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
-            return Evaluation(
-                log_probs,
-                tokens.entropies.sum(-1),
-                tokens.values[:, 0],
-                tokens.log_distributions,
-                lambda: log_probs,
-            )
+        if not isinstance(observations[0], Turn):
+            return self._evaluate_demonstrated(observations, actions)
         with self.lm.autocast():
-            states = self._states(self.lm, turns)
+            states = self._states(self.lm, observations)
             logits = self.lm.backbone.logits(states).float()
-        log_probs = self._log_probs(logits, [ids for turn in turns for ids in turn.among])
-        chosen = torch.tensor([token for turn in turns for token in turn.tokens], device=logits.device)
-        mask = torch.arange(actions.shape[1]) < torch.tensor([[len(turn.tokens)] for turn in turns])
-        mask = mask.to(logits.device)
+        log_probs = self._log_probs(logits, [ids for turn in observations for ids in turn.among])
+        chosen = torch.tensor([token for turn in observations for token in turn.tokens], device=logits.device)
+        mask = _token_mask(observations, actions.shape[1]).to(logits.device)
         evaluation = Evaluation.of(log_probs, chosen, self.value_head(states.float()))
-        of_tokens = spread(evaluation.log_probs, mask)
+        of_tokens = scatter(evaluation.log_probs, mask)
         return Evaluation(
             of_tokens,
-            spread(evaluation.entropies, mask),
-            spread(evaluation.values, mask),
-            lambda: spread(log_probs, mask),
+            scatter(evaluation.entropies, mask),
+            scatter(evaluation.values, mask),
+            lambda: scatter(log_probs, mask),
             lambda: of_tokens,
+        )
+
+    def _evaluate_demonstrated(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+        in_conversation = not isinstance(self.read(observations[:1])[0], str)
+        shown = list(zip(observations, actions.tolist(), strict=True))
+        turns = [self.rules.plain_turn(seen, action, in_conversation) for seen, action in shown]
+        copies = torch.tensor(
+            [
+                len(self.rules.action_tokens(seen.actions, in_conversation).equal(action))
+                for seen, action in shown
+            ]
+        )
+        width = max(len(turn.tokens) for turn in turns)
+        tokens = self.evaluate(turns, torch.zeros(len(turns), width, dtype=torch.long))
+        log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
+        return Evaluation(
+            log_probs,
+            tokens.entropies.sum(-1),
+            tokens.values[:, 0],
+            tokens.log_distributions,
+            lambda: log_probs,
         )
 
     @torch.no_grad()
     def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:
-        """Of each token of `Turn`s, ``(batch, num_tokens)`` as are ``actions``; None without a reference."""
+        """Return log-probabilities of the tokens of `Turn`s, ``(batch, num_tokens)``; None without a reference."""
         if self.reference is None:
             return None
         among = [ids for turn in observations for ids in turn.among]
-        mask = torch.arange(actions.shape[1]) < torch.tensor([[len(turn.tokens)] for turn in observations])
+        mask = _token_mask(observations, actions.shape[1])
         chosen, parts = actions[mask], []
         with self.reference.model() as lm, lm.autocast():
             states = self._states(lm, observations)
@@ -206,35 +209,35 @@ class ActionGeneratingPolicy(ActionTextPolicy):
                 logits = lm.backbone.logits(states[rows]).float()
                 log_probs = self._log_probs(logits, among[rows])
                 parts.append(log_probs.gather(1, chosen[rows, None].to(log_probs.device))[:, 0])
-        return spread(torch.cat(parts), mask.to(states.device))
+        return scatter(torch.cat(parts), mask.to(states.device))
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
-        """Of one that is guided and does not think; what another does is not known before it is written."""
-        return self.distributions(observations) if self._form.plain else None
+        """Return the outputs of a guided policy without thoughts; None for others, before they have written."""
+        return self.distributions(observations) if self.rules.only_action else None
 
-    def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
-        scores = lm.score_guided(prompts, actions, self.temperature)
-        return scores.log_probs, scores.state
-
-    def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
-        seen = [one.observation if isinstance(one, Turn) else one for one in observations]
-        return super().work(seen)
+    def work(self, observations: Sequence[Any]) -> Sequence[Work]:
+        return super().work([one.observation if isinstance(one, Turn) else one for one in observations])
 
     def _log_probs(self, logits: Tensor, among: Sequence[Among]) -> Tensor:
-        """``(num_tokens, vocabulary)``: of what each token is chosen among."""
-        return log_probs_among(logits, among, self.temperature, self._form.ends)
+        """Return ``(num_tokens, vocabulary)``: the distribution that each token is chosen from."""
+        return log_probs_among(logits, among, self.temperature, self.rules.ends)
 
     def _states(self, lm: LanguageModel, turns: Sequence[Turn]) -> Tensor:
-        """``(number of tokens, hidden)``: the states that predict each turn's tokens."""
+        """Return the states that predict each turn's tokens, ``(number of tokens, hidden)``."""
         prompts = self.read([turn.observation for turn in turns])
         growing = not any(isinstance(prompt, str) for prompt in prompts)
         return answer_states(lm, lm.prompt_tokens(prompts), [turn.tokens for turn in turns], growing)
 
 
-def _numbers(num_answers: int, num_tokens: int, generator: torch.Generator | None) -> Tensor:
-    """``(num_answers, num_tokens)`` float64 in [0, 1): of each answer a stream of its own, from one draw.
+def _token_mask(turns: Sequence[Turn], width: int) -> Tensor:
+    """Return bool ``(num_turns, width)``: the turn has this token."""
+    return torch.arange(width) < torch.tensor([[len(turn.tokens)] for turn in turns])
 
-    So an answer does not depend on how long others become, nor on how envs are spread over processes.
+
+def _uniforms(num_answers: int, num_tokens: int, generator: torch.Generator | None) -> Tensor:
+    """Draw float64 ``(num_answers, num_tokens)`` in [0, 1): a stream for each answer, seeded by one draw.
+
+    So an answer depends neither on the length of others nor on how envs are split over processes.
     """
     seeds = torch.rand(num_answers, dtype=torch.float64, generator=generator)
     streams = [np.random.default_rng(int(seed * 2**53)).random(num_tokens) for seed in seeds.tolist()]

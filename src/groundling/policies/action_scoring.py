@@ -1,4 +1,4 @@
-"""GLAM: a language model is the policy; it scores the admissible actions given a prompt."""
+"""GLAM's policy: a language model scores the admissible actions given a prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -13,18 +13,15 @@ from groundling.policies.policy import policies
 
 @policies.register("action_scoring")
 class ActionScoringPolicy(ActionTextPolicy):
-    """π(a | prompt) = softmax over the admissible actions of log P(a | prompt) (GLAM, section 3.2).
+    """π(a | prompt) = softmax over the admissible actions of log P(a | prompt) / temperature (GLAM, section 3.2).
 
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
-        value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
-        normalize: "sum" adds up the tokens' log-probabilities, as in the paper, whose actions have one or two words.
-            Each further token costs some nats, so that beside an action of two words one of eight is practically
-            never taken. The mean per "token" or per "word" (both TWOSOME's, arXiv 2401.14151) makes up for it, more or
-            less: actions become nearly equally likely. ``action_writing`` has no such preference.
-        temperature: Divides the actions' log-probabilities before the softmax; 1 in GLAM.
-        calibration: Observations of random play, such as 256: each action's mean log-probability over them is
-            subtracted (see `calibrate`); 0: none. A pretrained model prefers an action in every state.
+        value_hidden_sizes, temperature, calibration: See `ActionTextPolicy`.
+        normalize: "sum" adds the tokens' log-probabilities, as in the paper, whose actions have one or two words. Each
+            further token costs some nats, so an action of eight words is practically never taken next to one of two.
+            The mean per "token" or per "word" (both TWOSOME's, arXiv 2401.14151) makes up for it: actions become nearly
+            equally likely. ``action_writing`` has no such preference.
         compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
     """
 
@@ -55,7 +52,7 @@ class ActionScoringPolicy(ActionTextPolicy):
         )
         if compat is not None and normalize != "sum":
             raise ConfigError(
-                f"policy.args.normalize={normalize} does nothing beside compat={compat}, which adds up raw logits: "
+                f"policy.args.normalize={normalize} does nothing with compat={compat}, which adds up raw logits: "
                 "leave one of them"
             )
         self.normalize: Literal["sum", "token", "word"] = normalize
@@ -65,7 +62,7 @@ class ActionScoringPolicy(ActionTextPolicy):
         if self.normalize == "sum" and self.compat is None:
             return (
                 "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, so that long actions "
-                "are hardly ever taken beside short ones: take policy.id=action_writing, or normalize=token, and "
+                "are hardly ever taken next to short ones: take policy.id=action_writing, or normalize=token, and "
                 "policy.args.temperature=2"
             )
         return super().exploration_advice()

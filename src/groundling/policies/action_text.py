@@ -1,76 +1,100 @@
-"""Policies whose language model says how likely each admissible action's text is."""
+"""Policies whose language model gives each admissible action's text a probability."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts, ValueHead
-from groundling.policies.reading import ReadingPolicy
+from groundling.policies.prompt_policy import LanguageModelPolicy
 from groundling.policies.reference import Reference
-from groundling.policies.weights import read_into, read_vector
+from groundling.policies.weights import read_vector
 
 _CALIBRATION_BATCH = 32
 
 
-class ActionTextPolicy(ReadingPolicy):
-    """π(a | prompt) by the text of a; subclasses give `score`.
+class ActionTextPolicy(LanguageModelPolicy):
+    """π(a | prompt) from the text of a; subclasses implement `score`.
 
-    The value function is an MLP on the same forward pass: on the first decoder position of an
-    encoder-decoder model, on the prompt's last token of a causal one.
+    The value function is an MLP on the same forward pass: on the first decoder position of an encoder-decoder model,
+    on the prompt's last token of a causal one.
 
     Args:
         lm: The language model; its weights are the policy's.
-        reference: The frozen language model that a KL penalty is taken to; ``lm`` itself stands for its weights with
-            the LoRA adapters off, at no memory. It costs one more pass for each action. None: no KL.
-        prompt, language, replacements, system: See `ReadingPolicy`.
-        value_hidden_sizes: Widths of the value head's hidden layers.
-        temperature: Above 1 makes actions more alike in probability, below 1 less.
-        calibration: Observations of random play by which `calibrate` is called before training; 0: it is not.
+        reference: A frozen language model, for a KL penalty; ``lm`` itself stands for its weights with the LoRA
+            adapters off, which takes no memory. Costs one more pass for each action. None: no KL.
+        prompt, language, replacements, system: See `PromptPolicy`.
+        value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
+        temperature: Above 1 makes the actions' probabilities more alike, below 1 less.
+        calibration: Number of observations of random play, such as 256, over which each action's mean log-probability
+            is taken and then subtracted (see `calibrate`); 0 for none. A pretrained model prefers the same action in
+            every state.
     """
-
-    has_value_head: ClassVar[bool] = True
 
     def __init__(
         self,
         lm: LanguageModel,
-        reference: LanguageModel | None,
-        prompt: str | Sequence[str],
-        language: str,
-        replacements: Mapping[str, str] | None,
-        system: str | None,
-        value_hidden_sizes: Sequence[int],
-        temperature: float,
+        reference: LanguageModel | None = None,
+        prompt: str | Sequence[str] = "glam",
+        language: str = "english",
+        replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
+        value_hidden_sizes: Sequence[int] = (1024, 1024),
+        temperature: float = 1.0,
         calibration: int = 0,
     ) -> None:
-        super().__init__(prompt, language, replacements, system, lm)
-        self.lm = lm
+        super().__init__(lm, prompt, language, replacements, system)
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
+        self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
         if not temperature > 0:
             raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
-        self.temperature = temperature
         if calibration < 0:
             raise ConfigError(f"policy.args.calibration must be at least 0, got {calibration}")
-        self.calibration = calibration
+        self.temperature, self.calibration = temperature, calibration
         self._means: Tensor | None = None  # float32 (num_actions,)
+
+    @abstractmethod
+    def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
+        """Score each prompt's actions with ``lm``, the policy's or the reference's, with gradients.
+
+        Returns:
+            Float32 ``(batch, num_actions)``: normalised log-probabilities, padded with -inf.
+            Float32 ``(batch, hidden_size)``: the states that values are computed from.
+        """
+
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        log_probs, states = self._score(self.lm, observations)
+        # In float32: bfloat16 has only 8 bits of precision.
+        return log_probs, self.value_head(states)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            return self.value_head(self.states(self.read(observations)))
+
+    @torch.no_grad()
+    def reference_log_probs(self, observations: Sequence[TextObservation], actions: Tensor) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self.reference.model() as lm:
+            log_probs, _ = self._score(lm, observations)
+        return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
+
+    def exploration_advice(self) -> str | None:
+        return f"raise policy.args.temperature={self.temperature:g}, which makes actions more alike in probability"
 
     @torch.no_grad()
     def calibrate(self, observations: Sequence[TextObservation]) -> None:
-        """Subtract each action's mean log-probability from now on, so that what the model prefers everywhere is chosen
-        no more often than the rest (batch calibration: Zhou et al. 2023, arXiv 2309.17249).
+        """Subtract each action's mean log-probability over these observations from now on.
 
-        Args:
-            observations: The states that the mean is over.
+        Batch calibration (Zhou et al. 2023, arXiv 2309.17249).
 
         Raises:
-            ConfigError: their actions differ.
+            ConfigError: the observations have different actions.
         """
         if len({o.actions for o in observations}) > 1:
             raise ConfigError(
@@ -78,64 +102,24 @@ class ActionTextPolicy(ReadingPolicy):
                 "this env's actions change: leave it out"
             )
         self._means = None
-        size = _CALIBRATION_BATCH
-        parts = [
-            self._read_by(self.lm, observations[i : i + size])[0] for i in range(0, len(observations), size)
-        ]
+        batches = range(0, len(observations), _CALIBRATION_BATCH)
+        parts = [self._score(self.lm, observations[i : i + _CALIBRATION_BATCH])[0] for i in batches]
         self._means = torch.cat(parts).mean(0)
 
-    @abstractmethod
-    def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
-        """What ``lm``, which is the policy's or its reference, thinks of each prompt's actions, with gradients.
-
-        Returns:
-            Float32 ``(batch, num_actions)``: normalised log-probabilities of the actions, -inf where there are fewer.
-            Float32 ``(batch, hidden_size)``: the states that values are told from.
-        """
-
-    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
-        log_probs, state = self._read_by(self.lm, observations)
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
-        return log_probs, self.value_head(state)
-
-    def exploration_advice(self) -> str | None:
-        return f"raise policy.args.temperature={self.temperature:g}, which makes actions more alike in probability"
-
-    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            return self.value_head(self.states(self.read(observations)))
-
-    def states(self, prompts: Prompts) -> Tensor:
-        """Float32 ``(num_prompts, hidden_size)``, with gradients: what values are told from."""
-        with self.lm.autocast():
-            return self.lm.encode(prompts)
-
-    @torch.no_grad()
-    def reference_log_probs(self, observations: Sequence[TextObservation], actions: Tensor) -> Tensor | None:
-        if self.reference is None:
-            return None
-        with self.reference.model() as lm:
-            log_probs, _ = self._read_by(lm, observations)
-        return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
-
     def save_pretrained(self, folder: Path) -> None:
-        self.lm.save_pretrained(folder)
-        save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+        super().save_pretrained(folder)
         if self._means is not None:
             save_file({"means": self._means}, folder / "calibration.safetensors")
 
     def load_weights(self, folder: Path) -> None:
-        """Read the value head and the calibration; the language model is made from ``folder`` by
-        `LanguageModel.from_pretrained`.
-        """
-        read_into(self.value_head.state_dict(), folder / "value_head.safetensors")
+        super().load_weights(folder)
         if self.calibration:
             self._means = read_vector(folder / "calibration.safetensors", "means").to(self.device)
 
-    def _read_by(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+    def _score(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with lm.autocast():
             actions = [[lm.mask(action) for action in o.actions] for o in observations]
-            log_probs, state = self.score(lm, self.read(observations), actions)
+            log_probs, states = self.score(lm, self.read(observations), actions)
         if self._means is not None:
             if log_probs.shape[1] != len(self._means):
                 raise ConfigError(
@@ -143,4 +127,4 @@ class ActionTextPolicy(ReadingPolicy):
                     f"{log_probs.shape[1]} here: give it the actions that it was trained with"
                 )
             log_probs = (log_probs - self._means).log_softmax(-1)
-        return log_probs, state
+        return log_probs, states

@@ -1,6 +1,4 @@
-"""A language model is the policy; it writes an action token by token, and can write nothing but admissible ones."""
-
-from collections.abc import Mapping, Sequence
+"""A language model writes one of the admissible actions by guided decoding."""
 
 from torch import Tensor
 
@@ -11,56 +9,23 @@ from groundling.policies.policy import policies
 
 @policies.register("action_writing")
 class ActionWritingPolicy(ActionTextPolicy):
-    """π(a | prompt) = Π_t P(a_t | prompt, a_<t, what is admissible): an action is written, by guided decoding.
+    """π(a | prompt) = Π_t P(a_t | prompt, a_<t, admissible continuations): guided decoding.
 
-    At each token only those that continue an admissible action can come, and their probabilities are divided by their
-    sum (Outlines, arXiv 2307.09702; the trie of texts is GENRE's, arXiv 2010.00904). An action that another one begins
-    with, as "go" begins "go left", ends with any of the model's end tokens, whose probabilities are added. Actions that
-    the tokenizer encodes alike share their probability. Each action is spelled as the tokenizer spells it; Outlines
-    also lets the same text be written in other tokens.
+    At each token only those that continue an admissible action are allowed, with renormalised probabilities (Outlines,
+    arXiv 2307.09702; the trie of texts is GENRE's, arXiv 2010.00904). An action that another one begins with, as "go"
+    begins "go left", ends with any of the model's end tokens, whose probabilities are added. Actions with equal tokens
+    share their probability. Each action has the tokens that the tokenizer gives it; Outlines also allows other
+    tokenisations of the same text.
 
-    ``action_scoring`` takes a softmax over the log-probabilities of whole actions instead (sums or means of their
-    tokens', over a temperature). With sums that is how the model itself would choose among them; to write them under
-    a guide is another distribution (Grammar-Aligned Decoding, arXiv 2405.21047). A token is chosen before it is known
-    what it leads to: three actions that begin with "take", and "wait", are first of all a choice between two tokens.
-    What is certain once it has been begun costs a long action nothing, and "go" is not likelier than "go left" for
-    being its beginning.
+    ``action_scoring`` takes a softmax over the log-probabilities of whole actions instead, which with sums is the
+    model's own distribution restricted to them; guided decoding is another distribution (Grammar-Aligned Decoding,
+    arXiv 2405.21047). A token is chosen before its continuations are known: "wait" and three actions that begin with
+    "take" are first a choice between two tokens. Tokens without alternative cost a long action nothing, and "go" is not
+    likelier than "go left" because it is shorter.
 
-    The probabilities of all actions follow from one pass (`LanguageModel.score_guided`). To draw an action from them,
-    as is done here, is the same as to draw one token after the other. The entropy is that of the action, to which its
-    tokens' entropies add up; PPO's ratio is the action's, which is the product of its tokens' ratios.
-
-    Args:
-        lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
-        value_hidden_sizes: Widths of the value head's hidden layers.
-        temperature: Divides the logits of tokens, as it does in sampling.
-        calibration: Observations of random play, such as 256: each action's mean log-probability over them is
-            subtracted (see `calibrate`); 0: none. A pretrained model prefers an action in every state.
+    One pass gives the probabilities of all actions (`LanguageModel.score_guided`); drawing an action from them equals
+    drawing token by token. Entropy and PPO's ratio are those of whole actions.
     """
-
-    def __init__(
-        self,
-        lm: LanguageModel,
-        reference: LanguageModel | None = None,
-        prompt: str | Sequence[str] = "glam",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
-        system: str | None = None,
-        value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: float = 1.0,
-        calibration: int = 0,
-    ) -> None:
-        super().__init__(
-            lm,
-            reference,
-            prompt,
-            language,
-            replacements,
-            system,
-            value_hidden_sizes,
-            temperature,
-            calibration,
-        )
 
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
         scores = lm.score_guided(prompts, actions, self.temperature)

@@ -1,8 +1,7 @@
-"""A chat model behind an OpenAI-compatible server acts: to be evaluated beside those that are trained here."""
+"""A chat model behind an OpenAI-compatible server as an agent to evaluate."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,25 +17,24 @@ from groundling.prompts import Conversation, PromptReader
 
 @policies.register("chat_server")
 class ChatServerPolicy(Policy):
-    """Asks a server what to do, all envs of a step at once. It has no weights, values or probabilities.
+    """Asks a server for the actions of all envs at once. It has no weights, values or probabilities.
 
-    Its answer is read as the free one of `ActionGeneratingPolicy`, but for what stands before ``thought_ends``.
+    A reply is read as a free answer of `ActionGeneratingPolicy`, without what precedes ``thought_ends``.
 
     Args:
-        base_url: Of the server, up to and with ``/v1``.
-        model: What the server calls it.
-        prompt, language, replacements, system: See `ReadingPolicy`; a prompt that is a text is one message.
-        temperature: Of sampling; 0 where the likeliest action is asked for.
+        base_url: Of the server, up to and including ``/v1``.
+        model: The server's name of the model.
+        prompt, language, replacements, system: See `PromptPolicy`; a prompt that is a text is one message.
+        temperature: Of sampling; 0 is used when the likeliest action is asked for.
         max_tokens: Of a reply.
-        invalid_action: What is done where a reply names no admissible action; None, or where it cannot be done: the
-            first that can be.
-        thought_ends: What a thought ends with, where the model is told to think first; None: a reply is an action.
+        invalid_action: Taken when a reply names no admissible action; None, or not admissible: the first that is.
+        thought_ends: The text that ends a thought, if the prompt asks to think first; None: a reply is an action.
         concurrency: Requests at once.
         api_key_env: See `groundling.io.chat_server.ChatServer`.
         timeout: Seconds for a request.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: a value is out of bounds.
     """
 
     needs = frozenset({"words"})
@@ -65,7 +63,8 @@ class ChatServerPolicy(Policy):
                 f"{temperature}, {max_tokens} and {concurrency}"
             )
         self._server = ChatServer(base_url, api_key_env, timeout)
-        self._model, self._temperature, self._max_tokens = model, temperature, max_tokens
+        self._body = {"model": model, "max_tokens": max_tokens}
+        self._temperature = temperature
         self._invalid_action, self._thought_ends = invalid_action, thought_ends
         self._concurrency = concurrency
         self._reader = PromptReader(prompt, language, replacements, system)
@@ -78,14 +77,13 @@ class ChatServerPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        """As the server answers; its sampling cannot be repeated by ``generator``.
+        """Ask the server; ``generator`` has no influence on its sampling.
 
         Raises:
-            RunError: it does not.
+            RunError: the server does not answer.
         """
-        temperature = 0.0 if deterministic else self._temperature
         try:
-            replies = asyncio.run(self._replies(observations, temperature))
+            replies = asyncio.run(self._replies(observations, 0.0 if deterministic else self._temperature))
         except RequestFailed as error:
             raise RunError(f"{self._server.base_url}: {error}") from error
         named = [
@@ -106,26 +104,19 @@ class ChatServerPolicy(Policy):
         gate = asyncio.Semaphore(self._concurrency)
 
         async def ask(observation: TextObservation) -> str:
-            body = {
-                "model": self._model,
-                "messages": self._messages(observation),
-                "temperature": temperature,
-                "max_tokens": self._max_tokens,
-            }
+            prompt = self._reader.read(observation)
+            messages = (
+                prompt.messages()
+                if isinstance(prompt, Conversation)
+                else [{"role": "user", "content": prompt}]
+            )
             async with gate:
+                body = {**self._body, "messages": messages, "temperature": temperature}
                 text = self._server.scrub(text_of(await self._server.complete(body)) or "")
-                return text.encode("utf-8", "replace").decode()  # JSON can hold half a character
+                return text.encode("utf-8", "replace").decode()  # JSON can hold lone surrogates
 
         async with self._server:
             return await asyncio.gather(*map(ask, observations))
-
-    def _messages(self, observation: TextObservation) -> list[dict[str, str]]:
-        reading = self._reader.read(observation)
-        return (
-            reading.messages()
-            if isinstance(reading, Conversation)
-            else [{"role": "user", "content": reading}]
-        )
 
     def _action_text(self, reply: str) -> str:
         if self._thought_ends is not None:
@@ -133,11 +124,7 @@ class ChatServerPolicy(Policy):
         return reply.strip().partition("\n")[0]
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
-        """Nothing is known of a server's probabilities.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise `ConfigError`: a server gives no probabilities of actions."""
         raise ConfigError("a chat server gives no probabilities of actions: it can be evaluated, not trained")
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
@@ -145,9 +132,3 @@ class ChatServerPolicy(Policy):
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
         return [self._reader(observation) for observation in observations]
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Nothing to write."""
-
-    def load_weights(self, folder: Path) -> None:
-        """Nothing to read."""

@@ -1,36 +1,35 @@
-"""DRRN: text of state and action into one relevance, learnt by temporal differences."""
+"""DRRN: relevance of an action's text to a prompt, learnt by temporal differences."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
-from groundling.policies.reading import ReadingPolicy
-from groundling.policies.weights import read_into
+from groundling.policies.prompt_policy import PromptPolicy
 
 
 @policies.register("drrn")
-class DRRNPolicy(ReadingPolicy):
+class DRRNPolicy(PromptPolicy):
     """Deep reinforcement relevance network (He et al. 2016, arXiv 1511.04636): π = softmax of Q(prompt, action).
 
-    Prompt and action are read by a GRU each, and an MLP on both gives Q. Trained by the algorithm ``drrn``; GLAM's
-    baseline. The value of an observation is the mean of Q under π.
+    A GRU reads the prompt, another one the action, and an MLP on both gives Q. Trained by the algorithm ``drrn``;
+    GLAM's baseline. The value of an observation is the mean of Q under π.
 
     Args:
-        prompt, language, replacements: See `ReadingPolicy`.
-        tokenizer: Whose tokens are read: a bundled model's, or a folder or hub id. (The original trained a
+        prompt, language, replacements: See `PromptPolicy`.
+        tokenizer: A bundled model, or a folder or hub id, whose tokenizer is used. (The original trained a
             sentencepiece model of 8,000 tokens.)
         embedding_size: Of tokens; 128 in GLAM.
         hidden_size: Of both GRUs and the MLP; 128 in GLAM.
         temperature: Divides Q before the softmax.
     """
+
+    weights_file = "drrn.safetensors"
 
     def __init__(
         self,
@@ -56,37 +55,31 @@ class DRRNPolicy(ReadingPolicy):
         self.hidden = nn.Linear(2 * hidden_size, hidden_size)
         self.scorer = nn.Linear(hidden_size, 1)
 
-    def q_values(self, prompts: Sequence[str], actions: Sequence[Sequence[str]]) -> Tensor:
-        """Q of each prompt's actions, ``(batch, most actions)``; -inf where a prompt has fewer."""
-        states = self._encode(self.prompt_encoder, prompts)  # (batch, hidden_size)
-        distinct = list(dict.fromkeys(text for texts in actions for text in texts))
-        place = {text: i for i, text in enumerate(distinct)}
-        encoded = self._encode(self.action_encoder, distinct)  # (distinct, hidden_size)
-        counts = torch.tensor([len(texts) for texts in actions])
-        admissible = torch.arange(int(counts.max())) < counts[:, None]  # (batch, most)
-        index = torch.zeros(admissible.shape, dtype=torch.long)
-        index[admissible] = torch.tensor([place[text] for texts in actions for text in texts])
-        both = torch.cat([states[:, None].expand(-1, index.shape[1], -1), encoded[index]], dim=-1)
-        scores = self.scorer(self.hidden(both).relu())[..., 0]  # (batch, most)
-        return scores.masked_fill(~admissible.to(scores.device), -torch.inf)
-
-    def save_pretrained(self, folder: Path) -> None:
-        save_file(self.state_dict(), folder / "drrn.safetensors")
-
-    def load_weights(self, folder: Path) -> None:
-        read_into(self.state_dict(), folder / "drrn.safetensors")
-
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         q = self.q_values(self.prompts(observations), [o.actions for o in observations])
         log_probs = (q / self.temperature).log_softmax(-1)
         return log_probs, (log_probs.exp() * q.masked_fill(q.isinf(), 0.0)).sum(-1)
 
+    def q_values(self, prompts: Sequence[str], actions: Sequence[Sequence[str]]) -> Tensor:
+        """Return Q of each prompt's actions, ``(batch, num_actions)``, padded with -inf."""
+        states = self._encode(self.prompt_encoder, prompts)  # (batch, hidden_size)
+        distinct = list(dict.fromkeys(text for texts in actions for text in texts))
+        place = {text: i for i, text in enumerate(distinct)}
+        encoded = self._encode(self.action_encoder, distinct)  # (distinct, hidden_size)
+        counts = torch.tensor([len(texts) for texts in actions])
+        admissible = torch.arange(int(counts.max())) < counts[:, None]  # (batch, num_actions)
+        index = torch.zeros(admissible.shape, dtype=torch.long)
+        index[admissible] = torch.tensor([place[text] for texts in actions for text in texts])
+        both = torch.cat([states[:, None].expand(-1, index.shape[1], -1), encoded[index]], dim=-1)
+        scores = self.scorer(self.hidden(both).relu())[..., 0]  # (batch, num_actions)
+        return scores.masked_fill(~admissible.to(scores.device), -torch.inf)
+
     def _encode(self, encoder: nn.GRU, texts: Sequence[str]) -> Tensor:
-        """The GRU's last state of each text, ``(texts, hidden_size)``; equal texts are read once."""
+        """Return the GRU's last state of each text, ``(len(texts), hidden_size)``; equal texts are read once."""
         distinct = list(dict.fromkeys(texts))
         place = {text: i for i, text in enumerate(distinct)}
         tokens = [torch.tensor(self._tokens(text)) for text in distinct]
-        # Padded: on CPUs the gradient of packed lines takes a time that is quadratic in their length.
+        # Padded: on CPUs the gradient of packed sequences takes time quadratic in their length.
         padded = pad_sequence(tokens).to(self.device)  # (longest, distinct)
         states, _ = encoder(self.embedding(padded))  # (longest, distinct, hidden_size)
         last = states[[len(line) - 1 for line in tokens], range(len(tokens))]  # (distinct, hidden_size)

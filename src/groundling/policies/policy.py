@@ -1,4 +1,4 @@
-"""What a policy is: it acts, and it evaluates stored actions with gradients."""
+"""The contract of a policy: it acts, and evaluates stored actions with gradients."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -9,30 +9,32 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from groundling.envs.spec import Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.turns import Turn, TurnTokens
+from groundling.policies.weights import read_into
 from groundling.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Actions chosen for a batch of observations, without gradients; all ``(batch,)``."""
+    """Actions chosen for a batch of observations, without gradients; tensors are ``(batch,)``."""
 
     actions: Tensor
     """int64."""
     log_probs: Tensor
-    """float32; log-probability of the action under the policy that chose it."""
+    """float32; log-probability under the policy that chose the action."""
     values: Tensor
-    """float32; the value function's estimate of the return."""
+    """float32; estimated return."""
     memory: Tensor | None = None
-    """``(batch, size)`` float32: what a recurrent policy takes along to the next step; None of others."""
+    """float32 ``(batch, memory_size)``: a recurrent policy's memory after this step."""
     turns: Sequence[Turn] | None = None
-    """What was written to come to each action, by one that writes its turns; None of others."""
+    """The text written for each action, by policies that write turns."""
     tokens: TurnTokens | None = None
-    """The same token by token, ``(batch, num_tokens)``."""
+    """The tokens of these turns, ``(batch, num_tokens)``."""
 
     @classmethod
     def choose(
@@ -44,8 +46,9 @@ class Action:
         generator: torch.Generator | None = None,
         memory: Tensor | None = None,
     ) -> "Action":
-        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them, with
-        torch's global generator unless another is given.
+        """Draw actions from normalised log-probabilities ``(batch, num_actions)``, or take the likeliest.
+
+        Inadmissible actions are -inf. Without a ``generator``, torch's global one draws.
         """
         if deterministic:
             actions = log_distributions.argmax(-1)
@@ -56,31 +59,31 @@ class Action:
 
 
 class Outputs(NamedTuple):
-    """What a policy makes of observations; float32, without gradients."""
+    """A policy's outputs at a batch of observations; float32, without gradients."""
 
     log_probs: Tensor
-    """``(batch, num_actions)``: of every action; -inf where it cannot be taken."""
+    """``(batch, num_actions)``; -inf for inadmissible actions."""
     values: Tensor
     """``(batch,)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Stored actions seen again by the present policy, with gradients; float32, of the actions' shape."""
+    """Stored actions evaluated by the present policy, with gradients; float32, in the shape of the actions."""
 
     log_probs: Tensor
     entropies: Tensor
     values: Tensor
     log_distributions: Callable[[], Tensor]
-    """Gives ``(*actions' shape, num_actions)``: log-probability of every action, -inf where it cannot be taken. To be
-    asked for, because of texts it is large and few need it."""
+    """Returns ``(*actions.shape, num_actions)``; -inf for inadmissible actions. A function, because for texts the
+    tensor is large and few algorithms need it."""
     raw_log_probs: Callable[[], Tensor]
-    """Gives ``log_probs`` before any filter or mask, which is what a KL to the reference is of."""
+    """Returns ``log_probs`` before filters and masks, which the KL to the reference is computed from."""
 
     @classmethod
     def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluation":
-        """From normalised log-probabilities of every action, ``(*actions.shape, num_actions)``."""
-        # An inadmissible action (-inf) has probability 0 and adds nothing, also to the gradient.
+        """Evaluate actions under normalised log-probabilities ``(*actions.shape, num_actions)``."""
+        # Inadmissible actions (-inf) have probability 0 and contribute nothing, also to the gradient.
         finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
         entropies = -(log_distributions.exp() * finite).sum(-1)
         log_probs = log_distributions.gather(-1, actions[..., None])[..., 0]
@@ -93,52 +96,54 @@ class Segment:
 
     observations: Sequence[Any]
     memory: Tensor
-    """``(size,)`` float32: before the first of them."""
+    """float32 ``(memory_size,)``: the memory before the first step."""
     starts: Tensor
-    """``(length,)`` bool: where an episode begins, and memory with it."""
+    """bool ``(length,)``: an episode begins at this step, so the memory is set to 0."""
 
 
 class Work(NamedTuple):
-    """What it takes to evaluate an observation."""
+    """The cost of evaluating an observation, by which minibatches are formed."""
 
     tokens: int
-    """How many are read."""
+    """How many tokens are read."""
     key: Hashable
-    """The same for observations that are better computed together: equal ones, of which only one is, and texts to
-    one prompt, which is read once."""
+    """Equal for observations that are cheaper in one batch: equal prompts, or texts written to one prompt."""
     text: Hashable | None = None
-    """The same for the steps of one conversation, which are read as one text, so that minibatches keep them together;
-    None: these are drawn from all observations alike."""
+    """Equal for the steps of one conversation, which are read as one text, so minibatches keep them together."""
 
 
 class Policy(nn.Module, ABC):
-    """Actor and value function together. Observations are whatever its envs give.
+    """Actor and value function.
 
-    A recurrent policy has a ``memory_size``; whoever steps its envs keeps the memory ``(num_envs, memory_size)``,
-    which `act` takes and gives, and sets an env's row to 0 when an episode begins. `evaluate` then gets `Segment`s.
+    A recurrent policy has a ``memory_size``. The caller keeps the memory ``(num_envs, memory_size)``, passes it to
+    `act`, takes it back from the `Action`, and sets an env's row to 0 when an episode begins. `evaluate` then takes
+    `Segment`s.
     """
 
     memory_size: int = 0
     recurrence: int = 1
-    """Steps of a `Segment`: how far back in time gradients go."""
+    """Length of a `Segment`: the number of steps that gradients go back in time."""
     needs: ClassVar[frozenset[Offer]] = frozenset()
-    """What of an observation it looks at; empty: it does not say, and is let into any world."""
+    """What the policy reads of an observation; empty: it is allowed in any world."""
     trainable: ClassVar[bool] = True
-    """Whether it has weights to train."""
+    weights_file: ClassVar[str] = "policy.safetensors"
     has_value_head: ClassVar[bool] = False
     """True if values come from a module ``value_head`` on a language model's states."""
     writes_turns: ClassVar[bool] = False
-    """Whether it writes its turns: its actions have `Action.turns`, which it evaluates in the place of observations."""
+    """True if actions have `Action.turns`, which are then evaluated instead of the observations."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
     @classmethod
     def accepts(cls, world: WorldSpec) -> str | None:
-        """Whether it can act in a world, asked before anything is loaded: None, or why not."""
+        """Return why the policy cannot act in a world, or None. Called before anything is loaded."""
         if missing := sorted(cls.needs - world.observation):
             return f"it looks at {', '.join(missing)}, and {world.name} shows {', '.join(sorted(world.observation))}"
         return None
 
     def exploration_advice(self) -> str | None:
-        """Which setting lets one that takes few of its actions take others, and why; None: it has no such setting."""
+        """Return which setting makes a policy that takes few of its actions explore more, or None."""
         return None
 
     @abstractmethod
@@ -154,61 +159,68 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
-        """Log-probability, entropy and value of ``actions`` at ``observations``.
+        """Compute log-probabilities, entropies and values of stored actions, with gradients.
 
         Args:
-            observations: One for each action; of a recurrent policy one `Segment` for each row of actions.
-            actions: ``(batch,)`` int64; of a recurrent policy ``(batch, recurrence)``.
+            observations: One for each action; for a recurrent policy one `Segment` for each row of actions.
+            actions: int64 ``(batch,)``; for a recurrent policy ``(batch, recurrence)``.
         """
 
     @abstractmethod
     def values(self, observations: Sequence[Any], memory: Tensor | None = None) -> Tensor:
-        """Value of each observation, ``(batch,)`` float32, without gradients."""
+        """Return the value of each observation, float32 ``(batch,)``, without gradients."""
 
     def initial_memory(self, batch: int) -> Tensor | None:
-        """The memory ``(batch, memory_size)`` at the beginning of an episode; None of a policy without one."""
+        """Return the memory ``(batch, memory_size)`` at the beginning of an episode; None without a memory."""
         return torch.zeros(batch, self.memory_size) if self.memory_size else None
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are: of its first weight, the CPU if it has none."""
+        """The device of the first weight; the CPU for a policy without weights."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def prompts(self, observations: Sequence[Any]) -> list[str] | None:
-        """What a policy that reads would read at these observations; None of others."""
+        """Return the prompts of these observations; None for a policy that reads none."""
         return None
 
     def outputs(self, observations: Sequence[Any]) -> Outputs | None:
-        """What it makes of each observation; None of a policy whose choice depends on more than that."""
+        """Return log-probabilities and values; None if they depend on more than the observations."""
         return None
 
     def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:
-        """Log-probability ``(batch,)`` float32 of ``actions`` under the reference of a KL penalty, without gradients;
-        None of a policy without one.
-        """
+        """Return log-probabilities of actions under the KL penalty's reference, float32 ``(batch,)``, or None."""
         return None
 
     def unchanged(self) -> AbstractContextManager[None]:
-        """A time in which the weights stay as they are, so that what has been computed may be remembered."""
+        """Return a context in which the weights do not change, so results may be cached."""
         return nullcontext()
 
     def figures(self) -> dict[str, float]:
-        """What is to be logged of it after a rollout, besides what an algorithm tells."""
+        """Return figures to log after each rollout."""
         return {}
 
     def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
-        """What it takes to evaluate each observation, where that differs: what is alike is then put into one
-        micro-batch. None where all take the same.
-        """
+        """Return the cost of evaluating each observation; None if all cost the same."""
         return None
 
-    @abstractmethod
+    def weight_files(self) -> dict[str, dict[str, Tensor]]:
+        """Return the weights by file name, without a language model's, which has files of its own."""
+        weights = self.state_dict()
+        return {self.weights_file: weights} if weights else {}
+
     def save_pretrained(self, folder: Path) -> None:
         """Write the weights into ``folder`` as safetensors."""
+        for name, weights in self.weight_files().items():
+            save_file(weights, folder / name)
 
-    @abstractmethod
     def load_weights(self, folder: Path) -> None:
-        """Read what `save_pretrained` wrote, but for a language model that the policy was made with."""
+        """Read the weights that `save_pretrained` wrote, except a language model's.
+
+        Raises:
+            ConfigError: a file is missing, broken, or holds other weights.
+        """
+        for name, weights in self.weight_files().items():
+            read_into(weights, folder / name)
 
 
 policies: Registry[Policy] = Registry("policy")
@@ -218,7 +230,7 @@ def check_accepts(id: str, world: WorldSpec) -> None:
     """Check that the policy ``id`` can act in a world.
 
     Raises:
-        ConfigError: no such policy, or it cannot; the message names those that can, and can be trained.
+        ConfigError: no such policy, or it cannot; the message names the trainable policies that can.
     """
     if (reason := _refusal(id, world)) is not None:
         trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
@@ -229,23 +241,23 @@ def check_accepts(id: str, world: WorldSpec) -> None:
 
 
 def _refusal(id: str, world: WorldSpec) -> str | None:
-    accepts = getattr(policies.get(id), "accepts", None)  # a function that makes a policy does not say
+    accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none
     return None if accepts is None else accepts(world)
 
 
 def has_model(id: str) -> bool:
-    """Whether the policy ``id`` has a language model, or may have one."""
+    """Return True if the policy ``id`` has a language model, or may have one."""
     parameters = inspect.signature(policies.get(id)).parameters
     return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw one index per row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never drawn.
+    """Draw an index for each row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never drawn.
 
-    One uniform number per row and the inverse of the cumulative distribution: row ``i`` depends on the
-    ``i``-th number alone, so the draw is the same however the batch is spread over processes.
+    Inverse transform sampling with one uniform number per row: row ``i`` depends only on the ``i``-th number, so draws
+    do not depend on how a batch is split over processes.
     """
     cumulative = log_probs.double().exp().cumsum(-1)  # (batch, n)
     uniform = torch.rand(len(log_probs), 1, dtype=torch.float64, generator=generator).to(log_probs.device)
-    # Scaled by the last sum, which rounding may leave a hair away from 1.
+    # Scaled by the last sum, which rounding may leave slightly away from 1.
     return (cumulative <= uniform * cumulative[:, -1:]).sum(-1).clamp_(max=log_probs.shape[-1] - 1)

@@ -1,8 +1,6 @@
-"""The baseline that every learner must beat: uniform over the admissible actions."""
+"""The uniform random baseline."""
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,13 +11,10 @@ from groundling.policies.policy import Action, Evaluation, Outputs, Policy, poli
 
 @policies.register("random")
 class RandomPolicy(Policy):
-    """Chooses uniformly among the admissible actions; has no weights and values everything at 0."""
+    """Chooses uniformly among the admissible actions, even if asked for the likeliest; all values are 0."""
 
     needs = frozenset({"words"})
     trainable = False
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def act(
         self,
@@ -29,25 +24,17 @@ class RandomPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        values = torch.zeros(len(observations))
-        return Action.choose(self._log_probs(observations), values, deterministic=False, generator=generator)
+        return Action.choose(*self.outputs(observations), generator=generator)
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
-        return Evaluation.of(self._log_probs(observations), actions, torch.zeros(len(actions)))
+        log_probs, values = self.outputs(observations)
+        return Evaluation.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
-        return Outputs(self._log_probs(observations), self.values(observations))
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Nothing to write."""
-
-    def load_weights(self, folder: Path) -> None:
-        """Nothing to read."""
-
-    def _log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
         sizes = torch.tensor([len(o.actions) for o in observations])
         admissible = torch.arange(int(sizes.max())) < sizes[:, None]  # (batch, num_actions)
-        return torch.where(admissible, -sizes[:, None].float().log(), -math.inf)
+        log_probs = torch.where(admissible, -sizes[:, None].float().log(), -torch.inf)
+        return Outputs(log_probs, self.values(observations))

@@ -1,4 +1,4 @@
-"""What a policy is compared to where it is to stay close to it: itself, as training began."""
+"""The reference model of a KL penalty: the policy's language model as training began."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ from groundling.lm import LanguageModel
 
 
 class Reference:
-    """A frozen language model, or at no memory the policy's own with its LoRA adapters off.
+    """A frozen language model, or the policy's own with its LoRA adapters off, which takes no memory.
 
-    No module of the policy: its weights are neither trained nor saved.
+    Not a module of the policy, so its weights are neither trained nor saved.
 
     Args:
-        reference: The frozen one; ``lm`` itself stands for its weights without adapters.
-        lm: The policy's.
+        reference: The frozen model; ``lm`` itself stands for its weights without adapters.
+        lm: The policy's language model.
     """
 
     def __init__(self, reference: LanguageModel, lm: LanguageModel) -> None:
@@ -28,18 +28,18 @@ class Reference:
         return None if self._has_adapters else self._lm
 
     def parameters(self) -> Iterator[Parameter]:
-        """Of the frozen model; none where it is the policy's own."""
+        """Return the frozen model's parameters; none if it is the policy's own."""
         return iter(()) if self.language_model is None else self.language_model.parameters()
 
     @contextmanager
     def model(self) -> Iterator[LanguageModel]:
-        """The language model, as long as it may be used."""
+        """Yield the language model, with adapters off inside the context."""
         if not self._has_adapters:
             yield self._lm
             return
         self._lm.model.disable_adapters()
         try:
-            with self._lm.keeping():  # not what other weights have read
+            with self._lm.keeping():  # caches of its own: those of other weights do not apply
                 yield self._lm
         finally:
             self._lm.model.enable_adapters()

@@ -1,21 +1,19 @@
-"""BabyAI's agent, which sees symbols instead of words: GLAM's symbolic baseline."""
+"""GLAM's symbolic baseline: BabyAI's agent, which sees symbols instead of words."""
 
 import re
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
-from groundling.policies.weights import read_into
+from groundling.policies.policy import policies
+from groundling.policies.recurrent import RecurrentPolicy
 
 _WORDS = (
     "the a go to pick up open put next then after before you and object in front of on your left right behind "
@@ -26,26 +24,27 @@ _WORDS = (
 )
 _KNOWN = {word: i for i, word in enumerate(dict.fromkeys(_WORDS.split()))}
 _OTHERS = 64
-"""Rows of the embedding that words outside BabyAI's grammar share, by their hash."""
+"""Rows of the embedding shared by words outside BabyAI's grammar, by hash."""
 
 
 @policies.register("symbolic")
-class SymbolicPolicy(Policy):
+class SymbolicPolicy(RecurrentPolicy):
     """Convolutions over the symbolic view, modulated by the mission, with an LSTM as memory.
 
     The agent of BabyAI (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2: FiLM of Perez et al. 2018,
     arXiv 1709.07871, on a CNN; a GRU reads the mission) in the sizes of GLAM's baseline: 128 channels, 128 units. Group
-    normalisation takes the place of the original's batch normalisation, so that an observation's value does not depend
-    on its batch.
+    normalisation replaces the original's batch normalisation, so that the value of an observation does not depend on
+    its batch.
 
     Args:
-        num_actions: How many admissible actions there are.
+        num_actions: Number of admissible actions.
         channels: Of the convolutions; a multiple of 8.
         hidden_size: Of the mission's GRU and of the LSTM.
-        recurrence: Steps through which gradients go back; `world.num_steps` must be a multiple.
+        recurrence: Steps that gradients go back; `world.num_steps` must be a multiple.
     """
 
     needs = frozenset({"symbols"})
+    weights_file = "symbolic.safetensors"
 
     def __init__(
         self, num_actions: int, channels: int = 128, hidden_size: int = 128, recurrence: int = 20
@@ -56,7 +55,7 @@ class SymbolicPolicy(Policy):
                 "policy.args of symbolic: channels must be a multiple of 8, hidden_size and recurrence at least 1; got "
                 f"{channels}, {hidden_size}, {recurrence}"
             )
-        self.recurrence = recurrence
+        self.recurrence, self.hidden_size = recurrence, hidden_size
         self.memory_size = 2 * hidden_size  # the LSTM's hidden state and cell
         self.words = nn.Embedding(len(_KNOWN) + _OTHERS, hidden_size)
         self.mission = nn.GRU(hidden_size, hidden_size)
@@ -78,67 +77,28 @@ class SymbolicPolicy(Policy):
         self.actor = nn.Sequential(nn.Linear(hidden_size, 64), nn.Tanh(), choice)
         self.critic = nn.Sequential(nn.Linear(hidden_size, 64), nn.Tanh(), nn.Linear(64, 1))
 
-    def act(
-        self,
-        observations: Sequence[TextObservation],
-        *,
-        memory: Tensor | None = None,
-        deterministic: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Action:
-        with torch.no_grad():
-            memory = self._remember(observations, memory)
-            log_probs, values = self._heads(memory)  # (batch, num_actions), (batch,)
-        return Action.choose(
-            log_probs, values, deterministic=deterministic, generator=generator, memory=memory.cpu()
-        )
-
-    def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluation:
-        flat = [o for segment in observations for o in segment.observations]
-        features = self._features(flat).unflatten(0, actions.shape)  # (batch, recurrence, channels)
-        memory = torch.stack([segment.memory for segment in observations]).to(self.device)
-        starts = torch.stack([segment.starts for segment in observations]).to(self.device)
-        memories = []
-        for t in range(actions.shape[1]):
-            memory = self._step(features[:, t], memory * ~starts[:, t, None])
-            memories.append(memory)
-        log_probs, values = self._heads(torch.stack(memories, dim=1))
-        return Evaluation.of(log_probs, actions, values)
-
-    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            return self._heads(self._remember(observations, memory))[1]
-
-    def save_pretrained(self, folder: Path) -> None:
-        save_file(self.state_dict(), folder / "symbolic.safetensors")
-
-    def load_weights(self, folder: Path) -> None:
-        read_into(self.state_dict(), folder / "symbolic.safetensors")
-
-    def _remember(self, observations: Sequence[TextObservation], memory: Tensor | None) -> Tensor:
-        if memory is None:
-            memory = torch.zeros(len(observations), self.memory_size)
-        return self._step(self._features(observations), memory.to(self.device))
-
-    def _step(self, features: Tensor, memory: Tensor) -> Tensor:
-        """Memory after one step: features ``(batch, channels)``, memory ``(batch, memory_size)``."""
-        hidden, cell = memory.chunk(2, dim=-1)
-        return torch.cat(self.lstm(features, (hidden, cell)), dim=-1)
-
-    def _heads(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = memory[..., : self.memory_size // 2]
-        return self.actor(hidden).log_softmax(-1), self.critic(hidden)[..., 0]
-
-    def _features(self, observations: Sequence[TextObservation]) -> Tensor:
-        """``(batch, channels)``: the view, as the mission makes it matter."""
-        images = np.stack([o.raw["image"] for o in observations])  # (batch, 7, 7, 3) uint8
+    def features(self, observations: Sequence[Sequence[TextObservation]]) -> Tensor:
+        flat = [o for part in observations for o in part]
+        images = np.stack([o.raw["image"] for o in flat])  # (total, 7, 7, 3) uint8
         view = self.view(torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).float())
-        mission = self._missions([o.goal for o in observations])  # (batch, hidden_size)
+        mission = self._missions([o.goal for o in flat])  # (total, hidden_size)
         for film in self.film:
             view = film(view, mission)
-        return view.amax((2, 3)).relu()
+        return view.amax((2, 3)).relu()  # (total, channels)
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        memory = torch.cat(self.lstm(features, memory.chunk(2, dim=-1)), dim=-1)
+        return memory[:, : self.hidden_size], memory
+
+    def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
+        starts, memories = starts.to(memory.device), []
+        for t in range(features.shape[1]):
+            _, memory = self.step(features[:, t], memory * ~starts[:, t, None])
+            memories.append(memory)
+        return torch.stack(memories, dim=1)[..., : self.hidden_size]
 
     def _missions(self, goals: Sequence[str]) -> Tensor:
+        """Read each distinct goal once; ``(len(goals), hidden_size)``."""
         distinct = list(dict.fromkeys(goals))
         lines = [self.words(torch.tensor(_word_ids(goal), device=self.device)) for goal in distinct]
         _, last = self.mission(pack_sequence(lines, enforce_sorted=False))  # (1, distinct, hidden_size)
@@ -147,7 +107,7 @@ class SymbolicPolicy(Policy):
 
 
 class _FiLM(nn.Module):
-    """Two convolutions; the mission scales and shifts what comes out of the second."""
+    """Two convolutions; the mission scales and shifts the output of the second."""
 
     def __init__(self, channels: int, mission_size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Turns of an agent that writes its answers: what was written at each step, and what each token was chosen among."""
+"""Written turns: the tokens of an agent's answer at each step, and what each token was chosen among."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -15,35 +15,34 @@ from groundling.lm.read.answers import Among
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What an agent saw, and what it wrote there."""
+    """An observation and the answer written to it."""
 
     observation: TextObservation
     tokens: tuple[int, ...]
     among: tuple[Among, ...]
-    """Of each token what it was chosen among; one that stands alone there was no choice."""
+    """The tokens that each one was chosen among; a single one was no choice."""
     text: str = ""
-    """What it says, to be shown."""
 
     @property
     def counted(self) -> list[bool]:
-        """Which tokens are learnt from: those that were a choice, and the first, whose value is the turn's."""
+        """The tokens to learn from: those with a choice, and the first, whose value is the turn's."""
         return [place == 0 or ids is None or len(ids) > 1 for place, ids in enumerate(self.among)]
 
 
 @dataclass
 class TurnTokens:
-    """The tokens of turns, tensors ``(..., num_tokens)`` on the CPU; float32 unless said otherwise, 0 behind a turn."""
+    """The tokens of turns: tensors ``(..., num_tokens)`` on the CPU, padded with 0; float32 unless said otherwise."""
 
     ids: Tensor
     """int64."""
     log_probs: Tensor
-    """By what each was drawn from; 0 where there was no choice."""
+    """Of the distribution that each token was drawn from; 0 where there was no choice."""
     values: Tensor
     """Before each token that counts."""
     mask: Tensor
-    """bool: the token counts; see `Turn.counted`."""
+    """bool: the token counts (`Turn.counted`)."""
     invalid: Tensor
-    """``(...)`` bool: no admissible action was in the answer."""
+    """bool ``(...)``: the answer names no admissible action."""
     kl: Tensor | None = None
     """log π - log π_ref of each token."""
 
@@ -55,7 +54,7 @@ class TurnTokens:
         values: Sequence[Sequence[float]],
         invalid: Sequence[bool],
     ) -> "TurnTokens":
-        """Of one turn after the other: ``(num_turns, num_tokens)``."""
+        """Pad turns to ``(num_turns, num_tokens)``."""
 
         def padded(columns: Iterable[Sequence[Any]], dtype: torch.dtype) -> Tensor:
             return pad_sequence([torch.tensor(row, dtype=dtype) for row in columns], batch_first=True)
@@ -69,8 +68,14 @@ class TurnTokens:
         )
 
     @classmethod
+    def none(cls, num_turns: int) -> "TurnTokens":
+        """Return turns without tokens."""
+        nothing = torch.zeros(num_turns, 0)
+        return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
+
+    @classmethod
     def joined(cls, parts: Sequence["TurnTokens"], dim: int) -> "TurnTokens":
-        """One after the other along a dimension that is not the tokens', as long as the longest turn."""
+        """Concatenate along a dimension other than the tokens', padded to the longest turn."""
         longest = max(part.ids.shape[-1] for part in parts)
 
         def join(name: str) -> Tensor | None:
@@ -83,17 +88,10 @@ class TurnTokens:
 
         return cls(**{field.name: join(field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
-    @classmethod
-    def none(cls, num_turns: int) -> "TurnTokens":
-        """Of turns that nobody took."""
-        nothing = torch.zeros(num_turns, 0)
-        return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
-
     def as_steps(self, num_steps: int) -> "TurnTokens":
-        """Of turns step by step: ``(num_steps, num_envs, num_tokens)``."""
+        """Reshape turns in the order of steps to ``(num_steps, num_envs, num_tokens)``."""
         tensors: dict[str, Any] = {
-            field.name: None if tensor is None else tensor.unflatten(0, (num_steps, -1))
-            for field in fields(self)
-            for tensor in (getattr(self, field.name),)
+            name: None if tensor is None else tensor.unflatten(0, (num_steps, -1))
+            for name, tensor in vars(self).items()
         }
         return TurnTokens(**tensors)

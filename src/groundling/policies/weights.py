@@ -1,4 +1,4 @@
-"""Files of a policy's weights beside its language model's."""
+"""Reading a policy's weight files."""
 
 from pathlib import Path
 
@@ -11,15 +11,12 @@ from groundling.errors import ConfigError
 
 
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
-    """Copy into ``weights`` those of a file that `save_file` wrote of the same ones.
+    """Copy the tensors of a safetensors file into ``weights``.
 
     Raises:
-        ConfigError: the file has others, or of other shapes.
+        ConfigError: the file cannot be read, or has other names or shapes.
     """
-    try:
-        saved = load_file(file)
-    except (SafetensorError, FileNotFoundError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
+    saved = _load(file)
     if saved.keys() != weights.keys():
         odd = sorted(saved.keys() ^ weights.keys())
         raise ConfigError(f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args")
@@ -35,17 +32,21 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def read_vector(file: Path, name: str) -> Tensor:
-    """Read a finite float32 vector ``name`` of any length from a file that `save_file` wrote.
+    """Return a finite float32 vector of any length from a safetensors file.
 
     Raises:
-        ConfigError: the file cannot be read, or holds something else.
+        ConfigError: the file cannot be read, or has no such vector.
     """
-    try:
-        vector: Tensor = load_file(file)[name]
-    except (SafetensorError, FileNotFoundError, KeyError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
-    if vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
+    vector = _load(file).get(name)
+    if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
         raise ConfigError(
             f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own"
         )
     return vector
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error

@@ -1,22 +1,19 @@
-"""Prompts: from goal, history and actions to the text that a language model reads."""
+"""Prompts: goal, history and admissible actions as the text or conversation that a language model reads."""
 
-from groundling.prompts.brief import brief_prompt, present_prompt
-from groundling.prompts.conversation import Conversation
-from groundling.prompts.forms import narrative_prompt, tagged_prompt
+from groundling.prompts import conversations, forms  # noqa: F401  (register prompts)
 from groundling.prompts.glam import glam_prompt
-from groundling.prompts.prompt import Prompt, PromptReader, prompts
+from groundling.prompts.prompt import Conversation, Prompt, prompts
+from groundling.prompts.reader import BLANK, PromptReader, check_prompts
 
 register = prompts.register
 
 __all__ = [
+    "BLANK",
     "Conversation",
     "Prompt",
     "PromptReader",
-    "brief_prompt",
+    "check_prompts",
     "glam_prompt",
-    "narrative_prompt",
-    "present_prompt",
     "prompts",
     "register",
-    "tagged_prompt",
 ]

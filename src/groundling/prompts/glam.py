@@ -1,14 +1,16 @@
-"""GLAM's prompt, to the letter."""
+"""GLAM's prompt, character for character."""
 
 from collections.abc import Sequence
 
 from groundling.envs.languages import FRENCH_COLOURS, check_language
+from groundling.envs.observation import TextObservation
+from groundling.prompts.prompt import prompts
 
 _HEADINGS = {
     "english": ("Possible action of the agent", "Goal of the agent"),
     "french": ("Actions possibles pour l'agent", "But de l'agent"),
 }
-# In the order in which the original looks them up: a later one replaces an earlier one. It knows no doors.
+# In the order of the original's look-up, where later entries win. It knows no doors.
 _DETERMINERS = {"the": "la", "a": "une"}
 _NOUNS = {"box": "boîte", "ball": "balle", "key": "clef"}
 _ENGLISH_ORDERS = ("go to ", "pick up ", "open ", "put ")
@@ -21,34 +23,50 @@ def glam_prompt(
     past_actions: Sequence[str],
     language: str = "english",
 ) -> str:
-    """The prompt that GLAM's agents read (arXiv 2302.02662, appendix C), spaces and commas included.
+    """Return the prompt of GLAM's agents (arXiv 2302.02662, appendix C), spaces and commas included.
 
     Args:
-        goal: The mission. In French, an English mission of BabyAI's is put as the original put it, which knows "go to"
-            alone; any other stands as it is, as those of an env made with ``language="french"`` do.
+        goal: The mission. In French, an English mission of BabyAI is translated as the original does, which knows only
+            "go to"; any other mission stays as it is.
         actions: The admissible actions.
         observations: The recent observations, each a list of descriptions, oldest first; three in GLAM.
         past_actions: The actions taken between them.
         language: ``english`` or ``french``.
 
     Raises:
-        TranslationError: an unknown language.
+        TranslationError: unknown language.
     """
     if check_language(language) == "french" and goal.startswith(_ENGLISH_ORDERS):
-        goal = _goal_as_the_original_translates_it(goal)
-    return tell(goal, actions, observations, past_actions, language)
+        goal = _translate_goal(goal)
+    return _format(goal, actions, observations, past_actions, language)
 
 
-def tell(
+@prompts.register("glam")
+def glam(observation: TextObservation, language: str) -> str:
+    """GLAM's prompt: actions, goal, and the recent observations and actions."""
+    o = observation
+    return _format(o.goal, o.actions, o.descriptions, o.past_actions, language)
+
+
+@prompts.register("glam-original")
+def glam_original(observation: TextObservation, language: str) -> str:
+    """GLAM's prompt; in French, every English mission becomes "aller à …", as in GLAM's code.
+
+    For an env in English under a prompt in French, as in the original: ``policy.args={prompt: glam-original,
+    language: french}``.
+    """
+    o = observation
+    return glam_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)
+
+
+def _format(
     goal: str,
     actions: Sequence[str],
     observations: Sequence[Sequence[str]],
     past_actions: Sequence[str],
     language: str,
 ) -> str:
-    """The same with the goal as it is given, whatever the language; arguments and errors are `glam_prompt`'s."""
-    check_language(language)
-    possible, wanted = _HEADINGS[language]
+    possible, wanted = _HEADINGS[check_language(language)]
     prompt = f"{possible}: {', '.join(actions)} \n {wanted}: {goal}"
     for i, descriptions in enumerate(observations):
         seen = "".join(f"{description}, " for description in descriptions)
@@ -57,8 +75,8 @@ def tell(
     return prompt
 
 
-def _goal_as_the_original_translates_it(goal: str) -> str:
-    """Every goal becomes "aller à …" with whatever determiner, noun and colour occur in it as substrings."""
+def _translate_goal(goal: str) -> str:
+    """Return "aller à …" with the determiner, noun and colour that occur in the goal as substrings."""
 
     def last_match(words: dict[str, str]) -> str:
         return next((french for english, french in reversed(words.items()) if english in goal), "")

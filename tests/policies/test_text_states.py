@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from groundling.algorithms.rollout import micro_batches
-from groundling.policies import lines as lines_module
-from groundling.policies.lines import Lines, read_states
+from groundling.policies import text_states
 from groundling.policies.policy import Work
+from groundling.policies.text_states import Sequences, read_states
 from groundling.runtime.processes import Processes
 from tests.lm.truth import _ids, lm_of, variants
 from tests.thorough import thorough
@@ -29,7 +29,7 @@ def made(lm):
         _ids(10, 8),
         _ids(11, 2),
     ]
-    return Lines(prompts, written, [7, 2, 3, 5, 1, 1, 9, 2])
+    return Sequences(prompts, written, [7, 2, 3, 5, 1, 1, 9, 2])
 
 
 def alone(lm, lines):
@@ -76,16 +76,16 @@ def test_a_prompt_of_several_texts_is_read_once(make_lm, monkeypatch):
         tokens.append(kwargs["input_ids"].numel())
         return body(*args, **kwargs)
 
-    read_states(lm, Lines([PROMPT] * 2, [[3], [4]], [1, 1]))  # tries which way is exact
+    read_states(lm, Sequences([PROMPT] * 2, [[3], [4]], [1, 1]))  # tries which way is exact
     monkeypatch.setattr(lm.backbone.body, "forward", counted)
     texts = [_ids(seed, 8) for seed in range(4, 8)]
-    read_states(lm, Lines([PROMPT] * 4, texts, [9] * 4))
+    read_states(lm, Sequences([PROMPT] * 4, texts, [9] * 4))
     assert sum(tokens) == len(PROMPT) + 4 * 8
     tokens.clear()
     # A row has room for one of these.
-    monkeypatch.setattr(lines_module, "MAX_ROWS", 20)
+    monkeypatch.setattr(text_states, "MAX_ROWS", 20)
     texts = [_ids(seed, 17) for seed in range(4, 8)]
-    read_states(lm, Lines([PROMPT] * 4, texts, [1] * 4))
+    read_states(lm, Sequences([PROMPT] * 4, texts, [1] * 4))
     assert sum(tokens) == 4 * (len(PROMPT) + 17)
 
 

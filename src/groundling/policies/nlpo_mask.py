@@ -1,36 +1,33 @@
-"""NLPO's mask (arXiv 2210.01241, section 4.2), from a policy's arguments."""
+"""NLPO's mask (arXiv 2210.01241, section 4.2) from the arguments of `TokenPolicy`."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.lm.write.sampling import Mask
-from groundling.registry import unknown
 
 MaskType = Literal["learned_top_p", "learned_top_k", "topk"]
-_SHARE, _LEAST_KEPT = 0.9, 100
-"""What ``top_mask`` of a top-p mask and ``min_tokens_to_keep`` are unless told."""
+_TOP_P, _MIN_TOKENS = 0.9, 100
+"""Defaults of ``top_mask`` (of a top-p mask) and ``min_tokens_to_keep``."""
 
 
 def make_mask(
     lm: LanguageModel, mask_type: MaskType | None, top_mask: float | None, min_tokens_to_keep: int | None
 ) -> Mask | None:
-    """What `TokenPolicy` describes; None for no mask.
+    """Make the mask; None without one.
 
     Raises:
-        ConfigError: one of them cannot be, or does nothing.
+        ConfigError: a value is impossible or has no effect.
     """
-    if mask_type is not None and mask_type not in get_args(MaskType):
-        raise ConfigError(unknown("mask_type", mask_type, get_args(MaskType)))
-    # The usual values stand in settings of before, and change nothing.
-    if mask_type is None and top_mask not in (None, _SHARE):
+    # The defaults stand in older configs and change nothing.
+    if mask_type is None and top_mask not in (None, _TOP_P):
         raise ConfigError(
             f"policy.args.top_mask={top_mask} does nothing without a mask: set policy.args.mask_type, or leave "
             "top_mask out"
         )
-    if mask_type != "learned_top_p" and min_tokens_to_keep not in (None, _LEAST_KEPT):
+    if mask_type != "learned_top_p" and min_tokens_to_keep not in (None, _MIN_TOKENS):
         raise ConfigError(
             f"policy.args.min_tokens_to_keep={min_tokens_to_keep} does nothing with "
             f"mask_type={mask_type or 'null'}: it belongs to mask_type=learned_top_p: set that, or leave "
@@ -42,8 +39,8 @@ def make_mask(
         raise ConfigError(
             f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that it allows"
         )
-    top_mask = _SHARE if top_mask is None else top_mask
-    min_tokens_to_keep = _LEAST_KEPT if min_tokens_to_keep is None else min_tokens_to_keep
+    top_mask = _TOP_P if top_mask is None else top_mask
+    min_tokens_to_keep = _MIN_TOKENS if min_tokens_to_keep is None else min_tokens_to_keep
     if mask_type == "learned_top_p" and not 0 < top_mask <= 1:
         raise ConfigError(
             f"top_mask={top_mask}: with mask_type=learned_top_p it must be a probability, in (0, 1]"

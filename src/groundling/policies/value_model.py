@@ -1,30 +1,27 @@
-"""The language model that the values of a policy's texts are read off."""
+"""The language model that the values of a policy's texts are computed from."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.registry import unknown
 
 Value = Literal["separate", "lora", "shared"]
 
 
-def make_trunk(
+def make_value_model(
     value: Value, lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]
 ) -> LanguageModel | None:
-    """What `TokenPolicy` describes; None where ``lm``, the policy's own, gives the hidden states.
+    """Make the value function's model from the arguments of `TokenPolicy`; None if it is the policy's own.
 
-    An adapter of the values is one of a copy that shares all frozen weights, and no second one of the same model: so
-    nothing has to be switched between two passes, where a trace or a recomputation in the backward pass would take
-    the wrong one.
+    The LoRA adapter of the values belongs to a copy that shares all frozen weights. A second adapter of the same model
+    would have to be switched between passes, and a trace, or recomputation in the backward pass, would take the wrong
+    one.
 
     Raises:
-        ConfigError: there is no such value function, or nothing frozen for its adapter.
+        ConfigError: there are no frozen weights for the adapter, or ``lora`` has no effect.
         GroundlingError: peft is not installed, or a setting of ``lora`` is wrong.
     """
-    if value not in get_args(Value):
-        raise ConfigError(unknown("value function", value, get_args(Value)))
     if lora and value != "lora":
         raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it out")
     if value == "shared":
@@ -43,9 +40,9 @@ def _adapted(lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, A
     return base.requires_grad_(False).with_new_adapter(lora)
 
 
-def _without_output(trunk: LanguageModel) -> LanguageModel:
-    """The same, whose output layer, for which values have no use, is not trained where it is one of its own."""
-    head, embeddings = trunk.model.get_output_embeddings(), trunk.model.get_input_embeddings()
+def _without_output(model: LanguageModel) -> LanguageModel:
+    """Freeze the output layer, which values do not use, unless it is tied to the input embeddings."""
+    head, embeddings = model.model.get_output_embeddings(), model.model.get_input_embeddings()
     if head is not None and head.weight is not embeddings.weight:
         head.requires_grad_(False)
-    return trunk
+    return model

@@ -15,7 +15,7 @@ from groundling.policies import (
     DRRNPolicy,
     Policy,
 )
-from groundling.policies.reading import ReadingPolicy
+from groundling.policies.prompt_policy import PromptPolicy
 
 _ACTIONS = ("turn left", "go forward", "drop")
 
@@ -50,7 +50,7 @@ def test_what_is_remembered_is_what_would_be_computed(policies: dict[str, Policy
             torch.testing.assert_close(outputs.values, plain.values[asked], atol=1e-5, rtol=0)
 
 
-class _Counting(ReadingPolicy):
+class _Counting(PromptPolicy):
     """Knows how many observations it computed; the more there were, the less it thinks of them."""
 
     computed = 0

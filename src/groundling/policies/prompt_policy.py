@@ -1,0 +1,203 @@
+"""Policies that read a prompt and choose among the admissible actions."""
+
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.envs.observation import TextObservation
+from groundling.lm import LanguageModel, Prompts
+from groundling.lm.read.transcript import chains
+from groundling.policies.conversation_tokens import ConversationTokens
+from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work
+from groundling.prompts import Conversation, PromptReader
+
+_CACHE_SIZE = 100_000
+
+
+class PromptPolicy(Policy):
+    """A policy that chooses by a prompt and the admissible actions alone; subclasses implement `forward`.
+
+    Args:
+        prompt: Id of a registered prompt; with several, each episode uses one of them.
+        language: Language of the prompt; the env must use the same.
+        replacements: Words of the prompt and their replacements (see `PromptReader`).
+        system: Replaces the system prompt of a conversation.
+    """
+
+    needs = frozenset({"words"})
+
+    def __init__(
+        self,
+        prompt: str | Sequence[str] = "glam",
+        language: str = "english",
+        replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._reader = PromptReader(prompt, language, replacements, system)
+        self._cache: dict[Hashable, tuple[Tensor, Tensor]] | None = None
+
+    @abstractmethod
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities ``(batch, num_actions)`` and values ``(batch,)``, float32, with gradients.
+
+        Rows with fewer actions than the longest are padded with -inf.
+        """
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        memory: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        outputs = self.distributions(observations)
+        return Action.choose(
+            outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator
+        )
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+        log_probs, values = self(observations)
+        return Evaluation.of(log_probs, actions, values)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        return self.distributions(observations).values
+
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
+        return self.distributions(observations)
+
+    @torch.no_grad()
+    def distributions(self, observations: Sequence[TextObservation]) -> Outputs:
+        """Call `forward` without gradients; prompts that are texts are cached while the weights are `unchanged`."""
+        prompts = [] if self._cache is None else self.read(observations)
+        if self._cache is None or not all(isinstance(prompt, str) for prompt in prompts):
+            return Outputs(*self(observations))  # conversations hardly ever recur
+        keys = [(prompt, o.actions) for prompt, o in zip(prompts, observations, strict=True)]
+        if len(self._cache) > _CACHE_SIZE:
+            self._cache.clear()
+        new = {key: o for key, o in zip(keys, observations, strict=True) if key not in self._cache}
+        if new:
+            self._cache.update(zip(new, zip(*self(list(new.values())), strict=True), strict=True))
+        rows = [self._cache[key] for key in keys]
+        return Outputs(
+            # Rows are as long as the longest list of actions in the call that computed them.
+            pad_sequence([row for row, _ in rows], batch_first=True, padding_value=-torch.inf),
+            torch.stack([value for _, value in rows]),
+        )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        self._cache = {}
+        try:
+            yield
+        finally:
+            self._cache = None
+
+    def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
+        """Return the prompts of observations: texts, or token ids of conversations for a language model.
+
+        Args:
+            observations: The observations.
+            prompts: Id of the prompt for each; None for those that their episodes use.
+        """
+        ids: Sequence[str | None] = prompts or [None] * len(observations)
+        return [str(self._reader.read(o, id)) for o, id in zip(observations, ids, strict=True)]
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        return [str(prompt) for prompt in self.read(observations)]
+
+
+class LanguageModelPolicy(PromptPolicy):
+    """A policy that reads with a language model, which also gives the states that values are computed from.
+
+    Args:
+        lm: The language model; its weights are the policy's. It reads conversations by its chat template.
+        prompt, language, replacements, system: See `PromptPolicy`.
+
+    Attributes:
+        value_head: Float32 states ``(batch, hidden_size)`` to values ``(batch,)``; made by the subclass.
+        answer_tokens: Room to leave after a conversation, in tokens.
+    """
+
+    has_value_head: ClassVar[bool] = True
+    value_head: nn.Module
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompt: str | Sequence[str],
+        language: str,
+        replacements: Mapping[str, str] | None,
+        system: str | None,
+    ) -> None:
+        super().__init__(prompt, language, replacements, system)
+        self.lm = lm
+        self.answer_tokens = 0
+        self._conversations: ConversationTokens | None = None
+        self._kept_bytes = 0  # at the end of the last `unchanged`
+
+    def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
+        ids: Sequence[str | None] = prompts or [None] * len(observations)
+        read = [self._read(o, id) for o, id in zip(observations, ids, strict=True)]
+        texts = [one for one in read if isinstance(one, str)]
+        if texts:
+            return texts
+        if self._conversations is None:
+            self._conversations = ConversationTokens(self.lm, self.answer_tokens)
+        return [self._conversations(one) for one in read if isinstance(one, Conversation)]
+
+    def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
+        """Return a prompt in which control tokens spelled by the world are masked.
+
+        Conversations encode all words as plain text. Control tokens of the experiment's own prompt are kept.
+        """
+        prompt = self._reader.read(observation, id)
+        if isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt:
+            return prompt
+        return self._reader.read(observation.changed(self.lm.mask), id)
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        return [
+            self.lm.unmask(prompt) if isinstance(prompt, str) else str(self.lm.tokenizer.decode(prompt))
+            for prompt in self.read(observations)
+        ]
+
+    def states(self, prompts: Prompts) -> Tensor:
+        """Return the states that values are computed from, float32 ``(num_prompts, hidden_size)``, with gradients."""
+        with self.lm.autocast():
+            return self.lm.encode(prompts)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        try:
+            with super().unchanged(), self.lm.keeping():
+                yield
+        finally:
+            self._kept_bytes = self.lm.kept_bytes
+
+    def figures(self) -> dict[str, float]:
+        """Return ``kept_mib``: the memory of cached conversations in this process."""
+        return {"kept_mib": round(self._kept_bytes / 2**20, 3)} if self._kept_bytes else {}
+
+    def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
+        prompts = self.read(observations)
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if texts:
+            return [Work(size, text) for size, text in zip(self.lm.token_lengths(texts), texts, strict=True)]
+        tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
+        numbers = {index: number for number, chain in enumerate(chains(tokens)) for index in chain}
+        return [Work(len(ids), numbers[index], numbers[index]) for index, ids in enumerate(tokens)]
+
+    def weight_files(self) -> dict[str, dict[str, Tensor]]:
+        return {"value_head.safetensors": self.value_head.state_dict()}
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.lm.save_pretrained(folder)
+        super().save_pretrained(folder)

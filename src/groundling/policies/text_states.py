@@ -1,0 +1,138 @@
+"""Hidden states of many texts in one pass."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from groundling.lm import LanguageModel
+from groundling.lm.read.packing import MAX_ROWS, ScoringQuestion, padded, split_wide
+from groundling.lm.read.reader import WORTH_SHARING
+from groundling.runtime.processes import in_parts
+
+
+class Sequences(NamedTuple):
+    """Token ids of prompts and texts; only the states of each text's last positions are wanted."""
+
+    prompts: Sequence[Sequence[int]]
+    """Read by the encoder, or first by a causal model."""
+    written: Sequence[Sequence[int]]
+    """Read after the prompt by a causal model, or by the decoder, with its start token."""
+    counts: Sequence[int]
+    """How many of the last positions; for a causal model those of the prompt's last token and the text."""
+
+    def select(self, indices: Sequence[int]) -> "Sequences":
+        """Return the sequences at these indices."""
+        return Sequences(
+            [self.prompts[index] for index in indices],
+            [self.written[index] for index in indices],
+            [self.counts[index] for index in indices],
+        )
+
+
+def shares_prompt(prompt: Sequence[int]) -> bool:
+    """Return True if a prompt is long enough to be read once for several texts."""
+    return len(prompt) >= WORTH_SHARING
+
+
+def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
+    """Return the final hidden states of the wanted positions, text by text, ``(sum(counts), hidden)``.
+
+    A causal model reads a prompt of several texts once, and the texts after it in one row under a mask; an encoder
+    reads each prompt once.
+    """
+    if lm.is_encoder_decoder:
+        return _decode(lm, sequences).to(lm.device)
+    # With layers split over processes, each process must make equally many passes: one.
+    groups = [] if any(map(in_parts, lm.parameters())) else _groups(sequences)
+    states = _read_groups(lm, sequences, groups) if groups else {}
+    rest = [index for index in range(len(sequences.counts)) if index not in states]
+    lengths = [len(sequences.prompts[index]) + len(sequences.written[index]) for index in rest]
+    # Where positions depend on a text's length, padding would turn short texts into long ones.
+    for places in lm.backbone.layers.by_stage(lengths):
+        indices = [rest[place] for place in places]
+        part = sequences.select(indices)
+        states.update(zip(indices, _read(lm, part).split(list(part.counts)), strict=True))
+    # A model spread over several devices ends on another one.
+    return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)
+
+
+def _groups(sequences: Sequences) -> list[list[int]]:
+    """Return the indices of texts to one prompt that share a row."""
+    to_prompt: dict[tuple[int, ...], list[int]] = {}
+    for index, prompt in enumerate(sequences.prompts):
+        if shares_prompt(prompt):
+            to_prompt.setdefault(tuple(prompt), []).append(index)
+    groups = []
+    for prompt, indices in to_prompt.items():
+        # Up to the prompt's length: then their mask is no larger than its own.
+        parts = split_wide([sequences.written[index] for index in indices], max(MAX_ROWS, len(prompt)))
+        groups += [[indices[place] for place in part] for part in parts if len(part) > 1]
+    return groups
+
+
+def _read_groups(
+    lm: LanguageModel, sequences: Sequences, groups: Sequence[Sequence[int]]
+) -> dict[int, Tensor]:
+    """Return the states of each text's wanted positions by its index."""
+    # A candidate's last token is predicted and never read; here the whole text is read.
+    questions = [
+        ScoringQuestion([*sequences.prompts[group[0]]], [[*sequences.written[index], 0] for index in group])
+        for group in groups
+    ]
+    answers = lm.read(questions)
+    places, first = [], 0
+    for group, answer in zip(groups, answers, strict=True):
+        lengths = [len(sequences.written[index]) + 1 for index in group]
+        for index, rows in zip(group, answer.targets[0].split(lengths), strict=True):
+            places.append(first + rows[len(rows) - sequences.counts[index] :])
+        first += len(answer.rows)
+    order = [index for group in groups for index in group]
+    states = _rows_at(torch.cat([answer.rows for answer in answers]), torch.cat(places))
+    return dict(zip(order, states.split([sequences.counts[index] for index in order]), strict=True))
+
+
+def _read(lm: LanguageModel, sequences: Sequences) -> Tensor:
+    """Read each prompt with its text, padded on the right, which no earlier position sees."""
+    whole = [[*prompt, *ids] for prompt, ids in zip(sequences.prompts, sequences.written, strict=True)]
+    tokens, _ = padded(whole, lm.device)
+    return _last(lm.backbone.read(tokens, None, None), list(map(len, whole)), sequences.counts)
+
+
+def _decode(lm: LanguageModel, sequences: Sequences) -> Tensor:
+    distinct = list(dict.fromkeys(map(tuple, sequences.prompts)))
+    places = {prompt: place for place, prompt in enumerate(distinct)}
+    tokens, mask = padded(distinct, lm.device)
+    encoded = lm.backbone.encode(tokens, mask)
+    if len(distinct) < len(sequences.prompts):
+        rows = torch.tensor([places[tuple(prompt)] for prompt in sequences.prompts], device=mask.device)
+        encoded, mask = encoded[rows.to(encoded.device)], mask[rows]
+    written, _ = padded(sequences.written, lm.device)
+    hidden = lm.backbone.decode(written, encoded, mask, None)
+    return _last(hidden, list(map(len, sequences.written)), sequences.counts)
+
+
+def _last(hidden: Tensor, lengths: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return the last ``counts[i]`` of the ``lengths[i]`` positions of each row of ``(rows, width, hidden)``."""
+    width = hidden.shape[1]
+    places = [
+        torch.arange(row * width + length - count, row * width + length)
+        for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
+    ]
+    return _rows_at(hidden.flatten(0, 1), torch.cat(places))
+
+
+def _rows_at(states: Tensor, places: Tensor) -> Tensor:
+    # The backward pass of an embedding is one addition.
+    return F.embedding(places.to(states.device), states)
+
+
+def scatter(values: Tensor, mask: Tensor) -> Tensor:
+    """Put values ``(mask.sum(), ...)`` at the True places of ``(*mask.shape, ...)``; 0 elsewhere."""
+    if bool(mask.all()):
+        return values.view(*mask.shape, *values.shape[1:])
+    places = mask.flatten().nonzero()[:, 0].to(values.device)
+    scattered = values.new_zeros(mask.numel(), *values.shape[1:]).index_copy(0, places, values)
+    return scattered.view(*mask.shape, *values.shape[1:])
