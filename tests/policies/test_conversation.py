@@ -19,8 +19,7 @@ from groundling.policies import (
     ActionWritingPolicy,
     Policy,
 )
-from groundling.prompts import Conversation
-from groundling.prompts.prompt import prompts
+from groundling.prompts import Conversation, prompts
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import some_of, thorough
 

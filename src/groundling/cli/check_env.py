@@ -151,9 +151,9 @@ def _select_scored(played: "Played") -> list["TextObservation"]:
 def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Preferences | None":
     """Return action probabilities, or None without observations or if the policy does not read."""
     from groundling.evaluation.preferences import preferences
-    from groundling.policies.reading import ReadingPolicy
+    from groundling.policies.prompt_policy import PromptPolicy
 
-    return preferences(policy, observations) if observations and isinstance(policy, ReadingPolicy) else None
+    return preferences(policy, observations) if observations and isinstance(policy, PromptPolicy) else None
 
 
 def _print_preferred(
