@@ -13,8 +13,7 @@ from groundling.envs.languages import TranslationError, check_language
 from groundling.envs.make import is_grid
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
-from groundling.prompts import PromptReader
-from groundling.prompts.prompt import BLANK
+from groundling.prompts import BLANK, PromptReader
 from groundling.registry import ComponentConfig
 from groundling.worlds.text.config import TextConfig
 
