@@ -248,7 +248,7 @@ def test_a_folder_of_experiments_is_there(
     words = [word.replace("FILE", str(tmp_path / "config.yaml")) for word in words]
     with pytest.raises(SystemExit):
         main([*words, "--config-dir", str(tmp_path / "none")])
-    assert f"--config-dir: {tmp_path / 'none'} is no folder" in capsys.readouterr().err
+    assert f"--config-dir: {tmp_path / 'none'} is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -344,8 +344,8 @@ def test_check_env_names_what_the_model_cannot_tell_apart() -> None:
     texts = {"goals": goals, "actions": actions, "observations": observations}
     played = Played(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
     assert [text.split(";")[0] for text in texts_alike(policy, played)] == [
-        "the model cannot tell these actions apart, whose tokens are equal: 'open {' and 'open }'",
-        r"the model cannot tell these observations apart, whose tokens are equal: '@\n +' and '@ +'",
+        "the model cannot distinguish these actions, whose tokens are equal: 'open {' and 'open }'",
+        r"the model cannot distinguish these observations, whose tokens are equal: '@\n +' and '@ +'",
     ]
 
 
@@ -354,8 +354,8 @@ def test_check_env_reads_so_many_actions_and_says_so(
 ) -> None:
     monkeypatch.setattr("groundling.cli.check_env._MOST_READ", 20)
     for count, message in (
-        (8, "over 2 lists of 16 (20 actions are read at most)"),
-        (30, "of these 30 actions is not read: at most 20 are"),
+        (8, "over 2 lists of 16 (at most 20 actions are scored)"),
+        (30, "these 30 actions are not scored: at most 20 are"),
     ):
         assert main(["check-env", "tests.envs.doors:Many", f"world.args.num_actions={count}"]) == 0
         out = " ".join(capsys.readouterr().out.split())

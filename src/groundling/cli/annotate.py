@@ -35,51 +35,25 @@ def add_parser(commands: Commands) -> None:
         groundling annotate data/pairs --name llama --judge openai model=llama base_url=http://localhost:8000/v1
         """,
     )
-    parser.add_argument("dataset", type=Path, help="a folder of preference pairs, in either format")
-    parser.add_argument(
-        "--judge",
-        nargs="+",
-        default=["rules"],
-        metavar=("ID", "key=value"),
-        help="the judge: rules, openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or "
-        "one of yours (default: rules)",
+    add, text = parser.add_argument, "a folder of preference pairs, in either format"
+    add("dataset", type=Path, help=text)
+    text = "rules (default), openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or yours"
+    add("--judge", nargs="+", default=["rules"], metavar=("ID", "key=value"), help=text)
+    text = (
+        "one of the world's goals ('Judges' in the docs), or a sentence of yours (default: the world's first)"
     )
-    parser.add_argument(
-        "--goal",
-        metavar="GOAL",
-        help="what the judge should prefer: one of the world's goals ('Judges' in the docs), or a sentence of yours "
-        "(default: the world's first)",
-    )
-    parser.add_argument(
-        "--prompt", default="default", help="one of the world's prompts (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--question",
-        type=Path,
-        metavar="FILE",
-        help="your own instructions as a text file; {goal} stands for the goal",
-    )
-    parser.add_argument(
-        "--blstats", action="store_true", help="show the judge the state of NetHack's player, too"
-    )
-    parser.add_argument("--both-orders", action="store_true", help="ask about each pair in both orders")
-    parser.add_argument(
-        "--name", help="name of the labels in the dataset (default: derived from judge, goal and prompt)"
-    )
-    parser.add_argument(
-        "--store", type=Path, metavar="FOLDER", help="the folder of the answers (default: DATASET/answers)"
-    )
-    parser.add_argument(
-        "--chunks", type=positive, default=1, metavar="N", help="share the work among N processes"
-    )
-    parser.add_argument(
-        "--chunk", type=int, metavar="I", help="this process's share of the work, from 0 to N-1"
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the number of requests, tokens, time and cost; ask and write nothing",
-    )
+    add("--goal", metavar="GOAL", help=text)
+    add("--prompt", default="default", help="one of the world's prompts (default: %(default)s)")
+    text = "your own instructions as a text file; {goal} stands for the goal"
+    add("--question", type=Path, metavar="FILE", help=text)
+    add("--blstats", action="store_true", help="show the judge the state of NetHack's player, too")
+    add("--both-orders", action="store_true", help="ask about each pair in both orders")
+    add("--name", help="name of the labels in the dataset (default: derived from judge, goal and prompt)")
+    add("--store", type=Path, metavar="FOLDER", help="folder of the answers (default: DATASET/answers)")
+    add("--chunks", type=positive, default=1, metavar="N", help="share the work among N processes")
+    add("--chunk", type=int, metavar="I", help="this process's share of the work, from 0 to N-1")
+    text = "print the number of requests, tokens, time and cost; ask and write nothing"
+    add("--dry-run", action="store_true", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

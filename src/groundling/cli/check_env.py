@@ -40,24 +40,15 @@ def add_parser(commands: Commands) -> None:
         groundling check-env BabyAI-GoToLocal-v0     an env that Gymnasium knows
         """,
     )
-    parser.add_argument(
-        "env", help="MODULE:CLASS, a MODULE:FUNCTION that makes the env, or the env's id in Gymnasium"
-    )
-    add_overrides(
-        parser,
-        "world.args={…}, world.actions=[…], world.history=N; for the agent model.path=…, policy.id=…, policy.args={…}",
-    )
-    parser.add_argument(
-        "--experiment",
-        help="an experiment whose model and policy are used (default: the starter model scores the actions)",
-    )
+    add = parser.add_argument
+    add("env", help="MODULE:CLASS, a MODULE:FUNCTION that makes the env, or the env's id in Gymnasium")
+    text = "world.args={…}, world.actions=[…], world.history=N; for the agent model.path=…, policy.id=…, …"
+    add_overrides(parser, text)
+    text = "an experiment whose model and policy are used (default: the starter model scores the actions)"
+    add("--experiment", help=text)
     add_config_dir(parser)
-    parser.add_argument(
-        "--episodes",
-        type=positive,
-        default=10,
-        help="number of random episodes (default: %(default)s)",
-    )
+    text = "number of random episodes (default: %(default)s)"
+    add("--episodes", type=positive, default=10, help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -32,45 +32,27 @@ def add_parser(commands: Commands) -> None:
         groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
         """,
     )
-    parser.add_argument(
-        "agent",
-        help="the agent that plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random",
-    )
+    text = "the agent that plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random"
+    parser.add_argument("agent", help=text)
     add_overrides(parser, "e.g. world.env=BabyAI-GoToLocal-v0")
     add_config_dir(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
-    episodes = parser.add_argument_group("episodes of a text env, to clone")
-    episodes.add_argument("--episodes", type=positive, help="number of episodes in all")
-    episodes.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
-    episodes.add_argument(
-        "--validation",
-        type=_fraction,
-        default=0.0,
-        metavar="SHARE",
-        help="the share of the episodes for a validation split",
-    )
-    pairs = parser.add_argument_group("pairs of segments of play, or of texts, for `groundling annotate`")
-    pairs.add_argument("--pairs", type=positive, help="number of pairs in all")
-    pairs.add_argument(
-        "--length",
-        type=_length,
-        help="steps of a segment, or episode for whole episodes (default: episode; in NetHack 1)",
-    )
-    pairs.add_argument(
-        "--stride",
-        type=positive,
-        help="record one segment of every STRIDE steps (default: the segment's length; in NetHack 10)",
-    )
-    pairs.add_argument(
-        "--format",
-        choices=("motif", "parquet"),
-        help="the dataset's format (default: parquet; in NetHack motif)",
-    )
-    pairs.add_argument(
-        "--screens",
-        action="store_true",
-        help="in NetHack: also record screens and character, which Motif's own train_reward reads",
-    )
+    add = parser.add_argument_group("episodes of a text env, to clone").add_argument
+    add("--episodes", type=positive, help="number of episodes in all")
+    add("--only-success", action="store_true", help="keep only the episodes that succeed")
+    text = "share of the episodes for a validation split"
+    add("--validation", type=_fraction, default=0.0, metavar="SHARE", help=text)
+    title = "pairs of segments of play, or of texts, for `groundling annotate`"
+    add = parser.add_argument_group(title).add_argument
+    add("--pairs", type=positive, help="number of pairs in all")
+    text = "steps of a segment, or episode for whole episodes (default: episode; in NetHack 1)"
+    add("--length", type=_length, help=text)
+    text = "record one segment of every STRIDE steps (default: the segment's length; in NetHack 10)"
+    add("--stride", type=positive, help=text)
+    text = "format of the dataset (default: parquet; in NetHack motif)"
+    add("--format", choices=("motif", "parquet"), help=text)
+    text = "in NetHack: also record screens and character, which Motif's own train_reward reads"
+    add("--screens", action="store_true", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -23,23 +23,14 @@ def add_parser(commands: Commands) -> None:
         groundling distill data/pairs --preferences rules --output data/reward
         """,
     )
-    parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
+    add = parser.add_argument
+    add("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
     add_overrides(parser, "e.g. learning_rate=1e-4 epochs=20")
-    parser.add_argument(
-        "--preferences", required=True, metavar="NAME", help="the annotator whose labels are learnt"
-    )
-    parser.add_argument(
-        "--model",
-        help="motif, characters, language_model, table or classifier (default: motif for NetHack's messages, "
-        "characters for other captions)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="the folder of the reward model; the same command resumes a training that was stopped",
-    )
+    add("--preferences", required=True, metavar="NAME", help="the annotator whose labels are learnt")
+    text = "motif, characters, language_model, table or classifier (default: motif for NetHack's messages, characters "
+    add("--model", help=text + "for other captions)")
+    text = "folder of the reward model; the same command resumes a training that was stopped"
+    add("--output", type=Path, required=True, metavar="FOLDER", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

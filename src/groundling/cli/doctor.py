@@ -45,11 +45,8 @@ def add_parser(commands: Commands) -> None:
         groundling doctor --score    the starter model scores, too
         """,
     )
-    parser.add_argument(
-        "--score",
-        action="store_true",
-        help="let the starter model score instead of only reading its files; takes some seconds",
-    )
+    text = "let the starter model score instead of only reading its files; takes some seconds"
+    parser.add_argument("--score", action="store_true", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

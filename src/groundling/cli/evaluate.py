@@ -38,41 +38,26 @@ def add_parser(commands: Commands) -> None:
         groundling evaluate runs/demo world.args.num_dists=6 --name crowded   changed settings, as held-out-crowded
         """,
     )
-    parser.add_argument(
-        "agent",
-        help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer; with "
-        "--protocol also a language model's folder, file or hub id, or a chat server's address",
-    )
+    add = parser.add_argument
+    text = "a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer; with "
+    text += "--protocol also a language model's folder, file or hub id, or a chat server's address"
+    add("agent", help=text)
     add_overrides(parser, "e.g. device=cpu")
     add_config_dir(parser)
-    parser.add_argument(
-        "--suite",
-        "--split",
-        help="which tests: NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: "
-        "held-out); of a run that writes test, val, train (default: test)",
+    text = "tests, as NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: held-out); of "
+    text += "a run that writes test, val, train (default: test)"
+    add("--suite", "--split", help=text)
+    text = "play a benchmark's suites and score them as it does: balrog-babyai, the mean over five tasks"
+    add("--protocol", choices=("balrog-babyai",), help=text)
+    text = "number of episodes or texts (default: the run's evaluation.episodes, or the protocol's number)"
+    add("--episodes", type=positive, help=text)
+    text = (
+        "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; results of other "
     )
-    parser.add_argument(
-        "--protocol",
-        choices=("balrog-babyai",),
-        help="play a benchmark's suites and score them as it does: balrog-babyai, the mean over five tasks",
-    )
-    parser.add_argument(
-        "--episodes",
-        type=positive,
-        help="number of episodes or texts (default: the run's evaluation.episodes; with --protocol the protocol's "
-        "number)",
-    )
-    parser.add_argument(
-        "--name",
-        help="write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; results of other "
-        "overrides there are moved to evaluation/replaced/)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=positive,
-        default=1,
-        help="parallel processes of one thread, each for one suite (default: all in this process)",
-    )
+    text += "overrides there are moved to evaluation/replaced/)"
+    add("--name", help=text)
+    text = "parallel processes of one thread each, for several suites (default: all in this process)"
+    add("--jobs", type=positive, default=1, help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,18 +27,10 @@ def add_parser(commands: Commands) -> None:
         groundling list envs --import my_env    with the envs that a module of yours registers
         """,
     )
-    parser.add_argument(
-        "kind",
-        nargs="?",
-        help="worlds, envs, algorithms, policies, prompts, pools, rewards, metrics, judges, models, agents, suites, "
-        "experiments or studies",
-    )
-    parser.add_argument(
-        "--search",
-        nargs="+",
-        metavar="WORD",
-        help="only entries with all of these words in their kind, name or description",
-    )
+    text = "worlds, envs, algorithms, policies, prompts, pools, rewards, metrics, judges, models, agents, suites, "
+    parser.add_argument("kind", nargs="?", help=text + "experiments or studies")
+    text = "only entries with all of these words in their kind, name or description"
+    parser.add_argument("--search", nargs="+", metavar="WORD", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

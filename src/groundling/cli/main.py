@@ -14,48 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.cli import (
-    annotate,
-    check_env,
-    collect,
-    distill,
-    doctor,
-    evaluate,
-    forgetting,
-    publish,
-    rate,
-    report,
-    study,
-    train,
-    ui,
-    verify,
-    watch,
-)
-from groundling.cli import list as listing
 from groundling.cli.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
 from groundling.io.terminal import keep_writing, log_plainly, plain, problem
 from groundling.registry import imported_modules
 from groundling.runtime.parent import end_with_launcher
 
-_COMMANDS = (
-    train,
-    evaluate,
-    forgetting,
-    watch,
-    ui,
-    collect,
-    annotate,
-    distill,
-    study,
-    report,
-    publish,
-    rate,
-    verify,
-    check_env,
-    listing,
-    doctor,
+COMMANDS = (
+    *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),
+    *("report", "publish", "rate", "verify", "check-env", "list", "doctor"),
 )
+"""In the order of the help; each is a module of this package."""
+_PRINTING = ("verify", "check_env", "list", "doctor")
+"""Modules of commands that only print."""
 _LESS_MEMORY = (
     "Less memory is needed with a lower algorithm.args.micro_batch_size, "
     "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
@@ -63,8 +34,6 @@ _LESS_MEMORY = (
 )
 _SHOWN = 200
 """Characters of another library's message in an error."""
-_PRINTING = (verify, check_env, listing, doctor)
-"""Commands that only print."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # variable is read when torch is first imported, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log_plainly()
-    parser = make_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    parser = make_parser(argv[0] if argv else None)
     arguments, more = parser.parse_known_args(argv)
     if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
@@ -131,16 +101,15 @@ def _status_of_output(arguments: argparse.Namespace) -> int:
     """Report output that could not be written; return 1 if the command does nothing but print."""
     if (reason := problem()) is None:
         return 0
-    only_prints = arguments.run in [command.run for command in _PRINTING] or getattr(
-        arguments, "dry_run", False
-    )
+    command = arguments.run.__module__.rpartition(".")[2]
+    only_prints = command in _PRINTING or getattr(arguments, "dry_run", False)
     kind = "error" if only_prints else "warning"
     print(f"{kind}: standard output cannot be written ({reason}): what was printed is lost", file=sys.stderr)
     return int(only_prints)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of one command, or of all unless there is such a command."""
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )
@@ -154,8 +123,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="print a completion script; put it where the shell looks for completions",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.add_parser(commands)
+    for name in [command] if command in COMMANDS else COMMANDS:
+        importlib.import_module(f"groundling.cli.{name.replace('-', '_')}").add_parser(commands)
     return parser
 
 

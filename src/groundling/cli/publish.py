@@ -20,15 +20,13 @@ def add_parser(commands: Commands) -> None:
         groundling publish runs/demo --output published --upload OWNER/NAME    on the Hugging Face hub, too
         """,
     )
-    parser.add_argument("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument(
-        "--license",
-        metavar="ID",
-        help="the licence as the hub names it, such as mit (default: the bundled model's)",
-    )
-    parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
-    parser.add_argument("--private", action="store_true", help="make that repository private")
+    add = parser.add_argument
+    add("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
+    add("--output", type=Path, required=True, metavar="FOLDER")
+    text = "the licence as the hub names it, such as mit (default: the bundled model's)"
+    add("--license", metavar="ID", help=text)
+    add("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
+    add("--private", action="store_true", help="make that repository private")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,26 +19,15 @@ def add_parser(commands: Commands) -> None:
         groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
         """,
     )
-    parser.add_argument("folder", type=Path, help="the folder of the form")
-    parser.add_argument(
-        "predictions",
-        nargs="*",
-        metavar="SYSTEM=FILE",
-        help="the systems and the JSONL files of their predictions",
-    )
-    parser.add_argument(
-        "--task", default="general", help="imdb, commongen, dialog, summarization, totto or general"
-    )
-    parser.add_argument(
-        "--pairwise", action="store_true", help="compare two systems (default: rate each text)"
-    )
-    parser.add_argument(
-        "--samples", type=positive, default=50, help="number of samples (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples and their order")
-    parser.add_argument(
-        "--answers", type=Path, nargs="+", metavar="CSV", help="print a table of these answers instead"
-    )
+    add = parser.add_argument
+    add("folder", type=Path, help="the folder of the form")
+    text = "systems with the JSONL files of their predictions"
+    add("predictions", nargs="*", metavar="SYSTEM=FILE", help=text)
+    add("--task", default="general", help="imdb, commongen, dialog, summarization, totto or general")
+    add("--pairwise", action="store_true", help="compare two systems (default: rate each text)")
+    add("--samples", type=positive, default=50, help="number of samples (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of the samples and their order")
+    add("--answers", type=Path, nargs="+", metavar="CSV", help="print a table of these answers instead")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,13 +18,11 @@ def add_parser(commands: Commands) -> None:
         groundling report runs/demo-seed* --output report.html    several runs on one page
         """,
     )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument(
-        "--output", type=Path, help="the page (default: report.html in the first run's folder)"
-    )
-    parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="also write the runs' returns as JSON by task and name"
-    )
+    add = parser.add_argument
+    add("runs", type=Path, nargs="+", metavar="RUN")
+    add("--output", type=Path, help="the page (default: report.html in the first run's folder)")
+    text = "also write the runs' returns as JSON by task and name"
+    add("--export", type=Path, metavar="FILE", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,31 +27,20 @@ def add_parser(commands: Commands) -> None:
         groundling study my_study.yaml --output results/mine
         """,
     )
-    parser.add_argument("study", help="a name from `groundling list studies`, or a YAML file of your own")
-    add_overrides(
-        parser,
-        "seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an arm's "
-        "runs; others of all runs",
-    )
+    add = parser.add_argument
+    add("study", help="a name from `groundling list studies`, or a YAML file of your own")
+    text = "seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an arm's "
+    add_overrides(parser, text + "runs; others of all runs")
     add_config_dir(parser)
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
-    parser.add_argument(
-        "--jobs",
-        type=positive,
-        default=1,
-        help="parallel processes of one thread each (default: all in this process)",
+    add("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
+    add("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
+    text = "parallel processes of one thread each (default: all in this process)"
+    add("--jobs", type=positive, default=1, help=text)
+    text = (
+        "the --output of the same study on another machine, whose runs are not repeated here; may be repeated"
     )
-    parser.add_argument(
-        "--add",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="the --output of the same study on another machine, whose runs are not repeated here; may be given "
-        "several times",
-    )
-    parser.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
+    add("--add", type=Path, action="append", default=[], metavar="FOLDER", help=text)
+    add("--no-results", action="store_true", help="write only the runs' own folders")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -38,41 +38,21 @@ def add_parser(commands: Commands) -> None:
         groundling train glam/mixed --dry-run                                what it would do, its memory and time
         """,
     )
-    parser.add_argument(
-        "experiment", nargs="?", help="an experiment (see `groundling list experiments`) or a config.yaml"
-    )
+    add = parser.add_argument
+    text = "an experiment (see `groundling list experiments`) or a config.yaml"
+    add("experiment", nargs="?", help=text)
     add_overrides(parser, "e.g. seed=2, or seed=1,2,3 for three runs")
     add_config_dir(parser)
-    parser.add_argument(
-        "--glam-config",
-        type=Path,
-        metavar="FILE",
-        help="a file of GLAM or Lamorel instead of an experiment; rl_script_args.… overrides its entries",
-    )
-    parser.add_argument(
-        "--rl4lms-config",
-        type=Path,
-        metavar="FILE",
-        help="a file of RL4LMs instead of an experiment; alg.…, datapool.…, reward_fn.… override its entries",
-    )
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="key=value",
-        help="the same as key=value without --set",
-    )
-    parser.add_argument(
-        "--slurm",
-        nargs="*",
-        metavar="key=value",
-        help="submit it to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (with --dry-run: only "
-        "show the job)",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what it would do, its memory and time; write nothing"
-    )
+    text = "a file of GLAM or Lamorel instead of an experiment; rl_script_args.… overrides its entries"
+    add("--glam-config", type=Path, metavar="FILE", help=text)
+    text = "a file of RL4LMs instead of an experiment; alg.…, datapool.…, reward_fn.… override its entries"
+    add("--rl4lms-config", type=Path, metavar="FILE", help=text)
+    text = "the same as key=value without --set"
+    add("--set", nargs="+", action="extend", default=[], metavar="key=value", help=text)
+    text = "submit it to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
+    add("--slurm", nargs="*", metavar="key=value", help=text)
+    text = "print what it would do, its memory and time; write nothing"
+    add("--dry-run", action="store_true", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -28,7 +28,6 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="(default: runs)")
     parser.add_argument("--port", type=int, default=0, help="of this machine (default: a free one)")
-    parser.add_argument("--browser", action="store_true", help="open the address in the browser")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,10 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     token = secrets.token_urlsafe(24)
     address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
     make_console().print(f"open {address}\nCtrl-C ends it.", soft_wrap=True)
-    if arguments.browser:
-        import webbrowser
-
-        webbrowser.open(address)
     # Requests are not logged: their addresses have the token.
     server = uvicorn.Server(uvicorn.Config(make_app(folders, token), log_level="warning", access_log=False))
     server.run(sockets=[listening])

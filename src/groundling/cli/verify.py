@@ -18,13 +18,8 @@ def add_parser(commands: Commands) -> None:
         groundling verify runs/demo
         """,
     )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="a run's folder, a published policy, a reward model, or a dataset of `groundling collect`",
-    )
+    text = "a run's folder, a published policy, a reward model, or a dataset of `groundling collect`"
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

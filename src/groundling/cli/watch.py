@@ -40,21 +40,17 @@ def add_parser(commands: Commands) -> None:
         groundling watch expert --gif bot.gif       BabyAI's bot, as a GIF
         """,
     )
-    parser.add_argument("agent", help="the agent that plays, named as for `groundling evaluate`")
+    add = parser.add_argument
+    add("agent", help="the agent that plays, named as for `groundling evaluate`")
     add_overrides(parser, "e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
-    parser.add_argument(
-        "--suite",
-        help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own world)",
+    add(
+        "--suite", help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own)"
     )
-    parser.add_argument(
-        "--episodes",
-        type=positive,
-        default=1,
-        help="number of held-out episodes to show (default: %(default)s)",
-    )
-    parser.add_argument("--gif", type=Path, metavar="FILE", help="also write a GIF")
-    parser.add_argument("--fast", action="store_true", help="do not pause after steps and episodes")
+    text = "number of held-out episodes to show (default: %(default)s)"
+    add("--episodes", type=positive, default=1, help=text)
+    add("--gif", type=Path, metavar="FILE", help="also write a GIF")
+    add("--fast", action="store_true", help="do not pause after steps and episodes")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -297,14 +297,14 @@ def test_a_long_run_is_read_once_and_told_in_few_points(shown) -> None:
             json.dumps({"update": count + 1, "step": count + 1, "entropy": 2.0}) + "\n" + '{"update": 20002, '
         )
     read: list[int] = []
-    kept = rows_module._row
+    check = rows_module._check
 
-    def counted(line: bytes, where: str) -> Any:
+    def counted(line: bytes, *arguments: Any, **options: Any) -> Any:
         read.append(len(line))
-        return kept(line, where)
+        return check(line, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "_row", counted)
+        patch.setattr(rows_module, "_check", counted)
         second = client.get(f"{asked}{count}").json()
     assert len(read) == 1 and second["rows"] == count + 1 and second["curves"]["entropy"]["y"][-1] == 2.0
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # another run in its place
