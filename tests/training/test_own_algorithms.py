@@ -211,13 +211,11 @@ def test_moments_that_were_not_written_are_refused(optimizer: str, tmp_path: Pat
     ("optimizer", "settings", "says"),
     [
         ("slowing", [], "0 parameter groups, expected 1"),
-        ("slowing", [{"lr": "fast"}], "lr='fast' is not a setting"),
-        ("slowing", [{"lr": [0.1, 0.1]}], r"lr=\[0.1, 0.1\] is not a setting"),
-        ("slowing", [{"params": [0]}], r"params=\[0\] is not a setting"),
-        ("adamw", [{"lr": None}], "lr=None is not a setting"),
-        ("adamw", [{"betas": [0.9]}], r"betas=\[0.9\] is not a setting"),
-        ("adamw", [{"betas": ["a", "b"]}], r"betas=\['a', 'b'\] is not a setting"),
-        ("adamw", [{"foreach": "yes"}], "foreach='yes' is not a setting"),
+        ("slowing", [{"lr": "fast"}], "lr: 'fast', expected a number"),
+        ("slowing", [{"counts": {"steps": [1.0]}}], r"counts: shape \(1,\), expected \(2,\)"),
+        ("adamw", [{"lr": None}], "lr: None, expected a number"),
+        ("adamw", [{"betas": [0.9]}], "betas: "),
+        ("adamw", [{"betas": ["a", "b"]}], "betas: 'a', expected a number"),
     ],
 )
 def test_settings_that_are_none_are_refused(

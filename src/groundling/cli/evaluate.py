@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _evaluate(
     target: "Target", suites: "Sequence[str]", num_episodes: int, console: "Console", needs_all: bool
 ) -> int:
-    """Evaluate the suites in this process; return the number of those that suit the target."""
+    """Evaluate the suites in this process; return how many suit the target."""
     from groundling.evaluation.evaluate import evaluate
     from groundling.evaluation.tables import figures_table
 
@@ -130,7 +130,7 @@ def _evaluate(
 def _evaluate_parallel(
     arguments: argparse.Namespace, target: "Target", suites: "Sequence[str]", console: "Console"
 ) -> int:
-    """Evaluate each suite in a process of its own; return the number of those that suit the target."""
+    """Evaluate each suite in a process of its own; return how many suit the target."""
     from groundling.runtime.parallel import CommandLine, run_parallel
 
     def report(text: str) -> None:

@@ -13,11 +13,7 @@ _LONGEST_VALUE = 2**31 - 1
 
 @contextmanager
 def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]":
-    """Open a CSV file whose first line names the columns, with or without a byte order mark.
-
-    Raises:
-        GroundlingError: the file is not UTF-8, or two columns have one name.
-    """
+    """Open a CSV file in UTF-8 whose first line names the columns, each once."""
     csv.field_size_limit(_LONGEST_VALUE)
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:

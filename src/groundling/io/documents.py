@@ -3,6 +3,9 @@
 Settings are small files in YAML or JSON; records are written by programs and may be large. Neither is nested deeply, so
 a file that is made to exhaust memory or the stack is refused before it does. Duplicate keys are refused, too, because
 readers differ over which one counts. NaN and Infinity are read, because figures contain them.
+
+Each reader raises `OSError` if the file cannot be opened, and `DocumentError` if it is not a regular file, not of the
+format, or exceeds a limit.
 """
 
 import io
@@ -51,12 +54,7 @@ class DocumentError(GroundlingError, ValueError):
 
 
 def read_yaml(path: Path) -> DictConfig:
-    """Read settings from a YAML file, unresolved; an empty file has none.
-
-    Raises:
-        OSError: the file cannot be opened.
-        DocumentError: it is not a regular file, not YAML, not a mapping, or exceeds a limit.
-    """
+    """Read settings from a YAML file that holds a mapping, unresolved; an empty file has none."""
     loaded = _parse_yaml(path, _text(path, SETTINGS), _NODES, lambda text: OmegaConf.load(io.StringIO(text)))
     assert isinstance(loaded, DictConfig)
     check_numbers(OmegaConf.to_container(loaded, resolve=False), str(path))
@@ -64,15 +62,7 @@ def read_yaml(path: Path) -> DictConfig:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """Read the description of a dataset's folder, as Hugging Face's libraries do.
-
-    Args:
-        path: A YAML file, or a Markdown file that begins with YAML between two lines ``---``.
-
-    Raises:
-        OSError: the file cannot be opened.
-        DocumentError: as `read_yaml`.
-    """
+    """Read a dataset's card as Hugging Face's libraries do: YAML, or Markdown that begins with YAML between ``---``."""
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     text = _text(path, SETTINGS)
@@ -85,22 +75,12 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, limit: int = RECORDS) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        OSError: the file cannot be opened.
-        DocumentError: it is not a regular file, not JSON, or exceeds a limit.
-    """
+    """Read a JSON file of at most ``limit`` bytes."""
     return parse_json(_text(path, limit), str(path))
 
 
 def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        OSError: the file cannot be opened.
-        DocumentError: it holds something else, or as `read_json`.
-    """
+    """Read a JSON file that holds an object."""
     content = read_json(path, limit)
     if not isinstance(content, dict):
         kinds: dict[type, str] = {type(None): "null", list: "a list", str: "a text", bool: "a boolean"}
@@ -110,11 +90,7 @@ def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Parse JSON; ``where`` is its file or line, for messages.
-
-    Raises:
-        DocumentError: it is not JSON, or exceeds a limit.
-    """
+    """Parse JSON; ``where`` is its file or line, for messages."""
     commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
     opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
     if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
@@ -133,11 +109,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 
 def read_parquet(path: Path) -> "pyarrow.Table":
-    """Read a Parquet file, and check that its values are what their types say: texts UTF-8, lists complete.
-
-    Raises:
-        DocumentError: it cannot be read.
-    """
+    """Read a Parquet file, and check that its values are what their types say: texts UTF-8, lists complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -163,12 +135,7 @@ def check_depth(content: Any, where: str) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a JSON Lines file, each after its file and line; empty lines are skipped.
-
-    Raises:
-        OSError: the file cannot be opened.
-        DocumentError: it is not a regular file, or a line is not JSON, or exceeds a limit.
-    """
+    """Yield the values of a JSON Lines file, each after its file and line; empty lines are skipped."""
     for number, line in enumerate(lines_of(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
@@ -176,12 +143,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
-    r"""Yield the lines of a file from an offset in bytes, with their ends, `\n`; the last one may have none.
-
-    Raises:
-        OSError: the file cannot be opened.
-        DocumentError: it is not a regular file, or a line is too long.
-    """
+    r"""Yield the lines of a file from an offset in bytes, with their ends, `\n`; the last one may have none."""
     _check_regular(path)
     with path.open("rb") as file:
         file.seek(offset)
@@ -194,15 +156,9 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
-    """Check that integers, including keys, fit into 64 bits; Python refuses to print those of thousands of digits.
+    """Raise `DocumentError` unless all integers in nested values, including keys, fit into 64 bits.
 
-    Args:
-        node: A value, or nested values.
-        where: Their file, for the message; "" if there is none.
-        path: The keys that lead to them.
-
-    Raises:
-        DocumentError: one does not.
+    Python refuses to print integers of thousands of digits. ``where`` is the file and ``path`` the keys of the values.
     """
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
@@ -218,15 +174,7 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
 
 
 def check_expansion(values: Any, where: str) -> None:
-    """Check that settings stay small when OmegaConf replaces each ``${name}`` in them.
-
-    Args:
-        values: Nested, unresolved settings.
-        where: Their file, for the message.
-
-    Raises:
-        DocumentError: they do not, or refer to each other in a circle.
-    """
+    """Raise `DocumentError` if nested settings become too large when OmegaConf replaces each ``${name}`` in them."""
     sizes: dict[tuple[str, ...], int] = {}
 
     def size(path: tuple[str, ...], depth: int) -> int:

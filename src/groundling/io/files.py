@@ -54,13 +54,9 @@ def _replacing(path: Path) -> Iterator[Path]:
 def replace_result(texts: Mapping[Path, str], mark: Path, stale: Iterable[Path] = ()) -> None:
     """Replace the files of one result so that ``mark`` never exists together with files of another result.
 
-    All files are written under temporary names, the old ``mark`` is deleted, the others are renamed into place, and
-    ``mark`` is renamed last. A full disk leaves the earlier result; a kill leaves either result, or no mark.
-
-    Args:
-        texts: Content of each file by path, including ``mark``.
-        mark: The file whose existence says that the result is complete.
-        stale: Files of the earlier result, deleted unless they are in ``texts``.
+    All files are written under temporary names, the old ``mark`` and the ``stale`` files are deleted, the others are
+    renamed into place, and ``mark`` is renamed last. A full disk leaves the earlier result; a kill one of the two, or no
+    mark.
     """
     with ExitStack() as renames:  # unwinds in reverse order
         for path in sorted(texts, key=lambda path: path != mark):
@@ -82,11 +78,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write into, which is renamed to ``folder`` at the end of the block.
-
-    Raises:
-        ConfigError: ``folder`` is not empty.
-    """
+    """Yield a folder to write into, which is renamed to ``folder``, new or empty, at the end of the block."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty: name a new folder")
     partial = folder.with_name(f"{PARTIAL}-{folder.name}")

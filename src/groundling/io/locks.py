@@ -38,12 +38,9 @@ def locked(
 
     Args:
         path: The lock file, deleted at the end of the block; its folder is created.
-        doing: What the other process does, for the message: ``is training in runs/demo``.
-        otherwise: What the user can do instead of waiting, for the message.
-        wait: Wait for the lock instead of raising.
-
-    Raises:
-        RunError: another process holds the lock, or it cannot be created.
+        doing: For the message, what the other process does: ``is training in runs/demo``.
+        otherwise: For the message, what to do instead of waiting.
+        wait: Wait for the lock instead of raising `RunError`.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         kind = "a link" if path.is_symlink() else "not a regular file"

@@ -29,14 +29,11 @@ class RowProblem:
 
 
 def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
-    """Read rows with their ``update`` and ``step``; a last line cut off by a kill is ignored.
-
-    Args:
-        path: The file; a missing one has no rows.
-        consecutive: Whether there must be one row for each update, from 0 or 1 to the last.
+    """Read rows with ``update`` and ``step`` from a file that may be missing; a last line cut off by a kill is ignored.
 
     Raises:
-        RunError: a line is not a row, or not at its place.
+        RunError: a line is not a row, or out of order; if ``consecutive``, also if an update after the first (0 or 1)
+            has no row, or two.
     """
     rows, problems = scan_rows(path, consecutive)
     if problems:
@@ -74,11 +71,7 @@ class RowReader:
     def read_new(self) -> tuple[bool, list[dict[str, Any]]]:
         """Return the rows since the last call, after whether they are those of a new file, from its beginning.
 
-        A file that was replaced or has become shorter is a new one.
-
-        Raises:
-            OSError: the file cannot be read.
-            RunError: as `read_rows`.
+        A file that was replaced or has become shorter is a new one. Raises `RunError` as `read_rows` does.
         """
         status = self.path.stat() if self.path.exists() else None
         file = None if status is None else (status.st_dev, status.st_ino)
@@ -143,11 +136,7 @@ def digest_of(path: Path, count: int) -> str:
 
 
 def check_digest(path: Path, count: int, expected: str) -> None:
-    """Check that the first ``count`` lines of a file have the digest that a checkpoint recorded.
-
-    Raises:
-        RunError: they have another.
-    """
+    """Raise `RunError` unless the first ``count`` lines of a file have the digest that a checkpoint recorded."""
     lines = path.read_bytes().count(b"\n") if path.exists() else 0
     if lines < count:
         raise RunError(
@@ -160,15 +149,10 @@ def check_digest(path: Path, count: int, expected: str) -> None:
 
 
 class RowFile:
-    """A file of rows; each is on the disk when `append` returns.
+    """A file of rows, each of which is on the disk when `append` returns.
 
-    Args:
-        path: The file.
-        update: Rows of later updates, which the run will compute again, are dropped.
-        consecutive: As of `read_rows`; then the last row that is kept must be that of ``update``.
-
-    Raises:
-        RunError: as `read_rows`, or rows are missing at the end.
+    Rows later than ``update``, from which the run resumes, are dropped; of ``consecutive`` rows that of ``update`` must
+    be there. Raises `RunError` if the file cannot be read or written.
     """
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
@@ -184,11 +168,7 @@ class RowFile:
         self.is_empty = not rows
 
     def append(self, row: dict[str, Any]) -> None:
-        """Write the row of one update.
-
-        Raises:
-            RunError: the file cannot be written.
-        """
+        """Write the row of one update."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

@@ -36,11 +36,6 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
 
     Ctrl-C or SIGTERM asks all of them to stop where they can be resumed, and waits; a second one kills them.
 
-    Args:
-        lines: Commands, started in this order except where one waits for another.
-        processes: Maximum number of processes at a time.
-        report: Called with a text when a command starts or ends.
-
     Returns:
         The names of the commands that failed, in the order of ``lines``.
     """

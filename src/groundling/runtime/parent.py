@@ -13,12 +13,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; only Linux can.
+    """Let the kernel kill this process when its parent, given by its id, ends, or at once if it has ended.
 
-    Linux watches the thread that started this process, so start processes from a thread that outlives them.
-
-    Args:
-        parent: Id of the parent; if it has ended already, this process ends at once.
+    Only Linux can. It watches the thread that started this process, which should therefore outlive it.
     """
     if sys.platform != "linux":
         return

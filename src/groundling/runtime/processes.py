@@ -40,9 +40,6 @@ class Processes:
         """Join the process group (gloo on CPUs, NCCL on GPUs) if a launcher set ``WORLD_SIZE``.
 
         The group lasts until this process ends, through all runs of a sweep.
-
-        Raises:
-            RunError: another number of processes has joined.
         """
         size = launched("WORLD_SIZE", 1)
         if size == 1:
@@ -68,7 +65,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes, logs and prints."""
+        """True for the process that writes, logs and prints."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
@@ -165,7 +162,7 @@ def _leave() -> None:
 
 
 def in_parts(tensor: Tensor) -> bool:
-    """Return True for a `DTensor`, of which each process has a part, without importing its class."""
+    """Return True for a `DTensor`, which is sharded over the processes, without importing its class."""
     return hasattr(tensor, "full_tensor")
 
 

@@ -27,13 +27,7 @@ _ATTEMPTS = 20
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
-    """Write the checkpoint ``folder/NNNNNN``, complete or not at all.
-
-    Args:
-        folder: The run's ``checkpoints`` folder.
-        update: The last update before it; its name.
-        write: Called with the folder to write the files into.
-        keep: Number of the latest checkpoints that are kept.
+    """Write the checkpoint ``folder/NNNNNN`` of an update, complete or not at all, and keep the latest ones.
 
     Raises:
         RunError: it could not be written, because of a full disk for instance. Earlier checkpoints are unchanged.
@@ -54,20 +48,14 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
 
 
 class Hold:
-    """A shared lock on a checkpoint during the life of this object, which keeps a run in training from deleting it.
-
-    Args:
-        path: The checkpoint's folder.
-
-    Attributes:
-        exists: False if the run has already deleted the checkpoint.
-    """
+    """A shared lock on a checkpoint during the life of this object, which keeps a run in training from deleting it."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] | None = None
         try:
             self._file = (path / MANIFEST).open("rb")
             fcntl.flock(self._file, fcntl.LOCK_SH)
+            # False if the run has deleted the checkpoint already.
             self.exists = os.path.samestat((path / MANIFEST).stat(), os.fstat(self._file.fileno()))
         except OSError:  # no manifest, unreadable, or no locks: `what_is_wrong` decides
             self.exists = path.exists()
@@ -84,11 +72,7 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
 
 
 def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] | None:
-    """Return the latest complete checkpoint and a lock on it, or None if there are no checkpoints.
-
-    Args:
-        folder: A run's ``checkpoints`` folder; a run in training may delete checkpoints meanwhile.
-        warn: Called with each broken checkpoint that is skipped.
+    """Return the latest complete checkpoint of a run and a lock on it, or None if there are no checkpoints.
 
     Raises:
         RunError: all checkpoints are broken.
@@ -124,10 +108,7 @@ def numbered(folder: Path) -> list[Path]:
 
 
 def seal(folder: Path) -> None:
-    """Flush the files of a folder to the disk, and last a manifest with their sizes and hashes.
-
-    Every file gets the manifest's permissions.
-    """
+    """Flush the files of a folder to the disk, and last a manifest with their sizes and hashes."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     manifest = {
         p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files
@@ -189,11 +170,7 @@ def step_of(folder: Path) -> int:
 
 
 def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
-    """Return a checkpoint's counters.
-
-    Raises:
-        RunError: its ``run.json`` lacks one that is ``needed``, or one is not a count.
-    """
+    """Return a checkpoint's counters, among them the ``needed`` ones."""
     with fitting(folder, "run.json"):
         counters: dict[str, Any] = read_object(folder / "run.json")["counters"]
         check_counters(counters, needed)
@@ -210,13 +187,7 @@ def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) ->
 
 
 def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
-    """Return True if a run of this length was complete at a checkpoint.
-
-    Args:
-        folder: The checkpoint.
-        steps: Length of the run, unless ``epochs`` is given.
-        epochs: Passes through the data; the checkpoint records how many steps they take.
-    """
+    """Return True if a run of this length, in epochs or else in steps, was complete at a checkpoint."""
     if epochs is not None:
         length = length_of(folder)
         if length is None or length["epochs"] != epochs:

@@ -34,12 +34,7 @@ class Counters:
 
 
 class EntropyFloor:
-    """Counts consecutive updates of low entropy in which episodes failed.
-
-    Args:
-        floor: ``world.entropy_floor``, in nats.
-        counters: The run's counters; ``low_entropy_updates`` is counted here.
-    """
+    """Count of consecutive updates of an entropy below ``world.entropy_floor`` (in nats) in which episodes failed."""
 
     def __init__(self, floor: float, counters: Counters) -> None:
         self._floor, self._counters = floor, counters

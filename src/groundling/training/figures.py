@@ -7,14 +7,10 @@ from groundling.errors import RunError
 
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
-    """Convert figures to plain numbers; scalars of torch and NumPy are accepted.
-
-    Args:
-        given: Result of an algorithm or a policy.
-        giver: Its name, for messages.
+    """Convert figures of an algorithm or a policy to plain numbers; scalars of torch and NumPy are accepted.
 
     Raises:
-        RunError: it is not a mapping of texts to numbers.
+        RunError: they are not a mapping of texts to numbers.
     """
     if not isinstance(given, Mapping):
         raise RunError(
@@ -41,12 +37,7 @@ def checked_figures(given: Any, giver: str) -> dict[str, float]:
 def merge_figures(
     row: dict[str, Any], shaped: Mapping[str, Any], given: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Add the figures of components to a run's row.
-
-    Args:
-        row: The run's own figures.
-        shaped: Figures of shaped returns, which stand between the components' figures.
-        given: By name of a component (the policy first, the algorithm last), its figures.
+    """Add figures to a run's row: those of the policy, of shaped returns, and of the algorithm, by component's name.
 
     Raises:
         RunError: a figure has the name of another.

@@ -79,7 +79,7 @@ def changed_settings(
             if not _is_json(value if key in before else group[key]):
                 raise RunError(
                     f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a number, "
-                    "a text or a list of those; set it when the optimizer is created, or keep it in the algorithm's "
+                    "a text or a list of them; set it when the optimizer is created, or keep it in the algorithm's "
                     "state_dict"
                 )
     return changed
@@ -128,7 +128,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
         raise ValueError(f"{len(written['settings'])} parameter groups, expected {len(groups)}")
     for group, changed in zip(groups, written["settings"], strict=True):
         for name, value in changed.items():
-            group[name] = _restored(name, value, group[name]) if name in group else value
+            try:
+                group[name] = _restored(value, group[name]) if name in group else value
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name}: {error}") from error
     optimizer.load_state_dict({"state": {int(i): s for i, s in state.items()}, "param_groups": groups})
 
 
@@ -149,32 +152,25 @@ def _is_json(value: Any) -> bool:
         return False
 
 
-def _restored(name: str, value: Any, present: Any) -> Any:
+def _restored(value: Any, present: Any) -> Any:
     """Convert a setting from a checkpoint to the type of the present value.
 
     Raises:
-        ValueError: it is of another kind, such as a text in the place of a number.
+        ValueError: it cannot be converted, as a text in the place of a number.
     """
     if isinstance(present, Mapping) and isinstance(value, Mapping):
-        return {
-            key: _restored(f"{name}.{key}", item, present[key]) if key in present else item
-            for key, item in value.items()
-        }
-    here = _plain(present)
-    is_alike = name != "params" and (
-        np.shape(value) == np.shape(here) and np.asarray(value).dtype.kind == np.asarray(here).dtype.kind
-        if isinstance(here, list)
-        else isinstance(value, int | float) and not isinstance(value, bool)
-        if type(here) in (int, float)
-        else not isinstance(value, str)
-        if here is None
-        else type(value) is type(here)
-    )
-    if not is_alike:
-        raise ValueError(f"{name}={value!r:.80} is not a setting of this optimizer, which has {here!r:.80}")
+        return {key: _restored(item, present[key]) if key in present else item for key, item in value.items()}
     if isinstance(present, torch.Tensor):
-        return torch.tensor(value, dtype=present.dtype, device=present.device)
-    return tuple(value) if isinstance(present, tuple) else value
+        restored = torch.tensor(value, dtype=present.dtype, device=present.device)
+        if restored.shape != present.shape:
+            raise ValueError(f"shape {tuple(restored.shape)}, expected {tuple(present.shape)}")
+        return restored
+    if isinstance(present, tuple | list):
+        restored_items = [_restored(item, one) for item, one in zip(value, present, strict=True)]
+        return type(present)(restored_items)
+    if isinstance(present, int | float) and not isinstance(value, int | float):
+        raise ValueError(f"{value!r:.80}, expected a number such as {present}")
+    return value
 
 
 def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:

@@ -17,13 +17,7 @@ class TrainingProgress:
     """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
 
     The time left is estimated from whole updates, since steps advance only while an update collects. The first update,
-    which also compiles and fills caches, is left out once there are others.
-
-    Args:
-        console: Where to show it.
-        total_steps: Env steps, or tokens, of the whole run.
-        step: Steps that are already taken.
-        clock: Returns seconds.
+    which also compiles and fills caches, is left out once there are others. Steps are env steps, or tokens.
     """
 
     def __init__(
@@ -50,20 +44,14 @@ class TrainingProgress:
         self._bar.update(self._task, description=f"{self._describe()} · {name}")
 
     def advance(self, steps: int) -> None:
-        """Count env steps, or tokens, while they are collected."""
+        """Count steps while they are collected."""
         self._step += steps
         self._bar.update(self._task, completed=self._step)
 
     def finish_update(
         self, episodes: Sequence[Episode], step: int, rewards: Mapping[str, float] | None = None
     ) -> None:
-        """Show the figures after an update.
-
-        Args:
-            episodes: Those that ended in it.
-            step: Env steps, or tokens, so far.
-            rewards: Means of further rewards, by name.
-        """
+        """Show the episodes that ended in an update, the steps so far, and means of further rewards by name."""
         self._recent.extend(episodes)
         self._rewards = rewards or {}
         self._step = step

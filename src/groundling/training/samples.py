@@ -16,12 +16,6 @@ class SampleLog:
     """Write the first samples of some rollouts to the run's ``samples/train.jsonl``, if its world has any.
 
     The updates are spread evenly over the training, and depend on steps alone: a resumed run keeps the same ones.
-
-    Args:
-        collector: The source of the rollouts.
-        run_dir: The run's folder.
-        update: The update from which the run resumes; rows of later ones are dropped.
-        num_steps: Length of the whole training.
     """
 
     def __init__(self, collector: Collector, run_dir: Path, update: int, num_steps: int) -> None:
@@ -31,11 +25,7 @@ class SampleLog:
         self._last_step = 0 if self._rows is None else self._rows.last_step
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write samples of the update whose figures are ``row``, if one is due.
-
-        Raises:
-            RunError: the file cannot be written.
-        """
+        """Write samples of the update whose figures are ``row``, if one is due."""
         points = [_UPDATES * step // self._num_steps for step in (self._last_step, row["step"])]
         if self._last_step and points[0] == points[1]:
             return

@@ -7,21 +7,13 @@ from groundling.algorithms.rollout import Rollout
 
 
 class ShapedReturns:
-    """Sum each env's shaped rewards, and the shaping alone, over the episodes, which may span rollouts.
-
-    Args:
-        num_envs: Envs of a rollout.
-    """
+    """Sum each env's shaped rewards, and the shaping alone, over the episodes, which may span rollouts."""
 
     def __init__(self, num_envs: int) -> None:
         self.sums = np.zeros((2, num_envs))  # of the current episodes: shaped rewards, and the shaping alone
 
     def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
-        """Add a rollout.
-
-        Args:
-            rollout: The rollout.
-            shaped: Its rewards with the penalty, ``(num_steps, num_envs)``.
+        """Add a rollout and its rewards with the penalty, ``(num_steps, num_envs)``.
 
         Returns:
             Mean, deviation, minimum and maximum over the episodes that ended in it, or were cut at its end:

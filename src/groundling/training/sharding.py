@@ -22,13 +22,7 @@ from groundling.runtime.processes import Processes
 
 
 def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:
-    """Shard the layers of a run's policy over its processes.
-
-    Args:
-        model: The config's section.
-        algorithm: Id of the algorithm.
-        policy: The run's policy, before its optimizer is created.
-        processes: The processes of the run.
+    """Shard the layers of a policy over the processes of a run, before its optimizer is created.
 
     Raises:
         ConfigError: the policy, the algorithm or a setting of the model does not allow it.
@@ -61,13 +55,6 @@ class Shards:
     stay sharded. At all other times the weights are whole, because the processes write texts of different lengths, and
     the main process measures and saves alone. Parameters outside the layers (embeddings, last norm, heads) are not
     sharded.
-
-    Args:
-        policy: The policy, changed in place before its optimizer is created.
-        processes: The processes of the run.
-
-    Raises:
-        ConfigError: the layers of a model are unknown, or share weights.
     """
 
     def __init__(self, policy: TokenPolicy, processes: Processes) -> None:
@@ -118,11 +105,7 @@ class Shards:
 
 
 def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the blocks that Transformers keeps on one device.
-
-    Raises:
-        ConfigError: there are none, or they share weights with each other or with the rest.
-    """
+    """Return the blocks that Transformers keeps on one device; they must not share weights with anything else."""
     kinds = set(model._no_split_modules or ())
     layers = {name: module for name, module in model.named_modules() if type(module).__name__ in kinds}
     places: dict[nn.Parameter, set[str]] = {}

@@ -22,11 +22,7 @@ TIME_KEYS = ("seconds", "steps_per_second")
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the rows of a run's ``metrics.jsonl``; a last line cut off by a kill is ignored.
-
-    Raises:
-        RunError: another line is not a row, or rows are missing, doubled or out of order.
-    """
+    """Read the rows of a run's ``metrics.jsonl``; see `read_rows`."""
     return read_rows(run_dir / METRICS, consecutive=True)
 
 
@@ -40,22 +36,14 @@ class Tracker:
         )
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write the figures of one update; NaN and infinity, which JSON lacks, become null.
-
-        Raises:
-            RunError: a file cannot be written.
-        """
+        """Write the figures of one update; NaN and infinity, which JSON lacks, become null."""
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         self._rows.append(clean)
         figures = {k: v for k, v in clean.items() if v is not None and k not in ("update", "step")}
         self.log_validation(figures, row["update"], row["step"])
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Write figures to TensorBoard alone.
-
-        Raises:
-            RunError: the file cannot be written.
-        """
+        """Write figures to TensorBoard alone."""
         finite = {name: value for name, value in figures.items() if math.isfinite(value)}
         try:
             self._events.write(finite, step)
@@ -67,12 +55,7 @@ class Tracker:
 
 
 class OnlineLog:
-    """Log figures to a run of Weights & Biases or Trackio, at the number of their update.
-
-    Args:
-        run: The library's run, with ``log`` and ``finish``.
-        step_key: Key for the number of steps.
-    """
+    """Log figures to a run of Weights & Biases or Trackio, at the number of their update."""
 
     def __init__(self, run: Any, step_key: str = "step") -> None:
         self._run, self._step_key = run, step_key
@@ -95,14 +78,7 @@ class OnlineLog:
 def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) -> OnlineLog:
     """Log to Weights & Biases, as one run there that continues when this one is resumed.
 
-    Args:
-        project: Name of the project.
-        name: Name of the run.
-        config: Shown with the figures, so pass it through `groundling.io.redaction.shareable`.
-        run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; it also gets offline runs.
-
-    Raises:
-        ConfigError: the extra is not installed.
+    ``wandb.json`` in the run's folder keeps its id. ``config`` is sent, so pass it through `shareable`.
     """
     try:
         import wandb
@@ -129,13 +105,7 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
 def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
     """Log to Trackio, which keeps figures on this machine (``trackio show``) unless its variables say otherwise.
 
-    Args:
-        project: Name of the project.
-        name: Name of the run, under which a resumed run continues.
-        config: Shown with the figures, so pass it through `groundling.io.redaction.shareable`.
-
-    Raises:
-        ConfigError: the extra is not installed.
+    A resumed run continues under its name. ``config`` may be sent, so pass it through `shareable`.
     """
     try:
         import trackio
@@ -157,14 +127,10 @@ def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
 
 
 class EventFile:
-    """Scalars for TensorBoard, on the disk when `write` returns.
+    """Scalars for TensorBoard, on the disk when `write` returns; earlier files count only before ``purge_step``.
 
     PyTorch's ``SummaryWriter`` writes from a thread, up to two minutes later: a killed run loses figures, and a full
     disk is never reported.
-
-    Args:
-        folder: TensorBoard's ``--logdir``; each process adds a file.
-        purge_step: TensorBoard ignores what earlier files have from this step on.
     """
 
     def __init__(self, folder: Path, purge_step: int) -> None:

@@ -31,11 +31,11 @@ class Finding:
     """Result of one check."""
 
     what: str
-    """What was checked, or the file with the problem."""
+    """Subject of the check, or the file with the problem."""
     problem: str | None = None
     """None if all is well."""
     mend: str = ""
-    """What to do about the problem."""
+    """Advice about the problem."""
 
 
 def verify(folder: Path) -> list[Finding]:
@@ -45,7 +45,7 @@ def verify(folder: Path) -> list[Finding]:
     no problems are returned, but a note.
 
     Raises:
-        ConfigError: the folder is none of these.
+        ConfigError: the folder is of another kind.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder: name a run, a reward model or a dataset")
