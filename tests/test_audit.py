@@ -384,11 +384,7 @@ STATES = {
         )
     },
     **{
-        f"a pickle as {name}": Case(
-            checkpointed(pickled(f"{CHECKPOINT}/{name}")),
-            RESUME,
-            "does not fit",
-        )
+        f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), RESUME, "does not fit")
         for name in ("optimizer.safetensors", "random.safetensors", "collector.safetensors", "algorithm.json")
     },
     "a pickle for weights": Case(
@@ -438,9 +434,7 @@ STATES = {
     ),
     "a lock that is a link": Case(linked("lm/.lock", "outside/made"), RESUME, "is a link"),
     "figures that are a link": Case(
-        linked("lm/metrics.jsonl", "outside.txt"),
-        RESUME,
-        "is not a row of metrics",
+        linked("lm/metrics.jsonl", "outside.txt"), RESUME, "is not a row of metrics"
     ),
     "an evaluation that is a link": Case(linked("lm/evaluation/held-out.json", "outside.txt"), EVALUATE),
     "a report that is a link": Case(linked("lm/report.html", "outside.txt"), "report LM"),
@@ -829,7 +823,7 @@ def test_a_log_that_is_a_link_overwrites_no_file(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "outside.txt").read_text() == "mine\n" and log.read_text() == "told\n"
 
 
-def test_there_are_many_cases() -> None:
+def test_security_states_the_number_of_cases() -> None:
     """As SECURITY.md says."""
     page = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
     assert f"tests/test_audit.py) has {len(CASES)} hostile files" in " ".join(page.split())
@@ -881,7 +875,7 @@ ACTS: list[tuple[str, Callable[[Path, Path], Any]]] = [
 
 
 @pytest.mark.parametrize(("event", "act"), ACTS, ids=[event for event, _ in ACTS])
-def test_what_a_hostile_file_might_do_is_recorded(
+def test_the_audit_records_hostile_actions(
     event: str, act: Callable[[Path, Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, outside = tmp_path / "received", tmp_path / "outside"
@@ -893,7 +887,7 @@ def test_what_a_hostile_file_might_do_is_recorded(
     assert event in dict(audit.acts)
 
 
-def test_what_anybody_may_do_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_ignores_harmless_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "received"
     with auditing(folder, monkeypatch) as audit:
         folder.mkdir()
@@ -915,7 +909,7 @@ def test_what_anybody_may_do_is_not_recorded(tmp_path: Path, monkeypatch: pytest
         lambda: list(os.environ.items()),
     ],
 )
-def test_a_variable_that_is_read_is_recorded(
+def test_reading_an_environment_variable_is_recorded(
     read: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GROUNDLING_SECRET", SECRET)
@@ -952,7 +946,9 @@ CARELESS: dict[str, tuple[Plant, Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CARELESS)
-def test_what_is_planted_would_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_code_would_run_in_careless_readers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant, read, event = CARELESS[name]
     plant(tmp_path)
     keep_modules_in(tmp_path / "modules", monkeypatch)

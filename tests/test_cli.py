@@ -1,4 +1,4 @@
-"""The command line, as a user calls it."""
+"""The command line as users call it."""
 
 import argparse
 import json
@@ -173,7 +173,7 @@ def test_a_runs_config_file_is_an_experiment(trained: Path, tmp_path: Path) -> N
     assert without_times[0] == without_times[1]
 
 
-def test_a_name_is_no_markup(
+def test_names_are_not_read_as_markup(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
@@ -211,7 +211,9 @@ def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
     assert not [p for p in trained.rglob("*") if p.suffix in (".pt", ".pkl", ".bin", ".pickle")]
 
 
-def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_a_summary_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = tmp_path / "dry"
     assert main(["train", "demo-easy", f"run_dir={run_dir}", "world.num_envs=2", "--dry-run"]) == 0
     output = capsys.readouterr().out
@@ -237,7 +239,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
         (["policy.id=random"], "value_hidden_sizes"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line(
+def test_invalid_overrides_are_reported_in_one_line(
     overrides: list[str],
     message: str,
     tmp_path: Path,
@@ -248,7 +250,7 @@ def test_what_cannot_be_run_is_told_in_one_line(
     assert message in _error(capsys, "train", "demo-easy", f"run_dir={tmp_path}", *overrides)
 
 
-def test_other_mistakes_are_told_in_one_line(
+def test_other_mistakes_are_reported_in_one_line(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "demo-easy" in _error(capsys, "train", "dmo")
@@ -281,7 +283,7 @@ def test_weights_in_4_bits_are_not_trained_but_may_be_evaluated(
     assert find("demo-easy", overrides, print).config.model.load_in_4bit
 
 
-def test_a_model_folder_without_tokenizer_is_told(
+def test_a_model_folder_without_tokenizer_is_reported(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[-1]
@@ -291,7 +293,7 @@ def test_a_model_folder_without_tokenizer_is_told(
     assert "tokenizer" in error and str(tmp_path) in error
 
 
-def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
+def test_a_checkpoint_is_evaluated_into_its_own_files(trained: Path) -> None:
     checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[0]
     arguments = [
         "evaluate",
@@ -306,7 +308,7 @@ def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
     assert figures["checkpoint"] == checkpoint.name and list(figures["agents"]) == ["trained", "random"]
 
 
-def test_a_table_says_what_was_changed_of_the_run(
+def test_the_heading_of_a_table_names_changed_settings(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -339,7 +341,7 @@ def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.
     assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
 
 
-def test_options_may_stand_among_the_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_may_follow_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = f"run_dir={tmp_path / 'dry'}"
     assert main(["train", "demo-easy", "world.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
     assert "seed: 7" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Files that are made to exhaust whoever reads them are refused at once, and in one line."""
+"""Files that could exhaust memory, the stack or time are refused at once, in one line."""
 
 import os
 import time
@@ -90,7 +90,7 @@ def test_json_is_refused(name: str, tmp_path: Path) -> None:
     assert reason in _refusal(documents.read_json, tmp_path / "a.json", text)
 
 
-def test_what_people_write_is_read_as_before(tmp_path: Path) -> None:
+def test_ordinary_yaml_is_read_as_by_omegaconf(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     text = "\ufeffx: &x {lr: 1e-3, off_: no}\ny: [*x, {<<: *x, lr: 2}, .nan]\n"
     text += f"texts: ['{'1 2 ' * 5000}', {'one 2 ' * 5000}, 1:30]\n"
@@ -107,9 +107,7 @@ def test_what_people_write_is_read_as_before(tmp_path: Path) -> None:
     "read", [documents.read_yaml, documents.read_card, documents.read_json, documents.read_parquet]
 )
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_what_is_no_regular_file_is_not_waited_for(
-    read: Callable[[Path], Any], kind: str, tmp_path: Path
-) -> None:
+def test_pipes_and_folders_are_refused(read: Callable[[Path], Any], kind: str, tmp_path: Path) -> None:
     path, link = tmp_path / "file", tmp_path / "link"
     os.mkfifo(path) if kind == "pipe" else path.mkdir()
     link.symlink_to(path)
@@ -126,13 +124,13 @@ def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["a: ", "? ", "!!set {1, ? "])
-def test_a_card_has_no_great_number(key: str, tmp_path: Path) -> None:
+def test_a_card_with_a_huge_number_is_refused(key: str, tmp_path: Path) -> None:
     number, end = "0x" + "F" * 4200, "}" if "{" in key else ""
     text = f"---\nconfigs:\n- {key}{number}{end}\n---\n"
     assert "must be less than 2**63" in _refusal(documents.read_card, tmp_path / "README.md", text)
 
 
-def test_a_root_of_another_kind_is_told(tmp_path: Path) -> None:
+def test_a_json_root_of_another_type_is_named(tmp_path: Path) -> None:
     assert "holds null: expected an object" in _refusal(documents.read_object, tmp_path / "a.json", "null")
 
 
@@ -177,7 +175,7 @@ def test_replaced_names_stay_small(tmp_path: Path) -> None:
     ],
     ids=lambda words: " ".join(words),
 )
-def test_every_command_refuses_them(
+def test_every_command_refuses_oversized_yaml(
     words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.yaml"

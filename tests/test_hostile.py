@@ -264,7 +264,7 @@ def _write(path: Path, text: str) -> None:
         ("model/reward_model.json", "train glam/symbolic reward.reward_model.args.path=MODEL"),
     ],
 )
-def test_a_broken_file_is_told(
+def test_a_broken_file_is_named(
     file: str, words: str, text: str, copied: Things, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (copied.root / file).exists()
@@ -280,7 +280,7 @@ def test_a_broken_file_is_told(
 @pytest.mark.parametrize(
     "text", ["null\n", "[]\n", "1\n", "{\n", '{"update": null, "step": 1}\n', "[" * 5000 + "\n"]
 )
-def test_rows_that_are_none_are_told(text: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rows_are_reported(text: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
     _write(copied.run / "metrics.jsonl", text)
     assert "metrics.jsonl" in _told(["report", str(copied.run)], capsys)
 
@@ -373,7 +373,7 @@ RESEALED: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", one_in(3, RESEALED))
-def test_a_checkpoint_of_another_run_is_told(
+def test_a_checkpoint_of_another_run_is_refused(
     name: str, copied: Things, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoint,) = (copied.run / "checkpoints").iterdir()
@@ -387,7 +387,7 @@ def test_a_checkpoint_of_another_run_is_told(
 @pytest.mark.parametrize(
     "text", ["null", "[]", "1", "{", "{}", '{"run.json": 1}', '{"run.json": null, "x": []}', "[" * 5000]
 )
-def test_a_manifest_that_is_none_is_told(
+def test_an_invalid_manifest_is_reported(
     text: str, copied: Things, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoint,) = (copied.run / "checkpoints").iterdir()
@@ -516,7 +516,7 @@ def _foreign(option: str, key: str, value: Any, path: Path) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("value", [[[1]], *thorough([1], {"a": {"b": 1}})], ids=str)
-def test_others_entries_are_checked(
+def test_entries_of_original_configs_are_checked(
     option: str,
     key: str,
     value: Any,

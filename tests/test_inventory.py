@@ -1,4 +1,4 @@
-"""What `groundling list` and `groundling doctor` tell, and what they import for it."""
+"""`groundling list` and `groundling doctor`, and their imports."""
 
 import importlib.metadata
 import os
@@ -27,7 +27,7 @@ def _python(code: str, folder: Path = _ROOT) -> str:
     return done.stdout
 
 
-def test_importing_groundling_imports_nothing_of_what_makes_envs_or_models() -> None:
+def test_importing_groundling_is_light() -> None:
     output = _python(
         f"import sys, groundling; print({_HEAVY}, [m for m in sys.modules if m[:10] == 'groundling'])"
     )
@@ -37,7 +37,7 @@ def test_importing_groundling_imports_nothing_of_what_makes_envs_or_models() -> 
     assert heavy == "[" and sorted(re.findall(r"[\w.]+", modules)) == sorted(known)
 
 
-def test_what_groundling_names_is_there_once_it_is_asked_for() -> None:
+def test_names_of_the_package_are_imported_lazily() -> None:
     for module in (groundling, groundling.envs):
         names = [name for name in module.__all__ if not hasattr(module, name)]
         assert not names
@@ -52,7 +52,7 @@ def test_list_imports_neither_torch_nor_transformers() -> None:
     assert _python(code).endswith("\n[]\n")
 
 
-def test_list_tells_what_the_registries_tell() -> None:
+def test_list_agrees_with_the_registries() -> None:
     listing = (
         "from groundling.cli.main import main; from groundling.cli.inventory import inventory; "
         "[main(['list', kind]) for kind in inventory()]"
@@ -66,7 +66,7 @@ def test_list_tells_what_the_registries_tell() -> None:
     assert _python(listing) == output
 
 
-def test_whoever_can_register_something_has_imported_what_is_asked_then() -> None:
+def test_registries_are_in_slow_packages() -> None:
     source = Path(groundling.__file__).parent
     made = re.compile(r"^\w+(: \w*Registry\[.*\])? = \w*Registry\(", re.MULTILINE)
     paths = [
@@ -89,7 +89,7 @@ _REGISTERING = {
 
 
 @pytest.mark.parametrize("kind", some_of(_REGISTERING, ["pools"]))
-def test_list_tells_what_somebody_registers(kind: str, tmp_path: Path) -> None:
+def test_list_shows_components_of_imported_modules(kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_REGISTERING[kind])
     listed = f"[main(['list', kind, '--import', 'mine']) for kind in ('envs', '{kind}')]"
     output = _python(f"import sys; from groundling.cli.main import main; {listed}; print({_HEAVY})", tmp_path)
@@ -136,7 +136,7 @@ def test_doctor_finds_versions_that_do_not_suit(
 
 
 @pytest.mark.parametrize("broken", ["torch", *thorough("transformers")])
-def test_doctor_tells_of_a_library_that_cannot_be_imported(broken: str, tmp_path: Path) -> None:
+def test_doctor_reports_a_library_that_cannot_be_imported(broken: str, tmp_path: Path) -> None:
     (tmp_path / f"{broken}.py").write_text("raise ImportError('a file is missing')")
     done = subprocess.run(
         [sys.executable, "-m", "groundling", "doctor"],

@@ -1,4 +1,4 @@
-"""Output that nobody takes: the work goes on, and the exit status tells of the work."""
+"""Output that cannot be written: the work continues, and the exit status is that of the work."""
 
 import logging
 import os
@@ -57,7 +57,7 @@ def _shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         ("$P work.py >&- 2>&- <&-", None),
     ],
 )
-def test_work_goes_on_to_its_end(line: str, problem: str | None, tmp_path: Path) -> None:
+def test_work_continues_without_output(line: str, problem: str | None, tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(_WORK)
     done = _shell(line, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -66,7 +66,7 @@ def test_work_goes_on_to_its_end(line: str, problem: str | None, tmp_path: Path)
 
 
 @THOROUGH
-def test_a_training_that_can_tell_nobody_is_complete(tmp_path: Path) -> None:
+def test_a_training_without_output_is_complete(tmp_path: Path) -> None:
     done = _shell(f"$G train {' '.join(_TRAIN)} run_dir=run > /dev/full", tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["update"] for row in read_metrics(tmp_path / "run")] == [1, 2]
@@ -74,13 +74,13 @@ def test_a_training_that_can_tell_nobody_is_complete(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_only_prints_fails_where_it_cannot(tmp_path: Path) -> None:
+def test_a_command_that_only_prints_fails_without_output(tmp_path: Path) -> None:
     done = _shell("$G list judges > /dev/full", tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: standard output cannot be written")
 
 
-def test_what_libraries_log_commands_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_of_libraries_are_plain(caplog: pytest.LogCaptureFixture) -> None:
     assert main(["list", "judges"]) == 0
     logging.getLogger("a_library").warning("unexpected: %s\nthe end", "\x1b]0;a title\x07")
     assert caplog.messages == ["unexpected: �]0;a title�\nthe end"]
@@ -93,7 +93,7 @@ def test_warnings_of_libraries_are_lines_like_those_of_commands(monkeypatch: pyt
     assert text == "warning: unexpected: �]0;a title� the end\n"
 
 
-def test_a_warning_is_written_though_the_process_is_killed_after_it(tmp_path: Path) -> None:
+def test_a_warning_is_written_before_the_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         "import os, signal\n"
         "from groundling.io.console import warn\n"

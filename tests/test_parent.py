@@ -1,4 +1,4 @@
-"""Processes that we start end with the one that started them, even if that is killed in the midst of work."""
+"""Processes end with the process that started them, even if it is killed."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ PARENTS = {
 
 
 @pytest.mark.parametrize("name", PARENTS)
-def test_it_ends_with_its_parent(name: str, tmp_path: Path) -> None:
+def test_a_process_ends_with_its_parent(name: str, tmp_path: Path) -> None:
     (tmp_path / "asleep.py").write_text(_ASLEEP)
     (tmp_path / "parent.py").write_text(PARENTS[name])
     paths = os.pathsep.join([str(_ROOT), str(_ROOT / "src"), str(tmp_path)])
@@ -74,7 +74,7 @@ def test_it_ends_with_its_parent(name: str, tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_one_whose_parent_is_gone_already_ends_at_once() -> None:
+def test_a_process_whose_parent_has_ended_ends_at_once() -> None:
     words = [sys.executable, "-m", "groundling", "doctor"]
     parent_id = str(2**22 + 1)  # no process has such an id
     done = subprocess.run(words, env={**os.environ, VARIABLE: parent_id}, capture_output=True)

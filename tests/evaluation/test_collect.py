@@ -110,7 +110,7 @@ def test_what_cannot_be_collected_is_told_in_one_line(
     assert "is a file" in _error(capsys, tmp_path / "bot" / "README.md")
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for option in (["--length", "5"], ["--stride", "2"], ["--format", "motif"]):
-        assert f"{option[0]} goes with --pairs" in _error(capsys, tmp_path / "new", *option)
+        assert f"{option[0]} is for --pairs" in _error(capsys, tmp_path / "new", *option)
     for wrong in (["--episodes", "0"], ["--validation", "1"]):
         with pytest.raises(SystemExit):
             _collect(tmp_path / "new", *wrong)

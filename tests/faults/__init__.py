@@ -1,1 +1,1 @@
-"""Faults: kills, damaged files, full disks, two at once. `make faults` runs the long form, the tests a sample of it."""
+"""Faults: kills, damaged files, full disks, two processes at once. `make faults` runs the long form."""

@@ -1,4 +1,4 @@
-"""What may happen to a command, and what must come of it: all as undisturbed, or one clear line and nothing lost."""
+"""Faults of a command: it ends like an undisturbed one, or with one clear error and nothing lost."""
 
 import os
 import random

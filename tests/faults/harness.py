@@ -1,4 +1,4 @@
-"""A command of ours in a process of its own that is killed, starved of disk or run beside another, and what it leaves.
+"""Run a command in a forked process that is killed, starved of disk or run in parallel, and compare its output.
 
 Children are forked from a process that has imported everything, so that a start costs milliseconds.
 """

@@ -1,4 +1,4 @@
-"""The commands that write, at toy size, each with what it needs beforehand."""
+"""The commands that write, at toy size, with their inputs."""
 
 import json
 import time

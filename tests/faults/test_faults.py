@@ -1,4 +1,4 @@
-"""A sample of the faults that `make faults` tries: each kind once or twice, on the quickest commands."""
+"""A sample of `make faults`: each kind of fault once or twice, on the quickest commands."""
 
 import random
 from collections.abc import Iterator
@@ -32,8 +32,7 @@ def _assert_survived(tried: Iterator[Case]) -> list[Case]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["train table", "collect --episodes", *thorough("evaluate", "annotate", "distill", "study")],
+    "name", ["train table", "collect --episodes", *thorough("evaluate", "annotate", "distill", "study")]
 )
 def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     done = _assert_survived(cases.killed(bench, every[name], 3))
@@ -42,22 +41,24 @@ def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: di
 
 @THOROUGH
 @pytest.mark.parametrize("name", ["train table", *thorough("distill")])
-def test_a_full_disk_costs_nothing(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+def test_a_full_disk_keeps_earlier_work(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     _assert_survived(cases.full_disk(bench, every[name], 2))
 
 
 @pytest.mark.parametrize("name", ["evaluate", "publish"])
-def test_a_read_only_folder_is_told(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+def test_a_read_only_folder_is_reported(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     _assert_survived(cases.read_only(bench, every[name]))
 
 
 @pytest.mark.parametrize("name", ["collect --episodes", *thorough("train table")])
-def test_of_two_at_once_one_does_it(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+def test_two_processes_at_once_exclude_each_other(
+    name: str, bench: Bench, every: dict[str, Scenario]
+) -> None:
     _assert_survived(cases.two_at_once(bench, every[name]))
 
 
 @pytest.mark.parametrize("most", [2, *thorough(12)])
-def test_a_damaged_run_goes_on_exactly_or_says_why_not(
+def test_a_damaged_run_resumes_exactly_or_is_refused(
     most: int, bench: Bench, every: dict[str, Scenario]
 ) -> None:
     assert len(_assert_survived(cases.damaged(bench, every["train table"], most=most))) == most

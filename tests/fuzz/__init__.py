@@ -1,1 +1,1 @@
-"""Fuzzing: what reads text that others wrote returns, or refuses it in words. `make fuzz` runs the long form."""
+"""Fuzzing of readers: each returns, or refuses with a message. `make fuzz` runs the long form."""

@@ -1,4 +1,4 @@
-"""What is fuzzed of datasets: transitions, pairs of texts and messages, labels, and pools of prompts."""
+"""Fuzz targets for datasets: transitions, pairs of texts and messages, labels, and pools of prompts."""
 
 import io
 import shutil

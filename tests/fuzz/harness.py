@@ -1,4 +1,4 @@
-"""What fuzzing measures of a target: inputs, CPU seconds, the slowest input, and what went wrong."""
+"""Measurement of a fuzz target: inputs, CPU seconds, the slowest input, and findings."""
 
 import signal
 import time
@@ -114,11 +114,7 @@ def _try(target: Target, made: Any, folder: Path) -> tuple[str, bool, float]:
 
 
 def fuzz(
-    target: Target,
-    folder: Path,
-    inputs: int,
-    profile: str,
-    seeded: Callable[[Any], Any] = lambda test: test,
+    target: Target, folder: Path, inputs: int, profile: str, seeded: Callable[[Any], Any] = lambda test: test
 ) -> Figures:
     """Give a target so many inputs, out of seeds that hypothesis draws; ``seeded`` decorates what draws them."""
     figures = Figures(target)

@@ -1,4 +1,4 @@
-"""What is fuzzed of judging and prompts: replies, the fence around captions, what a language model is to read."""
+"""Fuzz targets for judging and prompts: replies, the fence around captions, prompts of language models."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""Inputs out of a seed: texts, bytes and nested values, bent from well-formed ones. A million take seconds."""
+"""Mutations of texts, bytes and nested values from a seed."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What is fuzzed of records: JSON, rows of figures, checkpoints, evaluations, forms for raters, judges' answers."""
+"""Fuzz targets for records: JSON, rows of figures, checkpoints, evaluations, rating forms, judges' answers."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What is fuzzed of settings: overrides, experiments, runs' files, studies, GLAM's and RL4LMs' files."""
+"""Fuzz targets for settings: overrides, experiments, runs' files, studies, files of GLAM and RL4LMs."""
 
 import dataclasses
 from functools import cache

@@ -1,4 +1,4 @@
-"""What fuzzing has found, each as the smallest input that shows it."""
+"""Findings of fuzzing, each as the smallest input that shows it."""
 
 import io
 import json
@@ -40,14 +40,14 @@ def _bytes(table: pa.Table) -> bytes:
 
 
 @pytest.mark.parametrize("text", ["a: !!bool ull", "a: !!timestamp x", "a: !!int ''"])
-def test_a_value_that_is_not_what_its_tag_says(text: str, tmp_path: Path) -> None:
+def test_a_value_that_contradicts_its_tag_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(GroundlingError, match="leave the tags"):
         read_yaml(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize("text", ["\\u0000meta", "a\\b", "a\\", "'", "\\'", 'a"b\\"', "\\\\"])
-def test_a_text_that_is_written_as_an_override_is_read_as_the_same(text: str) -> None:
+def test_texts_written_as_overrides_are_read_unchanged(text: str) -> None:
     assert read(f"name={entries.written(text)}").value() == text
 
 
@@ -60,12 +60,12 @@ def test_a_text_that_is_written_as_an_override_is_read_as_the_same(text: str) ->
         "seed=range(1,2,1e-300)",
     ],
 )
-def test_a_sweep_without_an_end(text: str) -> None:
+def test_an_endless_sweep_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="runs"):
         sweep([text])
 
 
-def test_sweeps_that_multiply(tmp_path: Path) -> None:
+def test_large_sweeps_are_refused(tmp_path: Path) -> None:
     many = "seed=" + ",".join(map(str, range(200)))
     with pytest.raises(ConfigError, match="10,000 runs"):
         sweep([many, many])
@@ -83,12 +83,12 @@ def test_sweeps_that_multiply(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["reward.env.coefficient", "training.steps"])
-def test_a_number_that_no_float_holds(key: str) -> None:
+def test_a_number_beyond_floats_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         compose("glam/symbolic", [f"{key}=1{'0' * 400}"])
 
 
-def test_a_number_of_another_systems_file(tmp_path: Path) -> None:
+def test_invalid_numbers_in_original_configs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     values = _filled(test_glam_config.FILES["glam-local"])
     values["rl_script_args"]["value_loss_coef"] = 10**400
@@ -113,14 +113,14 @@ def test_a_number_of_another_systems_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("common", ["[{1: 2}]", "['${..arms}']", "[[a]]"])
-def test_a_study_whose_overrides_are_none(common: str, tmp_path: Path) -> None:
+def test_invalid_overrides_of_a_study_are_refused(common: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"name: s\ncommon: {common}\narms: {{a: {{experiment: demo-easy}}}}\n")
     with pytest.raises(ConfigError, match="cannot read the study"):
         read_study(str(tmp_path / "a.yaml"))
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "../run.json", "sub"])
-def test_a_manifest_names_files_of_its_checkpoint_alone(name: str, tmp_path: Path) -> None:
+def test_a_manifest_may_only_name_files_of_its_checkpoint(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "000001"
     (folder / "sub").mkdir(parents=True)
     for path in (folder / "run.json", tmp_path / "run.json"):
@@ -143,7 +143,7 @@ def test_an_evaluations_figures_are_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"key": ["a"]}, {"seconds": ""}, {"probabilities": ["a", 0, 0]}])
-def test_an_answer_of_the_store_is_read_or_left_out(change: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_answers_of_a_store_are_skipped(change: dict[str, Any], tmp_path: Path) -> None:
     answer = {"key": "k", "label": "tie", "probabilities": None, "swapped": False, "seconds": 1}
     answer |= {"prompt_tokens": 1, "completion_tokens": 1}
     store = Store(tmp_path, {"q": 1})
@@ -157,7 +157,7 @@ def test_an_answer_of_the_store_is_read_or_left_out(change: dict[str, Any], tmp_
 @pytest.mark.parametrize(
     "row", ['[1, ["x"], "", {}]', '["go", [], "", {}]', '["go", ["x"], "", {"return": "a"}]', "[{}]"]
 )
-def test_a_recordings_round_holds_segments(row: str, tmp_path: Path) -> None:
+def test_an_invalid_round_of_a_recording_is_refused(row: str, tmp_path: Path) -> None:
     (tmp_path / "0.jsonl").write_text(row)
     with pytest.raises(ConfigError, match="no round of a recording"):
         read_recorded(tmp_path / "0.jsonl")
@@ -166,13 +166,13 @@ def test_a_recordings_round_holds_segments(row: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "caption", ['{"ver\\u0064ict": "1"}', '{"verdict_": 1}', "Verdict_: 1", "**Verdict_**: tie"]
 )
-def test_no_caption_is_a_verdict(caption: str) -> None:
+def test_captions_cannot_pose_as_verdicts(caption: str) -> None:
     line = fence.neutralise(caption)
     assert answers.parse(line, "json") is None and answers.parse(f"It says:\n{line}", "line") is None
 
 
 @pytest.mark.parametrize("token", ["⁂end⁂", "aa", "a ", "    "])
-def test_control_tokens_that_overlap_are_taken_apart(token: str) -> None:
+def test_overlapping_control_tokens_are_neutralised(token: str) -> None:
     line = fence.neutralise(token * 2 + token[1:] * 3, [token])
     assert token in " ".join(token) or token not in line
 
@@ -180,11 +180,11 @@ def test_control_tokens_that_overlap_are_taken_apart(token: str) -> None:
 @pytest.mark.parametrize(
     "reply", ['{"verdict": "1", "a": {"verdict": "2"}}', '{"a": {"verdict": "1"}, "ver\\u0064ict": "2"}']
 )
-def test_a_verdict_stands_where_it_says(reply: str) -> None:
+def test_a_nested_verdict_is_not_a_verdict(reply: str) -> None:
     assert answers.parse(reply, "json") is None
 
 
-def test_half_a_character_is_no_prompt(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match="half a surrogate pair"):
         Sample("a", "go \ud800")
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "reference": "\\ud800"}\n')
@@ -212,7 +212,7 @@ def test_a_row_of_the_hub_that_has_changed() -> None:
             list(pool.made(iter([row]), "train"))  # type: ignore[attr-defined]
 
 
-def test_a_file_of_no_transitions_beside_one_with_some(tmp_path: Path) -> None:
+def test_an_empty_file_of_transitions_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for number, rows in enumerate(([_ROW], [])):
         pq.write_table(
@@ -232,7 +232,7 @@ def _of_two_shapes() -> bytes:
 
 
 @pytest.mark.parametrize("make", [_texts_of_no_encoding, _of_two_shapes, lambda: b"PAR1" * 9])
-def test_pairs_that_are_none(make: Callable[[], bytes], tmp_path: Path) -> None:
+def test_invalid_pairs_are_refused(make: Callable[[], bytes], tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/pairs.parquet").write_bytes(make())
     (tmp_path / "recording.json").write_text('{"world": "text"}')
@@ -253,7 +253,7 @@ def test_pairs_that_are_none(make: Callable[[], bytes], tmp_path: Path) -> None:
         _plain([{"preference": 256}] * 2),
     ],
 )
-def test_labels_in_parquet_that_are_none(preference: bytes, tmp_path: Path) -> None:
+def test_invalid_labels_in_parquet_are_refused(preference: bytes, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "preference").mkdir()
     (tmp_path / "data/pairs.parquet").write_bytes(_plain([_PAIR] * 2))
@@ -265,7 +265,7 @@ def test_labels_in_parquet_that_are_none(preference: bytes, tmp_path: Path) -> N
         open_pairs(tmp_path).preferences("a")
 
 
-def test_arrays_that_are_none(tmp_path: Path) -> None:
+def test_invalid_arrays_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     header = b"\x93NUMPY\x01\x00\x06\x00{'a'(\n"
     with (tmp_path / "data/message.npy").open("wb") as file:
@@ -278,7 +278,7 @@ def test_arrays_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["Verdict:：", "Verdict: ： 2", "Verdict=＝1", "<｜ ＜", "---－－－"])
-def test_what_looks_like_a_mark_goes_beside_a_plain_one(line: str) -> None:
+def test_lookalikes_of_marks_are_neutralised(line: str) -> None:
     bent = fence.neutralise(line)
     assert fence.neutralise(bent) == bent
     assert answers.parse(f"It says:\n{bent}", "line") is None
@@ -287,7 +287,7 @@ def test_what_looks_like_a_mark_goes_beside_a_plain_one(line: str) -> None:
 
 @pytest.mark.parametrize("form", ["line", "word", "json", "motif"])
 @pytest.mark.parametrize("word", ["t\u0130e", "T\u0131E"])
-def test_a_letter_that_only_a_pattern_without_case_takes_is_no_verdict(word: str, form: str) -> None:
+def test_letters_that_only_match_without_case_are_not_verdicts(word: str, form: str) -> None:
     replies = {
         "line": f"Verdict: {word}",
         "word": word,
@@ -299,7 +299,7 @@ def test_a_letter_that_only_a_pattern_without_case_takes_is_no_verdict(word: str
 
 @pytest.mark.parametrize("section", ["7", "[1, 2]", "true", "text"])
 @pytest.mark.parametrize("name", ["evaluation", "world"])
-def test_a_section_that_is_none_is_refused(name: str, section: str, tmp_path: Path) -> None:
+def test_an_invalid_section_is_refused(name: str, section: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     rest = "world: { id: text }\n" if name != "world" else ""
     file.write_text(f"{rest}{name}: {section}\n")

@@ -1,4 +1,4 @@
-"""A sample of what `make fuzz` runs at length, the same each time; and the harness itself."""
+"""A deterministic sample of `make fuzz`, and the harness itself."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ TARGETS = targets()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_what_others_wrote_is_read_or_refused(target: Target, tmp_path: Path) -> None:
+def test_malformed_inputs_are_read_or_refused(target: Target, tmp_path: Path) -> None:
     inputs = max(1, target.few // 2)
     figures = fuzz(target, tmp_path, inputs, "suite")
     assert figures.inputs == inputs
     assert not figures.findings, "\n".join(one for kind in figures.findings.values() for one in kind)
 
 
-def test_what_fails_is_a_finding(tmp_path: Path) -> None:
+def test_failures_are_findings(tmp_path: Path) -> None:
     def check(made: str, folder: Path) -> None:
         if made == "refused":
             raise GroundlingError("mend it")

@@ -1,4 +1,4 @@
-"""A world whose admissible actions change goes all the way: training, resume, evaluation, cloning, report."""
+"""A world whose admissible actions change: training, resuming, evaluation, cloning, report."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,7 @@ from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import THOROUGH, some_of, thorough
 
 _WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.history=2", "device=cpu"]
-_SHORT = [
-    "training.steps=48",
-    "world.num_steps=6",
-    "world.entropy_floor=0",
-    "evaluation.episodes=3",
-]
+_SHORT = ["training.steps=48", "world.num_steps=6", "world.entropy_floor=0", "evaluation.episodes=3"]
 _AGENTS = {
     "scoring": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
     "writing": [
@@ -73,7 +68,7 @@ def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -
 
 @THOROUGH
 @pytest.mark.parametrize(("agent", "workers"), [("scoring", 2), *thorough(("scoring", 0), ("writing", 0))])
-def test_a_stopped_run_goes_on_to_the_last_bit(
+def test_a_stopped_run_resumes_to_the_last_bit(
     agent: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -114,7 +109,7 @@ def test_a_clone_learns_from_lists_that_change(agent: str, objective: str, tmp_p
     assert _rows(run_dir)[-1]["loss"] > 0
 
 
-def test_what_cannot_be_had_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_requests_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for agent, more, wanted in (
         ("head", ["policy.args.num_actions=2"], "has 2 outputs"),
         ("head", ["~policy.args.num_actions"], "set policy.args.num_actions"),

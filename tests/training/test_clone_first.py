@@ -81,7 +81,7 @@ def test_training_begins_with_the_weights_of_the_clone(whole: Path) -> None:
     assert not torch.equal(untouched.lm.model.state_dict()[name], cloned[name])  # type: ignore[attr-defined]
 
 
-def test_killed_in_either_phase_it_ends_as_if_it_had_not_been(whole: Path, tmp_path: Path) -> None:
+def test_a_run_killed_in_either_phase_resumes_exactly(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "killed"
     for phase in (run_dir / "clone", run_dir):
         child = _FORK.Process(target=_train, args=(_config(run_dir),))
@@ -102,7 +102,7 @@ def test_the_clone_is_a_baseline(whole: Path) -> None:
     assert list(played) == ["trained", "clone"]
 
 
-def test_what_was_forgotten_is_measured_and_reported(whole: Path, tmp_path: Path) -> None:
+def test_forgetting_is_measured_and_reported(whole: Path, tmp_path: Path) -> None:
     target = find(str(whole), [], print)
     figures = measure_forgetting(target)
     assert list(figures) == ["zero-shot", "clone", "trained"]
@@ -142,7 +142,7 @@ def test_the_clone_is_a_run_of_its_own_whatever_only_acting_uses(tmp_path: Path)
         find(str(tmp_path / "run"), ["cloning.episodes=9"], print)
 
 
-def test_without_its_clone_a_run_is_not_resumed(whole: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_clone_is_not_resumed(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     for name in ("checkpoints", "config.yaml", "metrics.jsonl"):
@@ -168,14 +168,14 @@ def test_without_its_clone_a_run_is_not_resumed(whole: Path, tmp_path: Path) -> 
         (["cloning.episodes=null", "cloning.epochs=1", "~cloning.args"], r"baseline .* 'clone'"),
     ],
 )
-def test_what_cannot_be_cloned_is_refused(words: list[str], message: str, tmp_path: Path) -> None:
+def test_invalid_cloning_is_refused(words: list[str], message: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with pytest.raises(ConfigError, match=message):
         train(_config(run_dir, *words), Console(quiet=True))
     assert not run_dir.exists()
 
 
-def test_a_world_without_datasets_refuses(tmp_path: Path) -> None:
+def test_a_world_without_datasets_refuses_cloning(tmp_path: Path) -> None:
     make: Callable[..., Config] = compose
     config = make("rl4lms/increasing_numbers_ppo", ["cloning.episodes=2", f"run_dir={tmp_path / 'run'}"])
     with pytest.raises(ConfigError, match="has no datasets of episodes to learn from"):

@@ -13,10 +13,7 @@ from rich.console import Console
 
 from groundling.algorithms import Rollout, create
 from groundling.cli.main import main
-from groundling.config.schema import (
-    Config,
-    TrainingConfig,
-)
+from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import find
 from groundling.io.row_files import read_rows
@@ -59,7 +56,7 @@ def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str =
     )
 
 
-def test_who_writes_turns_is_taught_turns(dataset: Path, tmp_path: Path) -> None:
+def test_a_policy_that_writes_turns_is_cloned_from_turns(dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, tmp_path, "text", "action_generating")
     config.policy.args = {"value_hidden_sizes": [8]}
     with pytest.raises(ConfigError, match=r"writes turns: set algorithm\.args\.objective=choice"):
@@ -102,7 +99,7 @@ def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> Non
     assert "log-likelihood" in (run_dir / "report.html").read_text()
 
 
-def test_what_is_held_out_is_measured_and_not_learnt(tmp_path: Path) -> None:
+def test_held_out_data_is_measured_and_not_learnt(tmp_path: Path) -> None:
     overrides = ["world.env=BabyAI-GoToObj-v0", "world.history=2", "evaluation.num_envs=4", "device=cpu"]
     folder, run_dir = tmp_path / "bot", tmp_path / "run"
     target = find("expert", overrides, print)
@@ -154,9 +151,7 @@ def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
         again.load_state_dict(state)
 
 
-def test_text_is_the_models_own_likelihood_and_choice_that_among_the_actions(
-    dataset: Path, tmp_path: Path
-) -> None:
+def test_text_and_choice_objectives_differ_in_normalisation(dataset: Path, tmp_path: Path) -> None:
     losses = {}
     for objective in ("text", "choice"):
         config = _config(dataset, tmp_path, objective)
@@ -189,7 +184,7 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine(dataset: Path, tmp_
     assert rates == pytest.approx([0.1, 0.55, 1, 0.5, 0])
 
 
-def test_what_cannot_be_cloned_is_told(
+def test_invalid_cloning_is_reported(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error(*overrides: str, experiment: str = "glam/bc") -> str:
@@ -288,7 +283,7 @@ def test_processes_share_a_dataset(dataset: Path) -> None:
     assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)
 
 
-def test_a_dataset_of_another_env_is_told(dataset: Path, tmp_path: Path) -> None:
+def test_a_dataset_of_another_env_is_refused(dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, tmp_path / "run", "choice", "drrn")
     config.world.env = "BabyAI-GoToLocal-v0"
     with pytest.raises(

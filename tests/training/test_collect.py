@@ -1,4 +1,4 @@
-"""What an env may not do."""
+"""Rules that a text env must keep."""
 
 import gymnasium
 import pytest
@@ -43,7 +43,7 @@ class _Silent(Corridor):
 @pytest.mark.parametrize(
     ("env", "message"), [(_Unseeded, "seed"), (_Continuous, "Discrete"), (_Silent, "descriptions")]
 )
-def test_an_env_that_breaks_a_rule_is_told(env, message) -> None:
+def test_an_env_that_breaks_a_rule_is_reported(env, message) -> None:
     with pytest.raises(ConfigError, match=message):
         TextVectorEnv(env, 2, _ACTIONS, seed_of=lambda i, k: 0).reset()
 
@@ -55,7 +55,7 @@ def test_rewards_must_be_finite() -> None:
         EnvCollector(envs, 1).collect(TablePolicy(), generator=torch.Generator())
 
 
-def test_a_policy_must_choose_what_there_is() -> None:
+def test_a_policy_must_choose_an_admissible_action() -> None:
     envs = TextVectorEnv(Corridor, 1, _ACTIONS, seed_of=lambda i, k: 0)
     envs.reset()
     with pytest.raises(RunError, match="action 3 of 3"):
@@ -83,7 +83,7 @@ def _collected(action: int, bootstrap: float | None) -> tuple[list[TextObservati
     return before, policy, rollout
 
 
-def test_a_time_out_is_valued_as_if_the_episode_went_on() -> None:
+def test_a_time_out_is_bootstrapped() -> None:
     before, policy, rollout = _collected(
         2, bootstrap=0.9
     )  # who stays is cut off where it began, after 12 steps
@@ -94,7 +94,7 @@ def test_a_time_out_is_valued_as_if_the_episode_went_on() -> None:
     assert _collected(2, bootstrap=None)[2].truncation_values is None
 
 
-def test_an_end_is_not_valued_beyond_its_reward() -> None:
+def test_an_episode_end_is_not_bootstrapped() -> None:
     _, _, valued = _collected(0, bootstrap=0.9)  # who walks left comes to a wall, never to the limit
     _, _, rollout = _collected(0, bootstrap=None)
     assert valued.dones.any() and valued.rewards.equal(rollout.rewards)
@@ -130,7 +130,7 @@ class _Heard(Part):
         return torch.zeros(stretch.shape)
 
 
-def test_a_step_s_caption_is_what_it_led_to_counted_within_its_episode() -> None:
+def test_a_step_is_captioned_by_its_result_and_counted_per_episode() -> None:
     part = _Heard()
     envs = TextVectorEnv(Corridor, 1, _ACTIONS, seed_of=lambda i, k: k)
     (first,) = envs.reset()

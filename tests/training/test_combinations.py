@@ -105,7 +105,7 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.usefixtures("unloadable")
 @pytest.mark.parametrize("every", [11, *thorough(1)])
-def test_the_whole_product_is_settled_before_anything_is_loaded(every: int, parts: Parts) -> None:
+def test_all_combinations_are_decided_before_anything_is_loaded(every: int, parts: Parts) -> None:
     """A learner and a reward that each suit a world suit each other; but who clones the dataset of an env has none."""
     suited = {(one.world, one.reward) for one in _REWARDED if verdict(parts.config_of(one)) is None}
     for learner in _LEARNERS[::every]:

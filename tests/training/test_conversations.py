@@ -1,4 +1,4 @@
-"""Runs whose policy reads whole episodes as conversations: stopped and gone on with, and by two processes."""
+"""Runs whose policy reads episodes as conversations: resumed, and by two processes."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("policy", ["action_scoring", *thorough("action_generating", "action_writing")])
-def test_a_stopped_run_goes_on_to_the_last_bit(
+def test_a_stopped_run_resumes_to_the_last_bit(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
 
 @THOROUGH
 @pytest.mark.parametrize("policy", ["action_generating", *thorough("action_scoring")])
-def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
+def test_two_processes_train_like_one(policy: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(_words(one, policy)) == 0
     ended = groundling(2, *_words(two, policy))
@@ -82,7 +82,7 @@ def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
 
 
 @THOROUGH
-def test_adapters_are_added_without_a_word() -> None:
+def test_adding_adapters_gives_no_warning() -> None:
     """bitsandbytes, which peft imports, would warn that it has no kernel from the hub."""
     code = (
         "from groundling.config.schema import ModelConfig; from groundling.training import build; "

@@ -1,4 +1,4 @@
-"""What a dry run says, and what it must not do."""
+"""Dry runs: their figures, and what they must not do."""
 
 import time
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not run_dir.exists()
 
 
-def test_a_dry_run_shows_what_one_that_writes_its_turns_reads() -> None:
+def test_a_dry_run_shows_the_prompt_of_a_policy_that_writes_turns() -> None:
     words = ["policy.id=action_generating", "~policy.args", "policy.args={prompt: brief}", "world.num_envs=2"]
     small = ["algorithm.args.minibatch_size=4", "algorithm.args.micro_batch_size=null", "device=cpu"]
     assert "Goal:" in str(dry_run(compose("demo-easy", [*words, *small])).prompt)
@@ -61,7 +61,7 @@ def test_a_dry_run_shows_what_one_that_writes_its_turns_reads() -> None:
         ("{model: m, timeout: abc}", "timeout must be of type float, got 'abc'"),
     ],
 )
-def test_a_dry_run_tells_what_is_wrong_with_the_judge(
+def test_a_dry_run_reports_an_invalid_judge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, message: str
 ) -> None:
     wrong = ["reward.reward_model.args.online.judge=openai", f"reward.reward_model.args.online.args={args}"]
@@ -70,7 +70,7 @@ def test_a_dry_run_tells_what_is_wrong_with_the_judge(
 
 
 @pytest.mark.parametrize("steps_per_gradient", [5, 16])
-def test_the_gradient_steps_of_one_that_replays_take_their_time(
+def test_a_dry_run_times_gradient_steps_of_replay(
     steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, calls = DRRN._step, []
@@ -87,7 +87,7 @@ def test_the_gradient_steps_of_one_that_replays_take_their_time(
     assert len(calls) == 1 and figures.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
 
 
-def test_a_dry_run_tells_what_validation_lacks(
+def test_a_dry_run_reports_missing_metrics(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(module: str, extra: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs whose episodes are told in several forms: stopped and gone on with, and by two processes."""
+"""Runs with several forms of the prompt: resumed, and by two processes."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @THOROUGH
-def test_a_stopped_run_goes_on_to_the_last_bit(
+def test_a_stopped_run_resumes_to_the_last_bit(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = tmp_path / "stopped"
@@ -64,7 +64,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
 
 
 @THOROUGH
-def test_two_processes_do_what_one_does(whole: Path, tmp_path: Path) -> None:
+def test_two_processes_train_like_one(whole: Path, tmp_path: Path) -> None:
     two = tmp_path / "two"
     ended = groundling(2, *_words(two))
     assert [process.exit_code for process in ended] == [0, 0], ended

@@ -71,7 +71,7 @@ def test_a_rollout_is_one_episode_of_each_env_and_groups_begin_alike() -> None:
     assert len(begun) > 1
 
 
-def test_what_num_steps_cuts_off_is_told_and_begun_anew() -> None:
+def test_episodes_cut_off_by_num_steps_are_reported_and_restarted() -> None:
     collector, policy = _collector(2), _policy()
     generator = torch.Generator().manual_seed(0)
     with pytest.warns(UserWarning, match=r"episodes were not over after world\.num_steps=2 steps"):
@@ -83,7 +83,7 @@ def test_what_num_steps_cuts_off_is_told_and_begun_anew() -> None:
         assert starts[0] == starts[1] and starts[2] == starts[3]
 
 
-def test_what_num_steps_cuts_off_counts_as_a_failure() -> None:
+def test_episodes_cut_off_by_num_steps_count_as_failures() -> None:
     collector, policy = _collector(2), _policy()
     generator = torch.Generator().manual_seed(0)
     failures = 0
@@ -102,7 +102,7 @@ def test_what_num_steps_cuts_off_counts_as_a_failure() -> None:
     assert failures
 
 
-def test_two_processes_gather_what_one_does() -> None:
+def test_two_processes_collect_like_one() -> None:
     policy = _policy()
     whole, _ = _collector(12).collect(policy, generator=torch.Generator().manual_seed(3))
     for rows in (slice(0, 1), slice(1, 4)):
@@ -113,7 +113,7 @@ def test_two_processes_gather_what_one_does() -> None:
         assert torch.equal(whole.groups[rows], part.groups)
 
 
-def test_only_steps_that_were_taken_are_learnt_from() -> None:
+def test_only_taken_steps_are_learnt() -> None:
     policy = _policy()
     rollout, _ = _collector(12).collect(policy, generator=torch.Generator().manual_seed(0))
     advantages = group_relative(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))
@@ -204,7 +204,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @THOROUGH
-def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_resumes_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*_WORDS, "algorithm.id=gigpo", _LEARNER]
     whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
     assert main([*words, f"run_dir={whole}"]) == 0
@@ -230,7 +230,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, monkeypatch: pyte
             assert row[name] == pytest.approx(other_row[name], abs=1e-5), name
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more, wanted in (
         (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "set world.num_envs=6"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "a text world with world.group_size=8"),

@@ -1,3 +1,5 @@
+"""Rollouts of NetHack from scripted envs."""
+
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -149,7 +151,7 @@ def _collect(collector: NetHackCollector, policy: NetHackPolicy, seed: int = 0) 
     return collector.collect(policy, generator=torch.Generator().manual_seed(seed))
 
 
-def test_each_step_is_written_where_it_belongs_and_rollouts_go_on() -> None:
+def test_each_step_is_stored_at_its_place_and_rollouts_continue() -> None:
     envs, policy = ScriptedEnvs(), _policy()
     collector = NetHackCollector(envs, 4, _EXTRINSIC)
     steps, first = [], _collect(collector, policy)[0]
@@ -170,14 +172,14 @@ def test_each_step_is_written_where_it_belongs_and_rollouts_go_on() -> None:
         np.testing.assert_allclose(rollout.last_observations.vector[:, 0], begin + 4 + env / 10, rtol=1e-6)
 
 
-def test_while_one_group_plays_the_policy_thinks_about_the_other() -> None:
+def test_groups_are_stepped_alternately() -> None:
     envs = ScriptedEnvs()
     _collect(NetHackCollector(envs, 3, _EXTRINSIC), _policy())
     between = [*([("receive", 0), ("send", 0), ("receive", 1), ("send", 1)] * 2)]
     assert envs.log == [("send", 0), ("send", 1), *between, ("receive", 0), ("receive", 1)]
 
 
-def test_running_out_of_steps_is_valued_as_if_the_episode_went_on_if_that_is_wanted() -> None:
+def test_truncated_episodes_are_bootstrapped_on_request() -> None:
     policy, num_steps = _policy(), 7
     limit = _collect(NetHackCollector(ScriptedEnvs(), num_steps, _EXTRINSIC), policy)[0]
     valued = _collect(NetHackCollector(ScriptedEnvs(), num_steps, _EXTRINSIC, bootstrap=0.9), policy)[0]
@@ -199,7 +201,7 @@ def test_running_out_of_steps_is_valued_as_if_the_episode_went_on_if_that_is_wan
     torch.testing.assert_close(valued.truncation_values, expected)
 
 
-def test_what_was_done_can_be_evaluated_again() -> None:
+def test_collected_actions_can_be_evaluated_again() -> None:
     policy = _policy()
     collector = NetHackCollector(ScriptedEnvs(), 8, _EXTRINSIC)
     _collect(collector, policy)
@@ -244,13 +246,13 @@ def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() 
     assert long.episode_return == 4.5 and long.success is None
 
 
-def test_episodes_of_a_task_with_a_goal_tell_success() -> None:
+def test_episodes_of_a_task_with_a_goal_have_success() -> None:
     collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, "NetHackStaircase-v1")
     _, episodes = _collect(collector, _policy())
     assert [(e.length, e.success) for e in episodes] == [(2, False), (3, True), (2, False), (4, True)]
 
 
-def test_episodes_tell_how_they_ended_as_shares() -> None:
+def test_the_ends_of_episodes_are_summarised_as_rates() -> None:
     _, episodes = _collect(NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC), _policy())
     figures = summarise(episodes)
     assert [e.length for e in episodes] == [2, 3, 2, 4]  # of the envs 0, 1, 0 and 2
@@ -313,7 +315,7 @@ def test_collected_ahead_is_of_weights_one_update_old() -> None:
     assert ratios[0] < 1e-6 < ratios[1]
 
 
-def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes(tmp_path: Path) -> None:
+def test_a_restart_keeps_the_table_and_starts_new_episodes(tmp_path: Path) -> None:
     model = LengthModel()
     collector = NetHackCollector(ScriptedEnvs(), 8, _reward(model))
     collector.envs.incidents.dead_workers = 2
@@ -336,7 +338,7 @@ def _taste(collector: NetHackCollector) -> RewardModelPart:
     return part
 
 
-def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tmp_path: Path) -> None:
+def test_a_model_learns_online_from_a_judge_and_is_restored(tmp_path: Path) -> None:
     def judge(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float]:
         return [float("gold" in text) for (text,) in questions]
 
@@ -372,7 +374,7 @@ def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tm
     again.close()
 
 
-def test_rollouts_of_two_processes_come_together_as_one() -> None:
+def test_rollouts_of_two_processes_are_joined() -> None:
     policy = _policy()
     parts = [_collect(NetHackCollector(ScriptedEnvs(2), 4, _EXTRINSIC, rank=r), policy)[0] for r in (0, 1)]
     assert not torch.equal(parts[0].actions, parts[1].actions)

@@ -105,7 +105,7 @@ def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_p
     assert (truncation_values[2] != 0).all() and not truncation_values[[0, 1, 3]].any()
 
 
-def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path) -> None:
+def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path) -> None:
     more = [f"{_PART}.path={reward_model}", "training.steps=32", f"run_dir={tmp_path}"]
     ended = groundling(2, "train", "motif/score", *_SMALL, *more)
     assert [process.exit_code for process in ended] == [0, 0], ended
@@ -125,36 +125,24 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         ([f"{_PART}.count_exponents=2"], "count_exponent"),
         ([f"{_PART}.path=/nowhere"], "distill"),
         (["~reward.reward_model", "world.num_workers=9"], "num_workers"),
-        (
-            [f"{_PART}.normalize='no'"],
-            f"{_PART}.normalize must be of type bool, got 'no'",
-        ),
-        (
-            [f"{_PART}.threshold_quantile=abc"],
-            f"{_PART}.threshold_quantile must be of type float",
-        ),
+        ([f"{_PART}.normalize='no'"], f"{_PART}.normalize must be of type bool, got 'no'"),
+        ([f"{_PART}.threshold_quantile=abc"], f"{_PART}.threshold_quantile must be of type float"),
         (
             [f"{_PART}.online={{judge: rules, learning: {{train_every: abc}}}}"],
             r"online.learning.train_every must be of type int",
         ),
         ([f"{_PART}.online={{judge: rules, learning: {{train_all: 3}}}}"], "train_every"),
         ([f"{_PART}.online.judge=openai"], r"online.judge=openai: .*needs model"),
-        (
-            [f"{_PART}.online.judge=rules", f"{_PART}.online.prompt=polite"],
-            "unknown prompt 'polite'",
-        ),
+        ([f"{_PART}.online.judge=rules", f"{_PART}.online.prompt=polite"], "unknown prompt 'polite'"),
         (["env.reward_scale=1"], r"reward.env.args.scale$"),
         (["env.num_workers=2", "~reward.reward_model"], "world.num_workers"),
         (["world.history=1", "~reward.reward_model"], "world.history"),
         (["world.language=french", "~reward.reward_model"], "world.language"),
         (["evaluation.every=1", "~reward.reward_model"], "evaluation.every"),
-        (
-            ["world.args.max_steps=5", "world.num_workers=1", "~reward.reward_model"],
-            "max_steps",
-        ),
+        (["world.args.max_steps=5", "world.num_workers=1", "~reward.reward_model"], "max_steps"),
     ],
 )
-def test_mistakes_are_told(overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         Trainer(_config(*overrides), tmp_path, warn=print)
 
@@ -167,18 +155,13 @@ def _save(folder: Path, seed: int) -> Path:
     return folder
 
 
-def test_a_run_goes_on_elsewhere_but_not_with_another_reward(tmp_path: Path) -> None:
+def test_a_run_may_move_but_not_change_its_reward_model(tmp_path: Path) -> None:
     run_dir, model = tmp_path / "run", _save(tmp_path / "model", seed=0)
     small = [*_SMALL, f"run_dir={run_dir}", "training.steps=16"]
     quiet = Console(quiet=True)
     assert train(compose("motif/score", [*small, f"{_PART}.path={model}"]), quiet, print)
     moved = model.rename(tmp_path / "moved")
-    more = [
-        "training.steps=32",
-        f"{_PART}.path={moved}",
-        "world.num_workers=1",
-        "device=auto",
-    ]
+    more = ["training.steps=32", f"{_PART}.path={moved}", "world.num_workers=1", "device=auto"]
     assert train(compose("motif/score", [*small, *more]), quiet, print)
     assert [row["step"] for row in read_metrics(run_dir)] == [16, 32]
     other = _save(tmp_path / "other", seed=1)
@@ -196,15 +179,13 @@ def test_the_judge_is_asked_by_the_prompt_of_the_config(
         reward_model_part, "online_judge", lambda judge, question: asked.append(question) or len
     )
     config = _config(
-        f"{_PART}.online.judge=rules",
-        f"{_PART}.online.goal=gold",
-        f"{_PART}.online.prompt=reworded",
+        f"{_PART}.online.judge=rules", f"{_PART}.online.goal=gold", f"{_PART}.online.prompt=reworded"
     )
     _run(config, tmp_path).collector.close()
     assert asked == [Question("gold", "reworded", world="nethack")]
 
 
-def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None:
+def test_evaluation_uses_the_model_learnt_online(tmp_path: Path) -> None:
     config = _config(f"{_PART}.online.judge=rules", "evaluation.baselines=[]")
     run = _run(config, tmp_path)
     _update(run)

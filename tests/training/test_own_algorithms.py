@@ -1,4 +1,4 @@
-"""Algorithms of a user's own: any optimizer that a checkpoint can hold, and mistakes told by their names."""
+"""Algorithms of users: optimizers that checkpoints can hold, and errors that name the component."""
 
 import json
 from dataclasses import dataclass, field
@@ -153,7 +153,7 @@ def _update(run: Trainer) -> dict[str, Any]:
         *("averaging", "amsgrad in one group", "momentum in one group", "slowing"),
     ],
 )
-def test_a_run_goes_on_with_any_optimizer(optimizer: str, tmp_path: Path) -> None:
+def test_a_run_resumes_with_any_optimizer(optimizer: str, tmp_path: Path) -> None:
     run = _run(tmp_path, optimizer_id=optimizer)
     for _ in range(2):
         _update(run)
@@ -177,7 +177,7 @@ def test_a_run_goes_on_with_any_optimizer(optimizer: str, tmp_path: Path) -> Non
         ("growing", r"optimizer Growing cannot be saved .* created with 1 parameter groups and has 2"),
     ],
 )
-def test_an_optimizer_that_no_checkpoint_holds_is_named(optimizer: str, says: str, tmp_path: Path) -> None:
+def test_an_optimizer_that_cannot_be_saved_is_named(optimizer: str, says: str, tmp_path: Path) -> None:
     run = _run(tmp_path, optimizer_id=optimizer)
     _update(run)
     with pytest.raises(RunError, match=says):
@@ -196,7 +196,7 @@ def _kept(optimizer: str, folder: Path) -> tuple[torch.optim.Optimizer, dict[str
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "averaging", "momentum in one group"])
-def test_moments_that_were_not_written_are_refused(optimizer: str, tmp_path: Path) -> None:
+def test_missing_moments_are_refused(optimizer: str, tmp_path: Path) -> None:
     again, tensors, written = _kept(optimizer, tmp_path)
     path = tmp_path / "optimizer.safetensors"
     first = min(tensors).partition(".")[0]
@@ -218,7 +218,7 @@ def test_moments_that_were_not_written_are_refused(optimizer: str, tmp_path: Pat
         ("adamw", [{"betas": ["a", "b"]}], "betas: 'a', expected a number"),
     ],
 )
-def test_settings_that_are_none_are_refused(
+def test_invalid_settings_of_an_optimizer_are_refused(
     optimizer: str, settings: list[Any], says: str, tmp_path: Path
 ) -> None:
     again, tensors, written = _kept(optimizer, tmp_path)
@@ -237,7 +237,7 @@ def test_settings_that_are_none_are_refused(
         ("٠.exp_avg", torch.ones(1), "belongs to none of the"),
     ],
 )
-def test_moments_that_are_none_are_refused(name: str, tensor: Any, says: str, tmp_path: Path) -> None:
+def test_invalid_moments_are_refused(name: str, tensor: Any, says: str, tmp_path: Path) -> None:
     again, tensors, written = _kept("adamw", tmp_path)
     path = tmp_path / "optimizer.safetensors"
     save_file({**tensors, name: tensor}, path, metadata={"optimizer": json.dumps(written)})
@@ -273,7 +273,7 @@ def test_a_figure_that_the_run_has_already_is_refused(
         (None, "None as the figures of an update, expected a mapping"),
     ],
 )
-def test_figures_that_are_none_are_told(
+def test_invalid_figures_are_refused(
     given: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = _run(tmp_path / "algorithm")

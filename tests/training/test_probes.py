@@ -54,7 +54,7 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("number", PROBES)
-def test_the_situations_are_told_as_the_env_tells_them(number: int) -> None:
+def test_situations_are_described_as_by_the_env(number: int) -> None:
     assert 10 <= len(PROBES[number]) <= 12
     for probe in PROBES[number]:
         assert len(probe.past_actions) == len(probe.descriptions) - 1
@@ -80,7 +80,7 @@ def test_a_policy_sees_no_more_than_its_history() -> None:
             assert seen.past_actions == probe.past_actions[-history + 1 :][: history - 1] or history == 1
 
 
-def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_path: Path) -> None:
+def test_probes_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_path: Path) -> None:
     without = tmp_path / "without"
     assert train(_config(without, probes=None), Console(quiet=True))
     rows = read_probes(probed)
@@ -113,7 +113,7 @@ def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_pat
     torch.testing.assert_close(log_probs.exp(), probabilities, atol=1e-5, rtol=0)
 
 
-def test_a_resumed_run_drops_what_it_does_again(probed: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_drops_rows_it_computes_again(probed: Path, tmp_path: Path) -> None:
     shutil.copytree(probed, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "probes.jsonl"
     whole = path.read_text()
@@ -132,7 +132,7 @@ def test_a_resumed_run_drops_what_it_does_again(probed: Path, tmp_path: Path) ->
 
 
 @THOROUGH
-def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
+def test_the_report_draws_probes(probed: Path, tmp_path: Path) -> None:
     page = write_report([probed], tmp_path / "report.html").read_text()
     assert (
         "fixed situations" in page and page.count("<svg") == 4
@@ -143,7 +143,7 @@ def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
         assert f">{action}<" in page
 
 
-def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, message in (
         (["world.probes=3"], "1, 2, both or null"),
         (["world.probes=1", "world.language=french"], "English"),

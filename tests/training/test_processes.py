@@ -1,4 +1,4 @@
-"""Several processes train one run: what one would do, and what happens when one of them dies."""
+"""Several processes train one run: like one process, and when one of them dies."""
 
 import atexit
 import json
@@ -89,7 +89,7 @@ def _figures(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: row[name] for name in names} for row in read_metrics(run_dir)]
 
 
-def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> None:
+def test_two_processes_train_like_one_which_can_resume_their_run(tmp_path: Path) -> None:
     critic = ["algorithm.args.value_epochs=1", "algorithm.args.value_rollouts=2"]
     _train_here(tmp_path / "one", "training.steps=120", *critic)
     _train_forked(tmp_path / "two", "training.steps=80", *critic)
@@ -105,7 +105,7 @@ def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> N
 
 
 @THOROUGH
-def test_two_processes_cache_states_of_frozen_layers_and_learn_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_with_frozen_layers_train_like_one(tmp_path: Path) -> None:
     lora = "{r: 4, layers_to_transform: [2, 3, 4]}"  # of 5
     words = ["training.steps=80", f"model={{path: starter-causal, lora: {lora}}}", "policy.id=action_writing"]
     _train_here(tmp_path / "one", *words)
@@ -190,7 +190,7 @@ _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BAT
         ),
     ],
 )
-def test_two_processes_write_and_learn_what_one_does(
+def test_two_processes_write_and_learn_like_one(
     algorithm: str,
     extra_args: str,
     sharded: bool,
@@ -258,13 +258,13 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
     assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
 
 
-def test_a_mistake_is_told_and_hangs_none(tmp_path: Path) -> None:
+def test_an_error_ends_all_processes(tmp_path: Path) -> None:
     ended = groundling(2, "train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "world.num_envs=1")
     assert all(process.exit_code == 1 for process in ended)
     assert "too few for 2 processes" in "".join(process.output for process in ended)
 
 
-def test_a_mistake_that_the_main_process_alone_meets_ends_all(tmp_path: Path) -> None:
+def test_an_error_of_the_main_process_ends_all(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     first, second = groundling(2, "train", "demo-easy", f"run_dir={tmp_path / 'file'}", *_SMALL)
     assert first.exit_code == 1 and "cannot write to the folder" in first.output
@@ -281,7 +281,7 @@ def test_a_sweep_trains_all_its_runs_on_whatever_device_there_is(tmp_path: Path)
     assert [read_metrics(tmp_path / seed)[-1]["step"] for seed in ("1", "2")] == [40, 40]
 
 
-def test_processes_wait_long_for_one_that_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_wait_long_for_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[timedelta] = []
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
@@ -296,7 +296,7 @@ def test_processes_wait_long_for_one_that_works_alone(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_heads_that_were_drawn_differently_are_refused(
+def test_different_weights_of_processes_are_refused(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def head(seed: int) -> list[torch.Tensor]:
@@ -337,9 +337,7 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("other_has", [False, True])
-def test_a_weight_without_gradients_in_all_processes_stays_as_it_is(
-    other_has: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_weight_without_gradients_is_not_changed(other_has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one process leaves it, whatever the optimiser's momentum and weight decay."""
     other = torch.tensor(
         [1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0] if other_has else [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
@@ -355,7 +353,7 @@ def test_a_weight_without_gradients_in_all_processes_stays_as_it_is(
     assert (unused == 1).all() != other_has
 
 
-def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
+def test_rollouts_are_joined_over_envs() -> None:
     def rollout(first_env: int, envs: int) -> Rollout:
         index = torch.arange(3)[:, None] * 10 + torch.arange(first_env, first_env + envs)  # (3, envs)
         real = index.float()
@@ -368,7 +366,7 @@ def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(9, 4), (20, 8), (64, 12), (5, 5), (7, 2)])
-def test_of_equal_prompts_every_process_has_a_share(count: int, size: int) -> None:
+def test_every_process_gets_a_share_of_equal_prompts(count: int, size: int) -> None:
     work = [Work(3, "the same")] * count
     shares = [
         list(micro_batches(torch.arange(count), 64, work, Processes(rank, size))) for rank in range(size)
@@ -378,7 +376,7 @@ def test_of_equal_prompts_every_process_has_a_share(count: int, size: int) -> No
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_processes_shares_are_all_there_is(size: int) -> None:
+def test_shares_of_processes_are_a_partition(size: int) -> None:
     worlds = [Processes(rank, size) for rank in range(size)]
     assert [i for w in worlds for i in range(32)[w.share(32)]] == list(range(32))
     work = [Work((7 * i) % 11, (7 * i) % 11 if i < 12 else i) for i in range(20)]

@@ -1,4 +1,4 @@
-"""What a run shows while it trains."""
+"""The progress of a run, and warnings at its end."""
 
 import io
 import re
@@ -40,7 +40,7 @@ def _work(bar: TrainingProgress, clock: Clock, update: int) -> None:
         clock.now += 10
 
 
-def test_rewards_beside_the_worlds_own_are_shown() -> None:
+def test_further_rewards_are_shown() -> None:
     shown = io.StringIO()
     with TrainingProgress(Console(file=shown, width=120), 200, 0, Clock()) as bar:
         bar.finish_update([], 100, {"reward/reward_model": 0.893})
@@ -86,14 +86,14 @@ def test_the_time_left_passes_while_an_update_learns() -> None:
         ([0.2] * 9, False),  # too few updates to tell
     ],
 )
-def test_it_is_said_that_success_did_not_improve(rates: list[float], is_said: bool) -> None:
+def test_a_warning_says_that_success_did_not_improve(rates: list[float], is_said: bool) -> None:
     doubt = train_module._did_not_improve([{"success_rate": rate} for rate in rates])
     assert (doubt is not None) == is_said
     assert train_module._did_not_improve([{"loss": 1.0}] * 20) is None
 
 
 @pytest.mark.parametrize(("changes", "is_said"), [([], True), (["~reward.env", "reward.count={}"], False)])
-def test_an_agent_that_does_not_learn_from_success_is_not_doubted_for_it(
+def test_a_run_without_env_reward_gives_no_warning_about_success(
     changes: list[str], is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_module, "_did_not_improve", lambda rows: "no better than before")

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere and started again ends as if it had never been killed."""
+"""A run that is killed anywhere and resumed ends like an undisturbed one."""
 
 import errno
 import fcntl
@@ -20,12 +20,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.config.schema import (
-    Config,
-    Init,
-    ModelConfig,
-    TrainingConfig,
-)
+from groundling.config.schema import Config, Init, ModelConfig, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import find
 from groundling.registry import ComponentConfig
@@ -176,7 +171,7 @@ def test_sigkill_while_a_checkpoint_is_written(
     assert not list((tmp_path / "killed" / "checkpoints").glob(".partial-*"))
 
 
-def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_path: Path) -> None:
+def test_a_half_deleted_checkpoint_is_removed(whole_corridor: Path, tmp_path: Path) -> None:
     """As of a process that was killed while it deleted the last of its old checkpoints."""
     checkpoints = shutil.copytree(whole_corridor, tmp_path / "killed") / "checkpoints"
     (checkpoints / ".partial-000004").mkdir()
@@ -195,7 +190,7 @@ def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_pat
     ],
     ids=["causal", "lora", "frozen-layers", "lora-all-linear", "random"],
 )
-def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -> None:
+def test_every_kind_of_model_resumes_exactly(model: ModelConfig, tmp_path: Path) -> None:
     _assert_goes_on_exactly(tmp_path, model=model)
 
 
@@ -228,7 +223,7 @@ def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -
     ],
     ids=["symbolic", "drrn", "critic"],
 )
-def test_memory_and_replay_go_on_exactly(
+def test_memory_and_replay_resume_exactly(
     policy: ComponentConfig, algorithm: ComponentConfig, tmp_path: Path
 ) -> None:
     _assert_goes_on_exactly(tmp_path, policy=policy, algorithm=algorithm)
@@ -244,7 +239,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @THOROUGH
 @pytest.mark.parametrize("objective", ["choice", *thorough("text")])
-def test_cloning_goes_on_exactly(objective: str, demonstrations: Path, tmp_path: Path) -> None:
+def test_cloning_resumes_exactly(objective: str, demonstrations: Path, tmp_path: Path) -> None:
     _assert_goes_on_exactly(
         tmp_path,
         world=_level(dataset=str(demonstrations)),
@@ -281,7 +276,7 @@ def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore:checkpoint")
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
-def test_a_broken_checkpoint_is_passed_over_and_said_so(
+def test_a_broken_checkpoint_is_skipped_with_a_warning(
     damage: str, whole_corridor: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(whole_corridor, tmp_path / "broken")
@@ -303,7 +298,7 @@ def test_a_broken_checkpoint_is_passed_over_and_said_so(
     _assert_equal_runs(whole_corridor, tmp_path / "broken")
 
 
-def test_a_full_disk_loses_nothing(
+def test_a_full_disk_keeps_earlier_checkpoints(
     whole_corridor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: Path) -> None:
@@ -321,9 +316,7 @@ def test_a_full_disk_loses_nothing(
     _assert_equal_runs(whole_corridor, tmp_path / "full")
 
 
-def test_another_configuration_is_refused_and_the_run_left_alone(
-    whole_corridor: Path, tmp_path: Path
-) -> None:
+def test_another_configuration_is_refused_and_the_run_unchanged(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     config = _corridor(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
@@ -333,17 +326,14 @@ def test_another_configuration_is_refused_and_the_run_left_alone(
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
-def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
+def test_a_second_process_is_excluded(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
-    with (
-        open_run(Path(config.run_dir), asdict(config)),
-        pytest.raises(RunError, match="another process"),
-    ):
+    with open_run(Path(config.run_dir), asdict(config)), pytest.raises(RunError, match="another process"):
         _train(config)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_told_and_trained_on(
+def test_a_file_system_without_locks_gives_a_warning(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fail_to_lock(monkeypatch, number)
@@ -352,7 +342,7 @@ def test_a_file_system_without_locks_is_told_and_trained_on(
     assert _updates_done(tmp_path) == _UPDATES
 
 
-def test_another_error_of_a_lock_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_a_lock_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fail_to_lock(monkeypatch, errno.EIO)
     with pytest.raises(RunError, match=r"cannot lock .*Input/output error.*run_dir"):
         _train(_corridor(tmp_path))
@@ -396,7 +386,7 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
         ({"normalize": "token"}, r"raise policy\.args\.temperature=1, which"),
     ],
 )
-def test_a_policy_that_never_explored_is_told_what_keeps_it_from_that(
+def test_a_policy_that_never_explored_gets_specific_advice(
     args: dict[str, Any], advice: str, tmp_path: Path
 ) -> None:
     config = _starter(tmp_path)
@@ -409,7 +399,7 @@ def test_a_policy_that_never_explored_is_told_what_keeps_it_from_that(
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-6])
-def test_a_lower_entropy_floor_lets_a_run_go_on_though_no_episode_ends(
+def test_a_lower_entropy_floor_lets_a_run_continue(
     floor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _corridor(tmp_path)
@@ -440,7 +430,7 @@ def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> Non
     assert _updates_done(tmp_path) == _UPDATES
 
 
-def test_metrics_are_never_dropped_for_want_of_a_checkpoint(whole_corridor: Path, tmp_path: Path) -> None:
+def test_metrics_are_kept_if_all_checkpoints_are_broken(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     before = (tmp_path / "metrics.jsonl").read_text()
     for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
@@ -450,7 +440,7 @@ def test_metrics_are_never_dropped_for_want_of_a_checkpoint(whole_corridor: Path
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_run_with_only_a_broken_checkpoint_does_not_restart(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
     config.training.checkpoint_every = 100
     with open_run(Path(config.run_dir), asdict(config)) as folder:  # stops after the first update, and saves
@@ -466,7 +456,7 @@ def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_p
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
-def test_metrics_without_any_checkpoint_are_not_dropped(whole_corridor: Path, tmp_path: Path) -> None:
+def test_metrics_are_kept_if_there_is_no_checkpoint(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     before = (tmp_path / "metrics.jsonl").read_text()
     shutil.rmtree(tmp_path / "checkpoints")
@@ -475,7 +465,7 @@ def test_metrics_without_any_checkpoint_are_not_dropped(whole_corridor: Path, tm
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
-def test_what_was_checkpointed_how_often_is_what_counts(whole_corridor: Path, tmp_path: Path) -> None:
+def test_the_recorded_checkpoint_interval_counts(whole_corridor: Path, tmp_path: Path) -> None:
     """Not how often the run is to be checkpointed from now on."""
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "checkpoints")
@@ -491,7 +481,7 @@ def test_what_was_checkpointed_how_often_is_what_counts(whole_corridor: Path, tm
     _assert_equal_runs(whole_corridor, tmp_path)
 
 
-def test_a_run_is_not_told_to_have_been_shorter(whole_corridor: Path, tmp_path: Path) -> None:
+def test_a_run_cannot_be_shortened_below_its_checkpoint(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     config = _corridor(tmp_path)
     before = (tmp_path / "config.yaml").read_text()
@@ -506,7 +496,7 @@ def test_a_run_is_not_told_to_have_been_shorter(whole_corridor: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("schedule", "before", "now"), [("linear", "0", "0.005"), ("cosine", "0", "0.005"), ("constant", "", "")]
 )
-def test_a_schedule_that_a_longer_training_makes_jump_is_reported(
+def test_a_jump_of_the_learning_rate_schedule_is_reported(
     schedule: str, before: str, now: str, tmp_path: Path
 ) -> None:
     config, told = _corridor(tmp_path), list[str]()
@@ -523,7 +513,7 @@ def test_a_schedule_that_a_longer_training_makes_jump_is_reported(
 
 
 @pytest.mark.filterwarnings("ignore:checkpoint")
-def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(whole_corridor: Path, tmp_path: Path) -> None:
+def test_broken_checkpoints_are_deleted_with_old_ones(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     checkpoints = tmp_path / "checkpoints"
     last = checkpoints / f"{_UPDATES:06d}"
@@ -536,7 +526,9 @@ def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(whole_corridor: Pat
     assert checkpoint.what_is_wrong(last) is None
 
 
-def test_a_spoilt_row_of_metrics_is_told_and_the_rest_kept(whole_corridor: Path, tmp_path: Path) -> None:
+def test_an_invalid_row_of_metrics_is_reported_and_the_file_kept(
+    whole_corridor: Path, tmp_path: Path
+) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -556,7 +548,7 @@ def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
     assert latest is not None and latest.name == "1000001"
 
 
-def test_an_env_that_does_not_repeat_its_episodes_is_refused(tmp_path: Path) -> None:
+def test_an_env_that_ignores_seeds_is_refused(tmp_path: Path) -> None:
     for seed in range(1, 6):  # five tasks: now and then the same one is drawn again
         config = _starter(tmp_path / str(seed))
         config.training = TrainingConfig(steps=16)

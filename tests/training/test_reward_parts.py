@@ -1,4 +1,4 @@
-"""Runs that learn from several parts of a reward, in every world, and go on to the last bit."""
+"""Runs with several parts of a reward, in every world, resumed to the last bit."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("world", some_of(_WORLDS, ["nethack", "writing"]))
-def test_a_sum_of_parts_is_learnt_from_in_every_world_and_a_run_goes_on(
+def test_a_sum_of_rewards_is_learnt_and_resumed_in_every_world(
     world: str, distilled: Path, tmp_path: Path
 ) -> None:
     if world == "nethack":
@@ -66,11 +66,7 @@ def test_a_sum_of_parts_is_learnt_from_in_every_world_and_a_run_goes_on(
     experiment, *words = _WORLDS[world]
     count = [] if world == "writing" else ["reward.count={coefficient: 0.5, args: {exponent: 1}}"]
     words += [
-        *(
-            "device=cpu",
-            "algorithm.args={minibatch_size: 4, learning_rate_schedule: constant}",
-            *count,
-        ),
+        *("device=cpu", "algorithm.args={minibatch_size: 4, learning_rate_schedule: constant}", *count),
         "reward.reward_model={args: {normalize: false, threshold_quantile: 0}, coefficient: 100}",
         *(f"reward.reward_model.args.path={distilled}", "reward.spoken={id: test-spoken, coefficient: -1}"),
         *("training.checkpoint_every=1", f"run_dir={tmp_path}/whole"),

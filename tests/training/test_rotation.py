@@ -1,4 +1,4 @@
-"""A run in training deletes old checkpoints: none that another process reads, and readers take the newer one."""
+"""A run in training deletes old checkpoints, except those that other processes read."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def _save(folder: Path, update: int) -> Path:
     return checkpoint.save(folder, update, write, keep=1)
 
 
-def test_a_checkpoint_that_is_read_is_deleted_afterwards(tmp_path: Path) -> None:
+def test_a_checkpoint_is_deleted_once_no_process_reads_it(tmp_path: Path) -> None:
     first = _save(tmp_path, 1)
     found = checkpoint.hold_latest(tmp_path, pytest.fail)
     assert found is not None and found[0] == first
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_is_read_is_deleted_afterwards(tmp_path: Path) -> None
     assert checkpoint.numbered(tmp_path) == [third]
 
 
-def test_of_a_checkpoint_deleted_while_it_is_found_the_newer_is_taken(
+def test_a_newer_checkpoint_replaces_one_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _save(tmp_path, 1)
@@ -98,7 +98,7 @@ def test_a_run_in_training_can_be_published(run_dir: Path, tmp_path: Path) -> No
     assert checkpoint.what_is_wrong(tmp_path / "published") is None
 
 
-def test_of_a_deleted_checkpoint_it_is_told_which_there_are(run_dir: Path) -> None:
+def test_a_deleted_checkpoint_is_reported_with_the_remaining_ones(run_dir: Path) -> None:
     latest = checkpoint.numbered(run_dir / "checkpoints")[-1]
     with pytest.raises(RunError, match=rf"there is no checkpoint .*000001: .* name one of .*{latest.name}"):
         find(str(run_dir / "checkpoints" / "000001"), [], pytest.fail)

@@ -1,4 +1,4 @@
-"""What episodes return as they are learnt from."""
+"""Returns of episodes with a KL penalty."""
 
 import json
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_an_episode_in_which_a_group_was_cut_off_counts_as_far_as_it_went() -> N
 
 
 @THOROUGH
-def test_a_shaped_run_logs_them_and_goes_on_in_the_middle_of_an_episode(tmp_path: Path) -> None:
+def test_shaped_returns_are_logged_and_resumed_within_an_episode(tmp_path: Path) -> None:
     small = ["world.num_envs=4", "world.num_steps=24", "algorithm.args.minibatch_size=48"]
     small += ["algorithm.args.kl_coefficient=0.5", "algorithm.args.epochs=1", "device=cpu"]
     small += ["algorithm.args.learning_rate_schedule=constant", "algorithm.args.learning_rate=1e-2"]

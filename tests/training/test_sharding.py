@@ -1,4 +1,4 @@
-"""Layers in parts on several processes; that the run is the same is told by test_processes.py."""
+"""Sharded layers; test_processes.py compares such a run with one of one process."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,23 +52,25 @@ def test_each_process_has_its_part_of_the_layers() -> None:
         ("rl4lms/increasing_numbers_ppo", ["model.device_map=auto"], "model.device_map=auto"),
     ],
 )
-def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str], message: str) -> None:
+def test_settings_that_exclude_sharding_are_reported(
+    experiment: str, overrides: list[str], message: str
+) -> None:
     config = compose(experiment, ["model.fsdp=true", *overrides])
     policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=message):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 
 
-def test_a_model_that_reads_long_texts_apart_is_told() -> None:
+def test_a_model_with_longrope_is_not_sharded() -> None:
     config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true"])
     policy = policy_of(compose("rl4lms/increasing_numbers_ppo", ["device=cpu"]))
     backbone = policy.value_lm.backbone  # as of each of its models
     backbone.layers = replace(backbone.layers, turns=(4096,))
-    with pytest.raises(ConfigError, match=r"beyond 4096 tokens this model \(longrope\)"):
+    with pytest.raises(ConfigError, match=r"differently beyond 4096 tokens"):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 
 
-def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
+def test_sharding_needs_several_processes(tmp_path: Path) -> None:
     config = compose(
         "rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"]
     )
@@ -86,11 +88,11 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
         (lambda layers, model: setattr(model.model, "norm", layers[0].input_layernorm), "share weights"),
         (
             lambda layers, model: setattr(model, "_no_split_modules", []),
-            "does not say which modules are its layers",
+            "does not name its layers",
         ),
     ],
 )
-def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], message: str) -> None:
+def test_layers_that_cannot_be_sharded_are_reported(tie: Callable[[Any, Any], None], message: str) -> None:
     config = compose("rl4lms/increasing_numbers_ppo", ["device=cpu"])
     model = policy_of(config).lm.model
     assert len(_layers_of(model)) == len(model.model.layers)

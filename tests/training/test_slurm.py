@@ -1,4 +1,4 @@
-"""`--slurm` against stand-ins that record what they were given, and then do it."""
+"""`--slurm` with stand-ins for SLURM's commands."""
 
 import itertools
 import multiprocessing
@@ -81,7 +81,7 @@ def _run_job(cluster: Path, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
+def test_an_array_task_is_requeued_before_its_time_limit_and_resumes(
     cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
@@ -119,7 +119,7 @@ def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
     assert not (cluster / "scontrol").exists()
 
 
-def test_a_signal_in_a_sweeps_first_run_leaves_the_others_to_the_next_time(
+def test_a_signal_during_a_sweep_requeues_the_remaining_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began: list[str] = []
@@ -153,7 +153,7 @@ def _train_with_signal(seeds: str, at: int) -> None:
     sys.exit(main(["train", "demo-easy", f"seed={seeds}", *_SMALL]))
 
 
-def test_a_signal_while_a_model_is_loaded_requeues_a_job_that_comes_on(
+def test_a_signal_outside_of_the_loop_requeues_only_a_job_that_advances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def status(seeds: str, at: int) -> int | None:
@@ -227,13 +227,13 @@ def test_the_job_repeats_the_command_as_it_was_typed(
         ("sbatch.ntasks_per_node=4", "the job sets ntasks-per-node itself"),
     ],
 )
-def test_a_wrong_setting_is_told_in_one_line(setting: str, message: str) -> None:
+def test_an_invalid_setting_is_reported_in_one_line(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         slurm.parse([setting])
     assert "\n" not in str(caught.value)
 
 
-def test_what_stands_in_the_way_is_told_in_one_line(
+def test_failures_of_a_submission_are_reported_in_one_line(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error_of(*arguments: str) -> str:

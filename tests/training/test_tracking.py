@@ -17,7 +17,7 @@ from groundling.training.samples import SampleLog
 from groundling.training.tracking import OnlineLog, Tracker, read_metrics, trackio_log, wandb_log
 
 
-def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_path: Path) -> None:
+def test_tensorboard_reads_figures_and_drops_repeated_updates(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tracker = Tracker(tmp_path, 0)
@@ -37,7 +37,7 @@ def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_pat
     assert "success_rate" not in events.Tags()["scalars"]
 
 
-def test_what_was_measured_before_another_beginning_is_forgotten(tmp_path: Path) -> None:
+def test_figures_before_a_restart_are_dropped(tmp_path: Path) -> None:
     """A run that was killed in its first update may begin again with another model."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -79,7 +79,7 @@ def test_a_long_training_keeps_few_samples_and_the_same_ones_when_resumed(tmp_pa
     assert not (tmp_path / "samples").exists()
 
 
-def test_a_checkpoint_of_a_long_run_does_not_read_its_rows_into_memory(tmp_path: Path) -> None:
+def test_the_digest_of_rows_needs_little_memory(tmp_path: Path) -> None:
     path, row = tmp_path / "metrics.jsonl", b'{"update": 1, "loss": 0.25}\n'
     path.write_bytes(row * 100_000)
     tracemalloc.start()

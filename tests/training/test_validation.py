@@ -1,4 +1,4 @@
-"""What a policy writes to a split, and what is told of it, while a run trains and after it."""
+"""Texts written to a split, and their metrics, during and after a run."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ def _rewarding(reward: Reward) -> RewardSum:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart"])
-def test_settings_of_generate_begin_and_end_texts_as_training_does(
+def test_generation_settings_start_and_end_texts_as_in_training(
     family: str, make_lm: Callable[..., LanguageModel]
 ) -> None:
     """Whatever the model's own generation config says."""
@@ -142,7 +142,7 @@ def test_a_token_reward_is_summed_over_a_text_as_in_training(
     assert written.rewards == wanted and max(wanted) > 1
 
 
-def test_texts_do_not_depend_on_who_else_draws(
+def test_texts_do_not_depend_on_the_global_generator(
     make_lm: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
@@ -162,7 +162,7 @@ def test_texts_do_not_depend_on_who_else_draws(
     assert _measure(policy, world, [], None).generations == alone
 
 
-def test_a_judge_does_not_write_while_texts_are_sampled_to_be_measured(
+def test_a_judge_does_not_generate_while_validation_texts_are_sampled(
     make_lm: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
@@ -195,7 +195,7 @@ def test_a_judge_does_not_write_while_texts_are_sampled_to_be_measured(
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_validation_is_told_to_others_after_the_last_update_too(
+def test_validation_is_logged_to_listeners_also_after_the_last_update(
     tmp_path: Path, make_lm: Callable[..., LanguageModel]
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
@@ -214,7 +214,7 @@ def test_validation_is_told_to_others_after_the_last_update_too(
     assert [row["update"] for row in read_rows(tmp_path / "validation.jsonl")] == [0, 2, 3]
 
 
-def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
+def test_the_state_of_a_reward_is_saved_with_the_collector(
     make_lm: Callable[..., LanguageModel], tmp_path: Path
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
@@ -259,7 +259,7 @@ def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
         ),
     ],
 )
-def test_what_a_metric_lacks_is_told_before_anything_is_written(
+def test_requirements_of_metrics_are_checked_first(
     metric: str, error: type[Exception], message: str, make_lm: Callable[..., LanguageModel]
 ) -> None:
     policy = TokenPolicy(make_lm("t5"), value="shared")

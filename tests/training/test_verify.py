@@ -1,4 +1,4 @@
-"""Damaged rows and checkpoints, permissions, two processes in one folder: noticed, and `verify` says how to mend it."""
+"""Damaged rows and checkpoints, and two processes in one folder: detected, with advice by `verify`."""
 
 import json
 import os
@@ -77,7 +77,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_damaged_rows_are_noticed_when_a_run_goes_on(change: str, run_dir: Path) -> None:
+def test_damaged_rows_are_detected_on_resume(change: str, run_dir: Path) -> None:
     _edit(run_dir, change)
     longer = _corridor(run_dir)
     longer.training.steps += 40
@@ -87,7 +87,7 @@ def test_damaged_rows_are_noticed_when_a_run_goes_on(change: str, run_dir: Path)
 
 
 @pytest.mark.parametrize("change", one_in(3, CHANGES))
-def test_damaged_rows_are_told(change: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_rows_are_reported(change: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(run_dir)]) == 0
     assert "WRONG" not in capsys.readouterr().out
     _edit(run_dir, change)
@@ -95,7 +95,7 @@ def test_damaged_rows_are_told(change: str, run_dir: Path, capsys: pytest.Captur
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_rows_that_are_doubled_can_be_mended_as_told(run_dir: Path) -> None:
+def test_the_advice_about_doubled_rows_works(run_dir: Path) -> None:
     _edit(run_dir, "doubled")
     (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
     assert (wrong.what, wrong.mend) == (f"{METRICS}, line 4", "delete it")
@@ -134,7 +134,7 @@ def _broken(run_dir: Path, what: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["missing", "flipped", "cut", "other versions", "left over"])
-def test_a_damaged_checkpoint_is_told(what: str, run_dir: Path) -> None:
+def test_a_damaged_checkpoint_is_reported(what: str, run_dir: Path) -> None:
     problem = _broken(run_dir, what)
     (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
     assert problem in f"{wrong.what} {wrong.problem}" and wrong.mend
@@ -154,7 +154,7 @@ def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
     assert wrong.what == str(path) and wrong.problem is not None and "delete" in wrong.mend
 
 
-def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is neither a run"):
         verify(tmp_path)
     with pytest.raises(ConfigError, match="is not a folder"):
@@ -169,7 +169,7 @@ def umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_weights_are_readable_by_whom_the_umask_says(tmp_path: Path) -> None:
+def test_weights_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     _train(_corridor(tmp_path / "run"))
     modes = {
         path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()
@@ -177,7 +177,9 @@ def test_weights_are_readable_by_whom_the_umask_says(tmp_path: Path) -> None:
     assert modes["optimizer.safetensors"] == 0o664 and set(modes.values()) == {0o664}
 
 
-def test_what_one_may_not_read_is_not_called_broken(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_checkpoint_is_not_called_broken(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     last = checkpoint.numbered(run_dir / "checkpoints")[-1]
 
     def forbidden(self: Path, *args: object, **kwargs: object) -> None:
@@ -189,12 +191,12 @@ def test_what_one_may_not_read_is_not_called_broken(run_dir: Path, monkeypatch: 
     assert "broken" not in str(caught.value)
 
 
-def test_a_checkpoint_alone_is_whole(run_dir: Path) -> None:
+def test_a_single_checkpoint_can_be_verified(run_dir: Path) -> None:
     (finding,) = verify(checkpoint.numbered(run_dir / "checkpoints")[-1])
     assert finding.problem is None
 
 
-def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused(run_dir: Path, tmp_path: Path) -> None:
     with locked(run_dir / LOCK, "is at work"):
         with pytest.raises(RunError, match=f"another process is training in {run_dir}"):
             train(_corridor(run_dir), Console(quiet=True))
@@ -204,7 +206,7 @@ def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("moment", ["before", "begun meanwhile", "ended meanwhile"])
-def test_a_run_in_training_is_only_described(
+def test_problems_of_a_run_in_training_are_not_reported(
     moment: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its new checkpoint is half written, and an old one is being deleted."""
@@ -230,7 +232,7 @@ def test_a_run_in_training_is_only_described(
 
 
 @pytest.mark.parametrize("place", ["dataset", "evaluation", "checkpoint", "answers"])
-def test_whatever_is_locked_is_only_described(place: str, run_dir: Path, tmp_path: Path) -> None:
+def test_problems_of_locked_folders_are_not_reported(place: str, run_dir: Path, tmp_path: Path) -> None:
     (run_dir / "report.html.partial").touch()
     folder, lock = {
         "dataset": (run_dir, output_lock(run_dir)),
@@ -243,7 +245,7 @@ def test_whatever_is_locked_is_only_described(place: str, run_dir: Path, tmp_pat
     assert wrong.problem == "is being written to by another process"
 
 
-def test_a_file_that_is_being_written_is_not_called_left_over(run_dir: Path) -> None:
+def test_a_file_being_written_is_not_a_leftover(run_dir: Path) -> None:
     def write(partial: Path) -> None:
         partial.write_text("page")
         assert all(one.problem is None for one in verify(run_dir))
@@ -252,7 +254,7 @@ def test_a_file_that_is_being_written_is_not_called_left_over(run_dir: Path) -> 
     assert (run_dir / "report.html").read_text() == "page"
 
 
-def test_what_killed_processes_left_is_deleted_when_a_run_goes_on(run_dir: Path) -> None:
+def test_leftovers_of_killed_processes_are_deleted_on_resume(run_dir: Path) -> None:
     name = f".metrics.jsonl.{'0a' * 16}.partial"
     left = [run_dir / name, run_dir / "samples" / name, run_dir / "notes.partial"]
     for path in left:
@@ -268,7 +270,7 @@ def test_what_killed_processes_left_is_deleted_when_a_run_goes_on(run_dir: Path)
     assert (run_dir / "report.html").read_text() == "page"
 
 
-def test_a_lock_that_is_held_for_an_instant_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_lock_held_for_an_instant_is_waited_for(tmp_path: Path) -> None:
     """As by another process that looks whether it is free."""
     lock = FileLock(tmp_path / LOCK, thread_local=False)
     lock.acquire()
@@ -279,7 +281,7 @@ def test_a_lock_that_is_held_for_an_instant_keeps_nobody_out(tmp_path: Path) -> 
     released.join()
 
 
-def test_a_pipe_is_no_lock_and_is_not_waited_for(run_dir: Path) -> None:
+def test_a_pipe_is_not_accepted_as_a_lock(run_dir: Path) -> None:
     os.mkfifo(run_dir / LOCK)
     asked = threading.Thread(target=verify, args=(run_dir,), daemon=True)
     asked.start()
@@ -293,12 +295,12 @@ def test_a_pipe_is_no_lock_and_is_not_waited_for(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["1²", "0x2", "-1"])
-def test_a_folder_that_is_no_number_is_no_checkpoint(name: str, run_dir: Path) -> None:
+def test_only_numbered_folders_are_checkpoints(name: str, run_dir: Path) -> None:
     (run_dir / "checkpoints" / name).mkdir()
     assert all(one.problem is None for one in verify(run_dir))
 
 
-def test_a_lock_that_was_removed_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_removed_lock_file_does_not_exclude(tmp_path: Path) -> None:
     path = output_lock(tmp_path / "data")
     with locked(path, "is at work"):
         path.unlink()  # as somebody does by hand

@@ -1,4 +1,4 @@
-"""Runs that write texts: their rollouts, their figures, and what they leave behind."""
+"""Runs that write texts: rollouts, figures and files."""
 
 import json
 import math
@@ -22,9 +22,7 @@ from groundling.io.row_files import read_rows
 from groundling.reports.page import _spread
 from groundling.rewards import MetricReward
 from groundling.runtime.processes import Processes
-from groundling.training.build import (
-    world_of,
-)
+from groundling.training.build import world_of
 from groundling.training.folder import open_run
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
@@ -74,7 +72,7 @@ def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
         assert text.figures["kl"] == pytest.approx(0, abs=1e-5)  # the policy is still its reference
 
 
-def test_processes_write_what_one_would(tmp_path: Path) -> None:
+def test_two_processes_write_the_texts_of_one(tmp_path: Path) -> None:
     config = _config(tmp_path)
     _, (whole, texts) = _rollout(config)
     shares = [_rollout(config, Processes(rank, 2))[1] for rank in (0, 1)]
@@ -91,7 +89,7 @@ def test_groups_are_texts_to_one_prompt(tmp_path: Path) -> None:
         _rollout(_config(tmp_path, "world.texts_per_prompt=3"))
 
 
-def test_prompts_are_what_a_user_says(tmp_path: Path) -> None:
+def test_prompts_are_chat_turns_of_a_user(tmp_path: Path) -> None:
     words = ("world.chat=true", "world.system=Count upwards.", "world.max_prompt_length=30")
     policy, (rollout, texts) = _rollout(_config(tmp_path / "run", *words))
     read = [policy.lm.tokenizer.decode(text.prompt) for text in rollout.observations]
@@ -235,11 +233,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
     assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
     judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
     named = _config(
-        tmp_path,
-        "model.path=starter",
-        "~reward",
-        f"reward.judged={judge}",
-        f"evaluation.metrics=[{judge}]",
+        tmp_path, "model.path=starter", "~reward", f"reward.judged={judge}", f"evaluation.metrics=[{judge}]"
     )
     policy = policy_of(named)
     samples = (["go"], ["left"], [["go left and then go right"]])
@@ -256,7 +250,7 @@ def _measured(config: Config, policy: Any) -> Any:
     return make_measured_reward(config.reward, world_of(config).spec, policy, "cpu")
 
 
-def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_of_writing_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(*overrides: str) -> str:
         capsys.readouterr()
         words = ["train", "rl4lms/increasing_numbers_ppo", f"run_dir={tmp_path / 'run'}", "device=cpu"]

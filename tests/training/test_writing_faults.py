@@ -1,4 +1,4 @@
-"""What goes wrong in a run that writes: one clear line, nothing lost, and the run goes on when it is mended."""
+"""Errors in a run that writes: one line, nothing lost, and the run can be resumed."""
 
 import json
 import sys
@@ -102,7 +102,7 @@ def _weights(run: Path) -> dict[str, torch.Tensor]:
     return {f"{p.name}:{n}": t for p in last.glob("*.safetensors") for n, t in load_file(p).items()}
 
 
-def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
+def test_an_empty_prompt_is_refused(train: Train, tmp_path: Path) -> None:
     prompts, once = ["go left"] * 19, "world.replacement=false"
     error = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""]), once))
     assert "train_19 has an empty prompt" in error
@@ -113,7 +113,9 @@ def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", *thorough("bart")])
-def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path) -> None:
+def test_prompts_beyond_the_context_length_are_refused_or_cut(
+    family: str, train: Train, tmp_path: Path
+) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left " * 300] * 4, "turn right " * 300)
     error = _line(train(*pool, "world.max_prompt_length=300", family=family))
     assert "300 tokens" in error and "256 positions" in error and "world.max_prompt_length" in error
@@ -126,7 +128,7 @@ def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path
     )  # cut to what there is room for
 
 
-def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
+def test_contradictory_lengths_are_refused(train: Train) -> None:
     error = _line(train("world.max_prompt_length=many"))
     assert "world.max_prompt_length" in error and "'many'" in error
     assert "world.max_prompt_length must be at least 1" in _line(train("world.max_prompt_length=0"))
@@ -134,7 +136,7 @@ def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
     assert "max_new_tokens=9" in error and "world.num_tokens=4" in error
 
 
-def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
+def test_missing_references_are_reported(train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left", "go right"])
     assert "reference" in _line(train(*pool, "~reward", "reward.chrf={}"))
     assert "reference" in _line(train(*pool, "evaluation.metrics=[{id:chrf}]", "evaluation.every=2"))
@@ -142,7 +144,7 @@ def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
     assert train(*pool, "evaluation.metrics=[{id:diversity}]", "evaluation.every=2") == (0, "")
 
 
-def test_a_metric_that_is_wrong_only_later_is_mended(train: Train, tmp_path: Path) -> None:
+def test_an_invalid_metric_can_be_replaced_on_resume(train: Train, tmp_path: Path) -> None:
     """Metrics belong to what a run may be resumed with other values of."""
     pool = _pool(tmp_path / "rows.jsonl", ["go left", "go right"])
     assert train(*pool, "training.steps=32") == (0, "")
@@ -186,7 +188,7 @@ def test_a_reward_that_breaks_in_the_third_update(
 
 
 @pytest.mark.parametrize("bad", ["float('inf')", "None", "'good'"])
-def test_a_token_reward_that_is_no_number(bad: str, train: Train, tmp_path: Path) -> None:
+def test_a_token_reward_must_be_a_number(bad: str, train: Train, tmp_path: Path) -> None:
     name = tmp_path.name
     error = _line(
         train("~reward", f"reward.own-token-{name}={{}}", *_own_reward(tmp_path, name, bad_token=bad))
@@ -194,7 +196,7 @@ def test_a_token_reward_that_is_no_number(bad: str, train: Train, tmp_path: Path
     assert "OwnToken" in error and "number" in error
 
 
-def test_ids_that_there_are_not(train: Train) -> None:
+def test_unknown_ids_are_refused(train: Train) -> None:
     assert "did you mean 'dummy_pool'" in _line(train("world.pool=dummypool"))
     assert "did you mean 'nlpo'" in _line(train("algorithm.id=nlppo", "~algorithm.args"))
     assert "unknown mask_type" in _line(train("policy.args.mask_type=top"))
@@ -202,7 +204,7 @@ def test_ids_that_there_are_not(train: Train) -> None:
     assert "world.texts_per_prompt" in _line(train("algorithm.id=grpo", "~algorithm.args"))
 
 
-def test_a_hub_that_cannot_be_reached(train: Train, tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_reported(train: Train, tmp_path: Path) -> None:
     error = _line(train("~world.args", "world={pool:imdb,args:{}}"))
     assert "cannot be loaded from the hub" in error and "offline=true" in error
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))

@@ -1,4 +1,4 @@
-"""What each algorithm trains of a writer, by the run itself, and what families of models must not change."""
+"""Parts of a writer that each algorithm trains, for several model families."""
 
 import copy
 import functools
@@ -124,10 +124,7 @@ def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Tr
 
 @pytest.mark.parametrize(
     ("algorithm", "adapter", "family"),
-    some_of(
-        itertools.product(["ppo", "trpo"], [True, False], ["llama", "bart"]),
-        [("ppo", True, "llama")],
-    ),
+    some_of(itertools.product(["ppo", "trpo"], [True, False], ["llama", "bart"]), [("ppo", True, "llama")]),
 )
 def test_two_updates_train_an_adapter_for_values(
     algorithm: str, adapter: bool, family: str, make_run: Callable[..., Trainer]

@@ -1,4 +1,4 @@
-"""What a run that writes is made of: a reference, a value function, and what its algorithm needs of both."""
+"""The reference and the value function of a writer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_a_learnt_adapter_is_part_of_the_reference(
     assert _kl(ours, _learnt(tmp_path / "more", learnt)) > 0.05
 
 
-def test_trpo_goes_with_checkpointed_gradients(config: Callable[..., Config]) -> None:
+def test_trpo_works_with_gradient_checkpointing(config: Callable[..., Config]) -> None:
     args = "algorithm.args={conjugate_gradient_steps:2,line_search_steps:8,critic_epochs:1,damping:0.1}"
     changed = ["algorithm.id=trpo", "~algorithm.args", args]
     policies = []
@@ -128,7 +128,7 @@ def test_the_reference_is_loaded_where_something_is_compared_with_it(config: Cal
 
 
 @pytest.mark.parametrize("adapter", [[], ["model.lora={r:4,lora_alpha:8}"]])
-def test_values_by_an_adapter_need_no_reference(adapter: list[str], config: Callable[..., Config]) -> None:
+def test_an_adapter_for_values_needs_no_reference(adapter: list[str], config: Callable[..., Config]) -> None:
     free = ["~algorithm.args", "algorithm.args={kl_coefficient:0,learning_rate:1e-2}", *adapter]
     made = config(*free, _BY_ADAPTER)
     policy = _policy(made)

@@ -1,4 +1,4 @@
-"""A run that writes, killed and started again, ends as if it had never been killed."""
+"""A run that writes, killed and resumed, ends like an undisturbed one."""
 
 import importlib
 import json
@@ -54,7 +54,7 @@ def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **polic
         *thorough(("ppo", "gpt2"), ("ppo", "bart"), ("nlpo", "gpt2"), ("supervised", "bart")),
     ],
 )
-def test_a_writer_goes_on_exactly(
+def test_a_writer_resumes_exactly(
     algorithm: str, family: str, tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
     args: dict[str, Any] = {"minibatch_size": 2, "learning_rate": 1e-3}
@@ -86,7 +86,7 @@ def test_a_writer_goes_on_exactly(
 
 @THOROUGH
 @pytest.mark.parametrize("family", ["llama", *thorough("bart")])
-def test_adapters_go_on_exactly_with_themselves_off_as_reference(
+def test_adapters_resume_exactly_with_the_base_model_as_reference(
     family: str, tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
     importlib.import_module("peft")  # seconds, which every child would take
@@ -103,7 +103,7 @@ def test_adapters_go_on_exactly_with_themselves_off_as_reference(
 @pytest.mark.parametrize(
     ("family", "adapter", "value_lora"), [("llama", True, {"r": 3}), *thorough(("bart", False, {"r": 2}))]
 )
-def test_values_by_an_adapter_go_on_exactly(
+def test_an_adapter_for_values_resumes_exactly(
     family: str,
     adapter: bool,
     value_lora: dict[str, Any],

@@ -166,11 +166,7 @@ def _print_preferred(
 
 
 def _print_exploration(
-    console: "Console",
-    policy: "Policy",
-    played: "Played",
-    scored: list["TextObservation"],
-    name: str,
+    console: "Console", policy: "Policy", played: "Played", scored: list["TextObservation"], name: str
 ) -> None:
     """Print how much the untrained policy would explore, and warn if it would hardly take some actions."""
     choices = [one for one in played.choices if any(one is other for other in scored)]

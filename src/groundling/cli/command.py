@@ -19,12 +19,7 @@ Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 
 def add_command(
-    commands: Commands,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    help: str,
-    *,
-    examples: str,
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], help: str, *, examples: str
 ) -> argparse.ArgumentParser:
     """Add a command and return its parser.
 

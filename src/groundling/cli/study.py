@@ -3,13 +3,7 @@
 import argparse
 from pathlib import Path
 
-from groundling.cli.command import (
-    Commands,
-    add_command,
-    add_config_dir,
-    add_overrides,
-    positive,
-)
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError, RunError
 from groundling.io.console import make_console, warn
 from groundling.registry import import_words

@@ -9,14 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from groundling.cli.command import (
-    INTERRUPTED,
-    Commands,
-    add_command,
-    add_config_dir,
-    add_overrides,
-    duration,
-)
+from groundling.cli.command import INTERRUPTED, Commands, add_command, add_config_dir, add_overrides, duration
 from groundling.errors import ConfigError
 from groundling.io.console import make_console, warn
 from groundling.registry import import_words

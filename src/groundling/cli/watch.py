@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import (
-    Commands,
-    add_command,
-    add_config_dir,
-    add_overrides,
-    check_used,
-    positive,
-)
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, positive
 from groundling.errors import ConfigError
 from groundling.io.console import make_console, warn
 

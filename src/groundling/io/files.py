@@ -55,8 +55,7 @@ def replace_result(texts: Mapping[Path, str], mark: Path, stale: Iterable[Path] 
     """Replace the files of one result so that ``mark`` never exists together with files of another result.
 
     All files are written under temporary names, the old ``mark`` and the ``stale`` files are deleted, the others are
-    renamed into place, and ``mark`` is renamed last. A full disk leaves the earlier result; a kill one of the two, or no
-    mark.
+    renamed into place, and ``mark`` last. A full disk leaves the earlier result; a kill one of the two, or no mark.
     """
     with ExitStack() as renames:  # unwinds in reverse order
         for path in sorted(texts, key=lambda path: path != mark):

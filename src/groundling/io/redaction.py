@@ -29,7 +29,7 @@ _IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()«»“”‘’、。，：；（）]"""
 _HOME = r"~(?:[A-Za-z_][^/\s~]*)?/"
 _ABSOLUTE = re.compile(
     # Without a space before its second slash, which a text such as "/no_think yes or/and no" has.
-    rf"(?:(?:file:/)?/+(?!\*)[^\s/]+(?:/|$)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:(?![,;:.!?]\s|/\s).)*",
+    rf"(?:(?:file:/)?/+(?!\*)[^\s/]+(?:/|$)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:(?![,;:.!?]\s|/\s).)*"
 )
 _WITHOUT_SPACES = r"\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3040-\u30FF\u3400-\u9FFF\uAC00-\uD7AF"
 """Letters of scripts that write no space before a path: Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul."""

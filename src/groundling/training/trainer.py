@@ -26,13 +26,7 @@ from groundling.io.row_files import Log, ValidationListener, check_digest, diges
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
-from groundling.training.build import (
-    in_steps,
-    make_algorithm,
-    make_policy,
-    make_shards,
-    world_of,
-)
+from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards, world_of
 from groundling.training.checkpoint import fitting, write_json
 from groundling.training.counters import Counters, EntropyFloor
 from groundling.training.figures import checked_figures, merge_figures
@@ -283,10 +277,7 @@ class Trainer:
         """
         with nullcontext() if self.shards is None else self.shards.sharded(), foreign(name):
             learnt = self.algorithm.update(
-                self.policy,
-                rollout,
-                generator=self.generators["learn"],
-                remaining=self.collector.remaining,
+                self.policy, rollout, generator=self.generators["learn"], remaining=self.collector.remaining
             )
         figures = checked_figures(learnt, name)
         for key, value in figures.items():
