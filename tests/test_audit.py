@@ -651,12 +651,10 @@ FILES = {
     },
     "GLAM's script": Case(
         original("glam.yaml", _GLAM),
-        "train --glam-config ROOT/glam.yaml device=cpu --dry-run",
+        "convert ROOT/glam.yaml",
         "hostile_glam|unknown env",
     ),
-    "RL4LMs's components": Case(
-        original("rl4lms.yaml", _RL4LMS), "train --rl4lms-config ROOT/rl4lms.yaml device=cpu --dry-run", ""
-    ),
+    "RL4LMs's components": Case(original("rl4lms.yaml", _RL4LMS), "convert ROOT/rl4lms.yaml", ""),
     "a study's arms": Case(
         original("study.yaml", _STUDY), "study ROOT/study.yaml --runs OUT", "add --import hostile_study"
     ),

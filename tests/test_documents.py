@@ -167,8 +167,7 @@ def test_replaced_names_stay_small(tmp_path: Path) -> None:
     [
         ["train", "PATH"],
         ["train", "mine", "--config-dir", "FOLDER"],
-        ["train", "--glam-config", "PATH"],
-        ["train", "--rl4lms-config", "PATH"],
+        ["convert", "PATH"],
         ["study", "PATH", "--output", "FOLDER/out"],
         ["report", "FOLDER"],
         ["evaluate", "FOLDER"],

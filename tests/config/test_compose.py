@@ -255,7 +255,6 @@ def test_a_folder_of_experiments_is_there(
     "words",
     [
         ["train", "FILE", "--dry-run"],
-        ["train", "--glam-config", "FILE", "--dry-run"],
         ["evaluate", "random"],
         ["evaluate", "http://127.0.0.1:1/v1", "--protocol", "balrog-babyai", "policy.args.model=m"],
         ["collect", "random,expert", "--pairs", "1", "--output", "OUTPUT"],

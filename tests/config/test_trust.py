@@ -659,10 +659,10 @@ def test_files_of_other_systems_read_no_environment(
         hidden["other"] = {"secret": RESOLVERS[0]}
     glam = {"rl_script_args": {"name_environment": "BabyAI-GoToObj-v0", "name_experiment": text}}
     (tmp_path / "glam.yaml").write_text(yaml.safe_dump(glam | hidden))
-    _line(capsys, ["train", "--glam-config", str(tmp_path / "glam.yaml"), "--dry-run"])
+    _line(capsys, ["convert", str(tmp_path / "glam.yaml")])
     rl4lms = {"alg": {"id": "ppo", "model_name": text}, "datapool": {"id": "imdb"}}
     (tmp_path / "rl4lms.yaml").write_text(yaml.safe_dump(rl4lms | hidden))
-    _line(capsys, ["train", "--rl4lms-config", str(tmp_path / "rl4lms.yaml"), "--dry-run"])
+    _line(capsys, ["convert", str(tmp_path / "rl4lms.yaml")])
     assert "GROUNDLING_SECRET" not in asked
 
 

@@ -221,10 +221,10 @@ def _results(random: Random) -> tuple[bytes, bytes, bytes]:
 def _results_read(made: tuple[bytes, bytes, bytes], folder: Path) -> None:
     for content, name in zip(made, ("summary.json", "curves.csv", "evaluations.csv"), strict=True):
         _written(content, folder, name)
-    there = study_results._read_files(folder)
-    assert all(isinstance(name, str) for names in there.suites.values() for name in names)
-    assert all(type(row["seed"]) is int and row["step"] >= 0 for row in there.rows)
-    for score in there.scores:
+    summary, rows, scores = study_results._read(folder)
+    assert all(isinstance(name, str) for names in summary.suites.values() for name in names)
+    assert all(type(row["seed"]) is int and row["step"] >= 0 for row in rows)
+    for score in scores:
         assert score.episodes > 0 and math.isfinite(score.success + score.low + score.high), score
 
 

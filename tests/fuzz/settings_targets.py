@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from groundling.config import grammar, overrides, trust
 from groundling.config.compose import compose, from_file, to_yaml
 from groundling.config.schema import Config
-from groundling.convert import entries, glam_config, rl4lms_config
+from groundling.convert.experiment import convert
 from groundling.errors import ConfigError
 from groundling.io.documents import check_depth, read_yaml
 from groundling.studies import definition as studies
 from groundling.studies.definition import read_study
-from tests.convert import rl4lms_configs, test_glam_config
+from tests.convert import glam_configs, rl4lms_configs
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
 from tests.test_hostile import OVERRIDES
@@ -115,7 +115,7 @@ def _grammar(made: str, folder: Path) -> None:
     if not change.takes_out:
         value = override.value()
         assert repr(change.value) == repr(value)
-        again = entries.parse(f"a={entries.written(value)}").value()
+        again = grammar.read(grammar.write("a", value)).value()
         assert repr(again) == repr(value), (again, value)
 
 
@@ -128,7 +128,7 @@ class _Words:
 def _experiment(random: Random) -> _Words:
     key, value = random.choice(_KEYS), mutation.value(random, random.choice(mutation.VALUES))
     plain = value if not isinstance(value, float) or value == value else "nan"
-    chosen = random.choice((f"{key}={entries.written(plain)}", random.choice(OVERRIDES), _override(random)))
+    chosen = random.choice((grammar.write(key, plain), random.choice(OVERRIDES), _override(random)))
     return _Words(random.choice(EXPERIMENTS), [chosen] * random.choice((1, 1, 1, 2)))
 
 
@@ -224,26 +224,18 @@ def _study(made: _StudyFile, folder: Path) -> None:
     if made.settings:
         return
     again = folder / "again.yaml"
-    OmegaConf.save(OmegaConf.create(dataclasses.asdict(study)), again)
+    OmegaConf.save(OmegaConf.create(study.model_dump()), again)
     try:
         assert read_study(str(again))[0] == study
     except ConfigError as error:
         raise AssertionError(f"what was written is refused: {error}") from error
 
 
-_GLAM = tuple(test_glam_config.FILES.values())
+_GLAM = tuple(glam_configs.FILES.values())
 
 
-def _glam(made: bytes, folder: Path) -> None:
-    path = _written(made, folder)
-    (originals,) = glam_config.spread(path, [])
-    _comes_back(glam_config.read(path, originals)[0], folder)
-
-
-def _rl4lms(made: bytes, folder: Path) -> None:
-    path = _written(made, folder)
-    for originals in rl4lms_config.spread(path, [])[:3]:
-        _comes_back(rl4lms_config.read(path, originals)[0], folder)
+def _convert(made: bytes, folder: Path) -> None:
+    _comes_back(convert(_written(made, folder)).config, folder)
 
 
 def _filled(values: dict[str, Any]) -> dict[str, Any]:
@@ -299,7 +291,7 @@ def targets() -> list[Target]:
         Target(
             "glam_config",
             lambda random: _yaml(random, glam_texts, glam),
-            _glam,
+            _convert,
             "as compose, of the config that it becomes",
             300,
             30,
@@ -307,8 +299,8 @@ def targets() -> list[Target]:
         Target(
             "rl4lms_config",
             lambda random: _yaml(random, rl4lms_texts, rl4lms),
-            _rl4lms,
-            "the same, of up to three runs of a sweep",
+            _convert,
+            "the same",
             300,
             20,
         ),

@@ -22,7 +22,7 @@ from groundling.runtime.parent import end_with_launcher
 
 COMMANDS = (
     *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),
-    *("report", "publish", "rate", "verify", "check-env", "list", "doctor"),
+    *("report", "publish", "rate", "convert", "verify", "check-env", "list", "doctor"),
 )
 """In the order of the help; each is a module of this package."""
 _PRINTING = ("verify", "check_env", "list", "doctor")

@@ -4,10 +4,8 @@ import argparse
 import shlex
 import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from groundling.cli.command import INTERRUPTED, Commands, add_command, add_config_dir, add_overrides, duration
 from groundling.errors import ConfigError
@@ -33,13 +31,9 @@ def add_parser(commands: Commands) -> None:
     )
     add = parser.add_argument
     text = "an experiment (see `groundling list experiments`) or a config.yaml"
-    add("experiment", nargs="?", help=text)
+    add("experiment", help=text)
     add_overrides(parser, "e.g. seed=2, or seed=1,2,3 for three runs")
     add_config_dir(parser)
-    text = "a file of GLAM or Lamorel instead of an experiment; rl_script_args.… overrides its entries"
-    add("--glam-config", type=Path, metavar="FILE", help=text)
-    text = "a file of RL4LMs instead of an experiment; alg.…, datapool.…, reward_fn.… override its entries"
-    add("--rl4lms-config", type=Path, metavar="FILE", help=text)
     text = "the same as key=value without --set"
     add("--set", nargs="+", action="extend", default=[], metavar="key=value", help=text)
     text = "submit it to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
@@ -52,34 +46,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from groundling.config.grammar import sweep
 
-    original = _original_file(arguments)
-    if original is not None and arguments.experiment is not None:
-        arguments.overrides.insert(0, arguments.experiment)
-        arguments.experiment = None
-    if original is None and arguments.experiment is None:
+    if arguments.config_dir is not None and _is_file(arguments.experiment):
         raise ConfigError(
-            "name an experiment (see `groundling list experiments`), or give --glam-config or --rl4lms-config FILE"
-        )
-    if arguments.config_dir is not None and (original is not None or _is_file(arguments.experiment)):
-        file = arguments.experiment if original is None else original.path
-        raise ConfigError(
-            f"--config-dir {arguments.config_dir} does nothing: {file} is a file, not an experiment of that folder; "
-            "leave --config-dir out, or name an experiment"
+            f"--config-dir {arguments.config_dir} does nothing: {arguments.experiment} is a file, not an experiment of "
+            "that folder; leave --config-dir out, or name an experiment"
         )
     overrides = [*arguments.overrides, *arguments.set]
-    theirs = [text for text in overrides if original is not None and original.reader.is_original(text)]
-    ours = [text for text in overrides if text not in theirs]
-    variants = [theirs] if original is None else original.reader.spread(original.path, theirs)
-    runs = [(variant, swept) for variant in variants for swept in sweep(ours)]
-    if any(text.startswith("imports") for text in ours):
+    runs = sweep(overrides)
+    if any(text.startswith("imports") for text in overrides):
         raise ConfigError("imports is set by --import: give --import MODULE instead")
-    configs = [replace(c, imports=arguments.imports) for c in _compose(arguments, original, runs)]
+    configs = [replace(_compose(arguments, words), imports=arguments.imports) for words in runs]
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
             "two runs of this sweep have the same run_dir: put what differs into it, as in run_dir=runs/${seed}"
         )
     if arguments.slurm is not None:
-        commands = [_command_words(arguments, original, *words) for words in [(theirs, ours), *runs]]
+        commands = [_command_words(arguments, words) for words in [overrides, *runs]]
         return _submit(arguments, commands, [config.run_dir for config in configs])
     if arguments.dry_run:
         return max(_dry_run(config) for config in configs)
@@ -116,40 +98,12 @@ def _train_each(configs: list["Config"]) -> int:
     return 0
 
 
-class _Original(NamedTuple):
-    """A config file of another system."""
-
-    option: str
-    path: Path
-    reader: ModuleType
-    """Has ``is_original``, ``spread`` and ``read``."""
-
-
-def _original_file(arguments: argparse.Namespace) -> _Original | None:
-    """Return the file that replaces an experiment, if one is given."""
-    given = {name: getattr(arguments, name) for name in ("glam_config", "rl4lms_config")}
-    files = [(name, path) for name, path in given.items() if path is not None]
-    if len(files) > 1:
-        raise ConfigError("--glam-config and --rl4lms-config name a file each: give one of them")
-    for name, path in files:
-        return _Original(f"--{name.replace('_', '-')}", path, import_module(f"groundling.convert.{name}"))
-    return None
-
-
-def _compose(
-    arguments: argparse.Namespace, original: _Original | None, runs: list[tuple[list[str], list[str]]]
-) -> list["Config"]:
-    """Compose the configs of a sweep, and print each note of another system's reader once."""
+def _compose(arguments: argparse.Namespace, overrides: list[str]) -> "Config":
     from groundling.config.compose import compose, from_file
 
-    if original is not None:
-        results = [original.reader.read(original.path, theirs, ours) for theirs, ours in runs]
-        for note in dict.fromkeys(note for _, notes in results for note in notes):
-            warn(note)
-        return [config for config, _ in results]
     if _is_file(arguments.experiment):
-        return [from_file(Path(arguments.experiment), overrides) for _, overrides in runs]
-    return [compose(arguments.experiment, overrides, arguments.config_dir) for _, overrides in runs]
+        return from_file(Path(arguments.experiment), overrides)
+    return compose(arguments.experiment, overrides, arguments.config_dir)
 
 
 def _is_file(experiment: str) -> bool:
@@ -170,18 +124,13 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: 
     return 0
 
 
-def _command_words(
-    arguments: argparse.Namespace, original: _Original | None, theirs: list[str], ours: list[str]
-) -> list[str]:
+def _command_words(arguments: argparse.Namespace, overrides: list[str]) -> list[str]:
     """Return the words after ``groundling`` that train with these overrides from any working directory."""
-    if original is not None:
-        words = ["train", original.option, str(original.path.resolve())]
-    else:
-        name = arguments.experiment
-        words = ["train", str(Path(name).resolve()) if _is_file(name) else name]
+    name = arguments.experiment
+    words = ["train", str(Path(name).resolve()) if _is_file(name) else name]
     if arguments.config_dir is not None:
         words += ["--config-dir", str(arguments.config_dir.resolve())]
-    return [*words, *import_words(arguments.imports), *theirs, *ours]
+    return [*words, *import_words(arguments.imports), *overrides]
 
 
 def _dry_run(config: "Config") -> int:

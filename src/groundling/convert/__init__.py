@@ -1,1 +1,1 @@
-"""Readers of the files that the rebuilt systems were run with."""
+"""Config files of GLAM, Lamorel and RL4LMs as experiments."""

@@ -1,66 +1,237 @@
-"""What readers of other systems' YAML files have in common: a file to dotted entries, and their values."""
+"""Entries of another system's YAML file by dotted key: reading, overriding, typed access."""
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from groundling.config.grammar import check_written
-from groundling.config.trust import check_plain, quoted
+from groundling.config.trust import check_plain
 from groundling.errors import ConfigError
 from groundling.io.documents import DocumentError, check_expansion, read_yaml
+from groundling.registry import unknown
 
 _MOST_BITS = 1000
-"""Of a whole number: a float holds no more than 1024."""
+"""Largest size of a whole number: a float holds at most 1024 bits."""
+_TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", "device")
+"""Keys of texts, which stay texts where they look like numbers."""
 
 
-def load(path: Path, option: str, unread: str | None = None) -> DictConfig:
-    """A YAML file that holds a mapping.
+@dataclass(frozen=True)
+class Format:
+    """Keys of a file format.
 
     Args:
-        path: The file.
-        option: What asked for it on the command line.
-        unread: A section that is left out, so that nothing can refer to it.
+        system: The system's name in messages.
+        same: Entries with a key of the same meaning in Groundling.
+        derived: Entries from which other keys are computed.
+        ignored: Entries without effect in Groundling, each with the reason or its replacement.
+        free: Sections with arbitrary entries, which the component they are for checks.
+        lists: Entries with several values.
+        strict: Refuse unknown entries of a file; otherwise note and leave them out.
+    """
+
+    system: str
+    same: Mapping[str, str]
+    derived: Collection[str]
+    ignored: Mapping[str, str]
+    free: Sequence[str] = ()
+    lists: Collection[str] = ()
+    strict: bool = True
+
+    @property
+    def known(self) -> set[str]:
+        """All keys, and the names of free sections."""
+        return {*self.same, *self.derived, *self.ignored, *self.free}
+
+    @property
+    def sections(self) -> set[str]:
+        """Keys that hold other entries."""
+        parts = (key.split(".") for key in self.known)
+        outer = {".".join(names[:depth]) for names in parts for depth in range(1, len(names))}
+        return (outer - self.known) | {*self.free}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Load the YAML file of another system, with interpolations resolved.
+
+    Hydra's own section is dropped unread.
 
     Raises:
-        ConfigError: there is no such file, or it cannot be read, or it has resolvers (`check_plain`).
+        ConfigError: the file is missing, unreadable, or contains resolvers such as ``${oc.env:NAME}``.
     """
     try:
-        loaded = read_yaml(path)
+        raw: Any = OmegaConf.to_container(read_yaml(path), resolve=False)
+        plain = {str(key): value for key, value in raw.items() if key != "hydra"}
+        check_plain(plain, str(path))
+        check_expansion(plain, str(path))
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
     except FileNotFoundError:
-        raise ConfigError(f"there is no {path}: {option} takes a YAML file of the original project") from None
-    except (OSError, DocumentError) as error:
-        raise ConfigError(f"cannot read {path} as a YAML file of the original project: {error}") from error
-    raw: Any = OmegaConf.to_container(loaded, resolve=False)
-    read = {key: value for key, value in raw.items() if key != unread}
-    check_plain(read, str(path))
-    check_expansion(read, str(path))
-    return OmegaConf.create(read)
+        raise ConfigError(f"there is no {path}: name a YAML file of GLAM, Lamorel or RL4LMs") from None
+    except (OSError, DocumentError, OmegaConfBaseException) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"cannot read {path} as a YAML file of GLAM, Lamorel or RL4LMs: {reason}"
+        ) from error
+    return dict(resolved)
 
 
-def parse(text: str) -> Override:
-    """One entry set, or taken out, on the command line.
+class Entries:
+    """Entries of a file, with overrides, and notes about what differs in Groundling.
+
+    Args:
+        path: The file, for messages.
+        format: Its keys.
+        tree: Its content.
+        words: Overrides of entries, such as ``rl_script_args.seed=1``; ``~KEY`` removes an entry.
 
     Raises:
-        ConfigError: it is not written as ``key=value``, or has several values or a resolver.
+        ConfigError: an unknown entry, or a value of the wrong shape.
     """
-    check_plain(text, "an override")
+
+    def __init__(self, path: Path, format: Format, tree: Mapping[str, Any], words: Sequence[str]) -> None:
+        self.path, self.format = path, format
+        self.values: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.overridden: set[str] = set()
+        self.chosen: dict[str, Any] = {}
+        """Values that overrides give to entries over which the file sweeps."""
+        self._sweeps: dict[str, list[Any]] = {}
+        for key, value in tree.items():
+            self._add(key, value, strict=format.strict)
+        for word in words:
+            self._override(_parse(word))
+        single = {*format.same, *format.derived} - {*format.lists}
+        for key, value in self.values.items():
+            if isinstance(value, list) and key in single:
+                raise ConfigError(f"{path}: {key} must be one value, got {value!r:.80}")
+        if self._sweeps:
+            example = ", ".join(f"{key}={values[0]}" for key, values in self._sweeps.items())
+            raise ConfigError(
+                f"{path} sweeps over {', '.join(self._sweeps)}: convert it with one value of each, such as {example}"
+            )
+
+    def _add(self, key: str, value: Any, strict: bool) -> None:
+        if isinstance(value, Mapping) and set(value) == {"expand", "values"} and value["expand"]:
+            if not isinstance(value["values"], list) or not value["values"]:
+                raise ConfigError(f"{key}.values must be a list of at least one, got {value['values']!r:.80}")
+            self._sweeps[key] = value["values"]
+        elif isinstance(value, Mapping):
+            for name, item in value.items():
+                self._add(f"{key}.{name}", item, strict)
+        elif key in self.format.sections:
+            check_section(self.path, key, value)
+        elif not self._is_known(key):
+            message = unknown(f"entry of {self.format.system}'s files", key, self.format.known)
+            if strict:
+                raise ConfigError(message)
+            self.notes.append(f"{message.partition(' there is')[0]} it is left out")
+        else:
+            self.values[key] = _boolean(value)
+
+    def _override(self, override: Override) -> None:
+        key, takes_out = override.key_or_group, override.is_delete()
+        if not self._is_known(key) and key not in self.format.sections:
+            raise ConfigError(unknown(f"entry of {self.format.system}'s files", key, self.format.known))
+        if key in self._sweeps and not takes_out:
+            self.chosen[key] = override.value()
+        for old in [old for old in (*self.values, *self._sweeps) if f"{old}.".startswith(f"{key}.")]:
+            self.values.pop(old, None)
+            self._sweeps.pop(old, None)
+        if not takes_out:
+            self.overridden.add(key)
+            self._add(key, override.value(), strict=True)
+
+    def _is_known(self, key: str) -> bool:
+        free = tuple(f"{section}." for section in self.format.free)
+        return key in self.format.known or key.startswith(free)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an entry, as a number where it is one; ``default`` where it is missing or null."""
+        value = self.values.get(key)
+        return default if value is None else number(value)
+
+    def need(self, key: str) -> Any:
+        """Return an entry; raise `ConfigError` where it is missing."""
+        if (value := self.get(key)) is None:
+            raise ConfigError(f"{self.path} has no {key}: give {key}=…")
+        return value
+
+    def count(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """Return a whole number of at least ``least``; without a default the entry is needed."""
+        value = self.need(key) if default is None else self.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{key} must be a whole number, at least {least}, got {value!r:.80}")
+        return value
+
+    def real(self, key: str, default: float) -> float:
+        """Return a number.
+
+        Raises:
+            ConfigError: the entry is no number, or one that no float holds.
+        """
+        return real(key, self.get(key, default))
+
+    def within(self, section: str) -> dict[str, Any]:
+        """Entries of a section by their name within it, without those that are null."""
+        prefix = f"{section}."
+        return {
+            key.removeprefix(prefix): value
+            for key, value in self.values.items()
+            if key.startswith(prefix) and value is not None
+        }
+
+    def remove(self, keys: Collection[str]) -> list[str]:
+        """Remove entries; return those that were present."""
+        present = [key for key in self.values if key in keys]
+        for key in present:
+            del self.values[key]
+        return present
+
+    def same(self) -> dict[str, Any]:
+        """Values of entries with a key of the same meaning, by that key."""
+        return {
+            ours: value if ours in _TEXTS else number(value)
+            for key, ours in self.format.same.items()
+            if (value := self.values.get(key)) is not None
+        }
+
+    def note_unused(self, key: str, reason: str) -> None:
+        """Note that an entry has no effect, where the file has it."""
+        if key in self.values:
+            self.notes.append(f"{key}: no effect here ({reason})")
+
+    def note_ignored(self) -> None:
+        """Note the entries of `Format.ignored`, grouped by reason."""
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for key, value in self.values.items():
+            if key in self.format.ignored:
+                is_off = value is None or value is False or value in ("", [])
+                reasons["switched off" if is_off else self.format.ignored[key]].append(key)
+        self.notes += [f"{', '.join(keys)}: no effect here ({reason})" for reason, keys in reasons.items()]
+
+
+def _parse(word: str) -> Override:
+    check_plain(word, "an override")
     try:
-        parsed = OverridesParser.create().parse_override(text)
+        parsed = OverridesParser.create().parse_override(word)
     except (HydraException, RecursionError, ValueError) as error:
-        raise ConfigError(f"cannot read the override {text!r:.200}: expected key=value") from error
-    check_written(text, parsed)
+        raise ConfigError(f"cannot read the override {word!r:.200}: expected key=value") from error
+    check_written(word, parsed)
     if parsed.is_sweep_override():
-        raise ConfigError(f"{text}: one value at a time; several runs are asked for as in seed=1,2,3")
+        raise ConfigError(f"{word}: give one value; `groundling train` takes several, as in seed=1,2,3")
     return parsed
 
 
 def number(value: Any) -> Any:
-    """A number that may stand there as a string, whole if it is whole; anything else as it is."""
+    """Return a number that is written as a string as a number, whole if it is whole; anything else unchanged."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -70,10 +241,10 @@ def number(value: Any) -> Any:
 
 
 def real(key: str, value: Any) -> float:
-    """A number, or a text that is one.
+    """Return a number as a float.
 
     Raises:
-        ConfigError: it is none, or one that no float holds.
+        ConfigError: it is no number, or one that no float holds.
     """
     parsed = number(value)
     is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
@@ -82,77 +253,21 @@ def real(key: str, value: Any) -> float:
     return float(parsed)
 
 
-def flat(prefix: str, node: Mapping[Any, Any]) -> dict[str, Any]:
-    """Nested entries with dotted keys."""
-    entries: dict[str, Any] = {}
-    for key, value in node.items():
-        entries |= flat(f"{prefix}{key}.", value) if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return entries
-
-
-def section(where: Path | str, key: str, value: Any) -> dict[Any, Any]:
-    """A section of a file; none where it is null.
-
-    Raises:
-        ConfigError: it holds no entries by name.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}"
-        )
-    return dict(value)
-
-
-def check_shapes(
-    where: Path | str, values: Mapping[str, Any], sections: Collection[str], single: Collection[str]
-) -> None:
-    """Check entries by dotted key before they are read.
-
-    Args:
-        where: Their file.
-        values: By key.
-        sections: Keys that hold entries, not values.
-        single: Keys that hold one value each.
-
-    Raises:
-        ConfigError: a section is no mapping, or an entry that is one value holds several.
-    """
-    for key, value in values.items():
-        if key in sections:
-            section(where, key, value)
-        if key in single and isinstance(value, list | tuple | Mapping):
-            raise ConfigError(f"{where}: {key} must be one value, got {value!r:.80}")
-
-
-def sections_of(keys: Collection[str]) -> set[str]:
-    """The beginnings of dotted keys."""
-    parts = (key.split(".") for key in keys)
-    return {".".join(names[:depth]) for names in parts for depth in range(1, len(names))} - set(keys)
-
-
-def nested(values: Mapping[str, Any]) -> DictConfig:
-    """Values under dotted keys, as a config."""
-    made = OmegaConf.create({})
-    for key, value in values.items():
-        OmegaConf.update(made, key, value)
-    return made
-
-
-def boolean(value: Any) -> Any:
-    """A boolean that stands there as a string, as in ``apply_best: True,``; anything else as it is."""
+def _boolean(value: Any) -> Any:
+    """Return a boolean that is written as a string, as in ``apply_best: True,``; anything else unchanged."""
     if isinstance(value, str) and value.rstrip(", ").lower() in ("true", "false"):
         return value.rstrip(", ").lower() == "true"
     return value
 
 
-def written(value: Any) -> str:
-    """A value as an override holds it."""
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(written, value)) + "]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def check_section(where: Path | str, key: str, value: Any) -> dict[Any, Any]:
+    """Return a section's entries, empty for null.
+
+    Raises:
+        ConfigError: it is no mapping.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}"
+        )
+    return {name: _boolean(item) for name, item in (value or {}).items()}

@@ -1,15 +1,17 @@
-"""The entries of GLAM's and Lamorel's Hydra files, and what stands in their place here."""
+"""Entries of GLAM's and Lamorel's Hydra files: their counterparts in Groundling, and what is refused and why."""
 
-SECTIONS = ("lamorel_args.", "rl_script_args.")
+from groundling.convert.entries import Format
+
 OPEN = "???"
-"""What the original's files write for an entry that must be given."""
+"""Value of an entry that must be given on the command line."""
 LLM = "lamorel_args.llm_args"
 RL = "rl_script_args"
 PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
 STRINGS = f"{RL}.strings"
-"""What is to be said: a file that has it trains a writer."""
+"""Texts to be written: a file with this entry trains a writer."""
+_ACCELERATE = "lamorel_args.accelerate_args"
 
-SAME = {
+_SAME = {
     f"{LLM}.model_path": "model.path",
     f"{RL}.seed": "seed",
     f"{RL}.name_environment": "world.env",
@@ -38,81 +40,65 @@ SAME = {
     f"{RL}.template_test": "world.probes",
     f"{RL}.reward_shaping_beta": "algorithm.args.kl_coefficient",
 }
-"""Entries that have a key of the same meaning here."""
-WORKED_OUT = {
-    f"{LLM}.pretrained": "model.init",
-    f"{LLM}.minibatch_size": "algorithm.args.micro_batch_size",
-    f"{LLM}.load_in_4bit": "model.load_in_4bit",
-    f"{LLM}.parallelism.use_gpu": "device",
-    f"{LLM}.parallelism.model_parallelism_size": "model.device_map",
-    PROCESSES: "policy.id",
-    f"{RL}.load_embedding": "model.init",
-    f"{RL}.use_action_heads": "policy.id",
-    f"{RL}.use_lora": "model.lora",
-    f"{RL}.lora_r": "model.lora",
-    f"{RL}.lora_alpha": "model.lora",
-    f"{RL}.epochs": "algorithm.args.epochs",
-    f"{RL}.steps_per_epoch": "world.num_steps",
-    f"{RL}.batch_size": "algorithm.args.minibatch_size",
-    f"{RL}.minibatch_size": "algorithm.args.minibatch_size",
-    f"{RL}.value_loss_coef": "algorithm.args.value_coefficient",
-    f"{RL}.action_space": "world.actions",
-    f"{RL}.saving_path_logs": "run_dir",
-    f"{RL}.name_experiment": "name",
-    f"{RL}.name_model": "name",
-    f"{RL}.loading_path": "model.path",
-    STRINGS: "world.args",
-}
-"""Entries from which the keys here are worked out, below."""
-_LAUNCH = "processes are started by torchrun or --slurm here, and find each other by themselves"
-MEMORY = "memory is what algorithm.args.micro_batch_size decides here, and it changes no result"
-_KINDS = "whether a model is causal or an encoder-decoder is found out from the model itself"
-_SCRIPT = "the training loop is groundling's own"
-_TESTS = (
-    "the original's test script reads it; here `groundling evaluate RUN` plays the trained policy and the "
+_DERIVED = (
+    *(f"{LLM}.{name}" for name in ("pretrained", "minibatch_size", "load_in_4bit")),
+    *(f"{LLM}.parallelism.{name}" for name in ("use_gpu", "model_parallelism_size")),
+    *(f"{RL}.{name}" for name in ("load_embedding", "use_action_heads", "use_lora", "lora_r", "lora_alpha")),
+    *(f"{RL}.{name}" for name in ("epochs", "steps_per_epoch", "batch_size", "minibatch_size")),
+    *(f"{RL}.{name}" for name in ("value_loss_coef", "action_space", "saving_path_logs", "loading_path")),
+    *(f"{RL}.{name}" for name in ("name_experiment", "name_model", "strings")),
+    PROCESSES,
 )
-_TESTS += "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
+
+MEMORY = "algorithm.args.micro_batch_size limits memory here, without changing results"
 SAYCAN = (
-    "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see "
+    "SayCan plans with a model and trains nothing; its only call is LanguageModel.score, see "
     "docs/migration/lamorel.md"
 )
 TOKENS = f"it belongs to PPO on tokens, which {STRINGS} asks for"
-MEANINGLESS = {
-    "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
+_SCRIPT = "Groundling has its own training loop"
+_LAUNCH = "torchrun or --slurm starts processes here, which find each other"
+_TESTS = (
+    "only the original's test script reads it; here `groundling evaluate RUN` plays the trained policy and the "
+    "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
+)
+_CLONED = f"{_TESTS}; for a cloned model set model.path to its folder"
+_RENAMED = f"{_TESTS}; other action names: groundling evaluate RUN 'world.actions=[…]'"
+_IGNORED = {
+    "lamorel_args.log_level": "metrics.jsonl and TensorBoard receive all metrics",
     "lamorel_args.allow_subgraph_use_whith_gradient": _SCRIPT,
-    "lamorel_args.gloo_timeout": "processes wait for hours for one that works alone, and where one dies its launcher "
-    "ends the others at once",
+    "lamorel_args.gloo_timeout": "processes wait for hours for one that works alone, and if one dies, its launcher "
+    "stops the others at once",
     "lamorel_args.updater_args": _SCRIPT,
     "lamorel_args.distributed_setup_args.n_rl_processes": _LAUNCH,
-    "lamorel_args.accelerate_args.config_file": _LAUNCH,
-    "lamorel_args.accelerate_args.machine_rank": _LAUNCH,
-    "lamorel_args.accelerate_args.num_machines": _LAUNCH,
-    "lamorel_args.accelerate_args.num_processes": _LAUNCH,
-    "lamorel_args.accelerate_args.main_process_ip": _LAUNCH,
-    "lamorel_args.accelerate_args.main_process_port": _LAUNCH,
-    f"{LLM}.model_type": _KINDS,
-    f"{LLM}.pre_encode_inputs": "each prompt is always computed once for all its actions",
-    f"{LLM}.seed": "the run's seed, rl_script_args.seed, also draws new weights",
+    f"{_ACCELERATE}.config_file": _LAUNCH,
+    f"{_ACCELERATE}.machine_rank": _LAUNCH,
+    f"{_ACCELERATE}.num_machines": _LAUNCH,
+    f"{_ACCELERATE}.num_processes": _LAUNCH,
+    f"{_ACCELERATE}.main_process_ip": _LAUNCH,
+    f"{_ACCELERATE}.main_process_port": _LAUNCH,
+    f"{LLM}.model_type": "the model's config says whether it is causal or an encoder-decoder",
+    f"{LLM}.pre_encode_inputs": "each prompt is computed once for all its actions",
+    f"{LLM}.seed": f"the run's seed, {RL}.seed, also initialises new weights",
     f"{LLM}.parallelism.synchronize_gpus_after_scoring": MEMORY,
     f"{LLM}.parallelism.empty_cuda_cache_after_scoring": MEMORY,
     f"{RL}.path": _SCRIPT,
-    f"{RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
+    f"{RL}.max_episode_steps": "the original never reads it: each level has its own limit, as here "
     "(world.args={max_steps: 64} sets another)",
-    f"{RL}.max_ep_len": "levels have limits of their own, which their rewards count with, also in Lamorel's example: "
-    "it gains nothing from more steps than those (world.args={max_steps: 64} sets another limit)",
+    f"{RL}.max_ep_len": "each level has its own limit, which its rewards depend on, also in Lamorel's example, which "
+    "gains nothing from more steps (world.args={max_steps: 64} sets another limit)",
     f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
-    f"{RL}.spm_path": "the DRRN agent, which lamorel_args.distributed_setup_args.n_llm_processes=0 trains, reads the "
-    "tokens of policy.args.tokenizer: a bundled model's, a folder or a hub id; docs/migration/glam.md converts such a "
-    "file",
+    f"{RL}.spm_path": f"the DRRN agent, which {PROCESSES}=0 trains, reads the tokens of policy.args.tokenizer: a "
+    "bundled model, a folder or a hub id; docs/migration/glam.md converts such a file",
     f"{RL}.gradient_minibatch_size": MEMORY,
     f"{RL}.zero_shot": _TESTS,
     f"{RL}.random_agent": _TESTS,
     f"{RL}.bot": _TESTS,
     f"{RL}.get_example_trajectories": _TESTS,
-    f"{RL}.im_learning": f"{_TESTS}; for a cloned model set model.path to its folder",
-    f"{RL}.im_path": f"{_TESTS}; for a cloned model set model.path to its folder",
-    f"{RL}.modified_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'world.actions=[…]'",
-    f"{RL}.new_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'world.actions=[…]'",
+    f"{RL}.im_learning": _CLONED,
+    f"{RL}.im_path": _CLONED,
+    f"{RL}.modified_action_space": _RENAMED,
+    f"{RL}.new_action_space": _RENAMED,
     f"{RL}.kl_coef": TOKENS,
     f"{RL}.skip_ratio_spikes": TOKENS,
     f"{RL}.use_env_description": SAYCAN,
@@ -121,10 +107,16 @@ MEANINGLESS = {
     f"{RL}.plot_saycan": SAYCAN,
     f"{RL}.use_actions_in_env": SAYCAN,
 }
-"""Entries that mean nothing here, and why."""
-KNOWN = {*SAME, *WORKED_OUT, *MEANINGLESS}
+FORMAT = Format(
+    "GLAM's and Lamorel's",
+    _SAME,
+    _DERIVED,
+    _IGNORED,
+    lists=(f"{RL}.action_space", STRINGS),
+    strict=False,
+)
 
-NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endswith(".use_gpu")} | {
+NOT_DRRN = {key for key in FORMAT.known if key.startswith(f"{LLM}.") and not key.endswith(".use_gpu")} | {
     f"{RL}.{name}"
     for name in (
         *("frames_per_proc", "lr", "beta1", "beta2", "adam_eps", "discount", "gae_lambda", "clip_eps"),
@@ -132,52 +124,23 @@ NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endsw
         *("load_embedding", "use_action_heads", "use_lora", "lora_r", "lora_alpha", "loading_path"),
     )
 }
-"""Entries of the language model and of PPO, which the original's DRRN agent never reads."""
-OF_WRITERS = (
-    f"{RL}.max_ep_len",
-    f"{RL}.kl_coef",
-    f"{RL}.skip_ratio_spikes",
-    f"{RL}.steps_per_epoch",
-    STRINGS,
-)
-"""Entries that mean something else, or something at all, where a writer is trained."""
-NOT_WRITERS = {key for key, ours in SAME.items() if ours.startswith("world.")} | {
+"""Entries of the language model and of PPO, which the original's DRRN agent does not read."""
+NOT_WRITER = {key for key, ours in _SAME.items() if ours.startswith("world.")} | {
     f"{RL}.{name}"
     for name in (
-        "action_space",
-        "num_steps",
-        "batch_size",
-        "load_embedding",
-        "use_action_heads",
-        "reward_shaping_beta",
-        "modified_action_space",
-        "new_action_space",
+        *("action_space", "num_steps", "batch_size", "load_embedding", "use_action_heads"),
+        *("reward_shaping_beta", "modified_action_space", "new_action_space"),
     )
 }
-"""Entries of agents that act in an env, which Lamorel's file of PPO on tokens never reads."""
+"""Entries of agents that act in an env, which Lamorel's PPO on tokens does not read."""
 TESTS = {
-    "bot": "groundling evaluate expert world.env={env}{episodes}",
-    "random_agent": "groundling evaluate random world.env={env}{episodes}",
-    "im_learning": "groundling evaluate RUN --suite all{episodes} (RUN: a run of groundling train glam/bc "
-    "world.dataset=FOLDER)",
-    "get_example_trajectories": "groundling collect {run}{episodes} --output FOLDER",
-    "modified_action_space": "groundling evaluate {run} 'world.actions=[{actions}]'{episodes}",
-    "zero_shot": "groundling evaluate {run} --suite all{episodes}, which plays the untrained policy beside the trained "
-    "one",
+    "bot": "groundling evaluate expert world.env=ENV",
+    "random_agent": "groundling evaluate random world.env=ENV",
+    "im_learning": "groundling evaluate RUN --suite all, of a run of groundling train glam/bc",
+    "get_example_trajectories": "groundling collect RUN --episodes N --output FOLDER",
+    "modified_action_space": "groundling evaluate RUN 'world.actions=[…]'",
+    "zero_shot": "groundling evaluate RUN --suite all, which also plays the untrained policy",
 }
-"""The switches of the original's test script, in the order in which they decide, and what does it here."""
+"""Switches of the original's test script, by precedence, each with the command that replaces it."""
 SHIPPED_ON = ("random_agent", "zero_shot")
-"""Those that are on in the file that the original ships for training on one machine; its training never reads them."""
-
-NUMBERS = (
-    "seed",
-    "world.num_envs",
-    "world.num_steps",
-    "world.history",
-    "world.args.",
-    "world.probes",
-    "training.",
-    "evaluation.",
-    "algorithm.args.",
-)
-"""Keys whose values are numbers; the original's files write some of them as strings."""
+"""Switches that are on in the file that the original ships for training, which does not read them."""

@@ -1,16 +1,16 @@
-"""The entries of RL4LMs' YAML files, and what stands in their place here."""
+"""Entries of RL4LMs' YAML files: their counterparts in Groundling, and those without effect."""
 
 from typing import Any
 
-SECTIONS = ("tokenizer", "reward_fn", "datapool", "env", "alg", "train_evaluation")
+from groundling.convert.entries import Format
+
 POLICY = "alg.policy.args"
 ROLLOUT = f"{POLICY}.generation_kwargs"
 OPTIMIZER = f"{POLICY}.optimizer_kwargs"
-PARALLEL = f"{POLICY}.apply_model_parallel"
 EVALUATION = "train_evaluation"
 TRAINING = "alg.training_args"
 
-SAME = {
+_SAME = {
     "datapool.id": "world.pool",
     "env.args.max_prompt_length": "world.max_prompt_length",
     "env.args.prompt_truncation_side": "world.prompt_truncation_side",
@@ -49,78 +49,76 @@ SAME = {
     f"{EVALUATION}.eval_every": "evaluation.every",
     f"{EVALUATION}.save_every": "training.checkpoint_every",
 }
-"""Entries that have a key of the same meaning here."""
 MASK = {
     f"{POLICY}.mask_type": "policy.args.mask_type",
     f"{POLICY}.top_mask": "policy.args.top_mask",
     f"{POLICY}.min_tokens_to_keep": "policy.args.min_tokens_to_keep",
     f"{POLICY}.target_update_iterations": "algorithm.args.target_update_iterations",
 }
-"""NLPO's, of the same meaning."""
-WORKED_OUT = {
-    "reward_fn.id",
-    "tokenizer.model_name",
-    "tokenizer.max_length",
-    "tokenizer.truncation_side",
-    "env.n_envs",
-    "env.args.max_episode_length",
-    "env.args.terminate_on_eos",
-    "env.args.context_start_token",
-    "alg.args.n_steps",
-    "alg.args.vf_coef",
-    "alg.args.target_kl",
-    "alg.kl_div.coeff",
-    "alg.kl_div.target_kl",
-    "alg.policy.id",
-    f"{POLICY}.prompt_truncation_side",
-    PARALLEL,
-    f"{TRAINING}.lr_scheduler_type",
-    f"{TRAINING}.logging_steps",
-    "alg.generation_kwargs.post_processing_fn",
-    f"{EVALUATION}.n_iters",
-    f"{EVALUATION}.metrics",
+"""Entries of NLPO's mask with a key of the same meaning."""
+_DERIVED = (
+    *MASK,
+    *(
+        "reward_fn.id",
+        "tokenizer.model_name",
+        "tokenizer.max_length",
+        "tokenizer.truncation_side",
+        "env.n_envs",
+    ),
+    *(f"env.args.{name}" for name in ("max_episode_length", "terminate_on_eos", "context_start_token")),
+    *(
+        "alg.args.n_steps",
+        "alg.args.vf_coef",
+        "alg.args.target_kl",
+        "alg.kl_div.coeff",
+        "alg.kl_div.target_kl",
+    ),
+    *("alg.policy.id", f"{POLICY}.prompt_truncation_side"),
+    *(f"{TRAINING}.lr_scheduler_type", f"{TRAINING}.logging_steps"),
+    *("alg.generation_kwargs.post_processing_fn", f"{EVALUATION}.n_iters", f"{EVALUATION}.metrics"),
+)
+FREE = {
+    "datapool.args": "world.args",
+    "reward_fn.args": None,
+    ROLLOUT: None,
+    OPTIMIZER: None,
+    f"{EVALUATION}.generation_kwargs": "evaluation.generation",
+    "alg.generation_kwargs": "evaluation.generation",
 }
-"""Entries from which keys here are worked out, in the reader."""
-OPEN = {
-    "datapool.args.": "world.args.",
-    "reward_fn.args.": "",
-    f"{ROLLOUT}.": "",
-    f"{OPTIMIZER}.": "",
-    f"{EVALUATION}.generation_kwargs.": "evaluation.generation.",
-    "alg.generation_kwargs.": "evaluation.generation.",
-}
-"""Sections whose entries are free, and where they go, to be checked there; "" where the reader does both."""
-_PROMPTS = "a model reads prompts without padding here, or with padding that is masked"
-_PLAIN = "whether a model is causal or an encoder-decoder is found out from the model itself"
-_SCRIPT = "figures, checkpoints and samples go to the run's folder"
-MEANINGLESS = {
+"""Sections with arbitrary entries, each with its counterpart, which checks them; None: the reader does both."""
+_PROMPTS = "prompts are not padded here, or padding is masked"
+_SCRIPT = "metrics, checkpoints and samples are written to the run's folder"
+_IGNORED = {
     "tokenizer.padding_side": _PROMPTS,
     "tokenizer.pad_token_as_eos_token": _PROMPTS,
-    "alg.model_type": _PLAIN,
+    "alg.model_type": "the model's config says whether it is causal or an encoder-decoder",
     "alg.args.verbose": _SCRIPT,
     "alg.args.tensorboard_log": _SCRIPT,
-    f"{TRAINING}.output_dir": _SCRIPT,
-    f"{TRAINING}.save_steps": _SCRIPT,
-    f"{TRAINING}.save_strategy": _SCRIPT,
-    f"{TRAINING}.evaluation_strategy": _SCRIPT,
+    f"{POLICY}.apply_model_parallel": "model.device_map=auto spreads a model over the GPUs of a process",
+    **dict.fromkeys(
+        (
+            f"{TRAINING}.{name}"
+            for name in ("output_dir", "save_steps", "save_strategy", "evaluation_strategy")
+        ),
+        _SCRIPT,
+    ),
 }
-"""Entries that mean nothing here, and why or what replaces them."""
-KNOWN = {*SAME, *MASK, *WORKED_OUT, *MEANINGLESS, *(prefix.rstrip(".") for prefix in OPEN)}
+FORMAT = Format("RL4LMs", _SAME, _DERIVED, _IGNORED, free=tuple(FREE), lists=(f"{EVALUATION}.metrics",))
 
-OPTIMIZER_MEANINGLESS = {
+OPTIMIZER_IGNORED = {
     "lr": "alg.args.learning_rate sets it at every update",
     "weight_decay": f"{POLICY}.weight_decay sets it",
     **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), "it changes no result"),
 }
-"""Arguments of AdamW that mean nothing here, and why."""
-METRIC_MEANINGLESS = {
-    "tokenizer_id": "a language model's perplexity is taken with its own tokenizer",
-    "model_type": "a language model's perplexity is the one of the model that is trained, of its own type",
+"""Arguments of AdamW without effect here, with the reason."""
+METRIC_IGNORED = {
+    "tokenizer_id": "perplexity is measured with the language model's own tokenizer",
+    "model_type": "perplexity is that of the trained model, of its own type",
     "use_text_from_meta_data": "perplexity is of the references",
 }
-"""Arguments of metrics that mean nothing here."""
+"""Arguments of metrics without effect here, with the reason."""
 
-PPO_DEFAULTS = {
+_PPO = {
     "algorithm.args.epochs": 10,
     "algorithm.args.learning_rate": 3e-4,
     "algorithm.args.gae_lambda": 0.95,
@@ -129,22 +127,18 @@ PPO_DEFAULTS = {
     "algorithm.args.entropy_coefficient": 0.0,
     "algorithm.args.adam_epsilon": 1e-8,
     "algorithm.args.weight_decay": 1e-6,
+    "training.checkpoint_every": 20,
 }
-"""What Stable-Baselines3 and RL4LMs' AdamW take where a file is silent, and our defaults are others."""
-_SAVED = {"training.checkpoint_every": 20}
-"""What the original's trainer takes where a file names no save_every."""
-SUPERVISED_DEFAULTS = {
-    "algorithm.args.minibatch_size": 8,
-    "algorithm.args.learning_rate": 5e-5,
-    "algorithm.args.warmup": 0.0,
-    "training.epochs": 3,
-}
-"""The same of Transformers' Trainer."""
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "ppo": PPO_DEFAULTS | _SAVED,
-    "nlpo": PPO_DEFAULTS | _SAVED,
-    "a2c": {"algorithm.args.learning_rate": 7e-4} | _SAVED,
-    "trpo": _SAVED,
-    "supervised": SUPERVISED_DEFAULTS,
+    "ppo": _PPO,
+    "nlpo": _PPO,
+    "a2c": {"algorithm.args.learning_rate": 7e-4, "training.checkpoint_every": 20},
+    "trpo": {"training.checkpoint_every": 20},
+    "supervised": {
+        "algorithm.args.minibatch_size": 8,
+        "algorithm.args.learning_rate": 5e-5,
+        "algorithm.args.warmup": 0.0,
+        "training.epochs": 3,
+    },
 }
-"""By alg.id, which is the algorithm's id here too."""
+"""Defaults of Stable-Baselines3, RL4LMs and Transformers' Trainer that differ from ours, by ``alg.id``."""

@@ -1,10 +1,11 @@
-"""RL4LMs' YAML files, rebuilt from their entries, are read, and they train.
+"""YAML files of RL4LMs become experiments that train as they did.
 
 Model-based parts are tiny local models put in with overrides: the language models, the sentiment and intent
 classifiers, BERTScore's encoder, the preference model. SPICE, which needs Java, is left out.
 """
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from omegaconf import OmegaConf
 from groundling import algorithms
 from groundling.algorithms.algorithm import algorithms as registered
 from groundling.cli.main import main
+from groundling.config.compose import compose, from_file
 from groundling.config.schema import Config
-from groundling.convert.rl4lms_config import is_original, read, spread
+from groundling.convert.experiment import convert
 from groundling.errors import ConfigError, GroundlingError
 from groundling.io.row_files import read_rows
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing.parts import make_metrics
 from tests.building import policy_of
+from tests.convert import convert_and_train, read
 from tests.convert.conftest import has_wordnet
 from tests.convert.rl4lms_configs import NAMES, config, is_causal
 from tests.thorough import one_in, some_of
@@ -115,8 +118,7 @@ def test_every_file_trains(
         small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
     if config(name)["alg"]["id"] == "supervised":
         small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
-    arguments = ["train", "--rl4lms-config", str(write(name)), "--set", *_put_in(name, models), *small]
-    assert main(arguments) == 0
+    assert convert_and_train(write(name), _put_in(name, models), small) == 0
     assert len(read_metrics(tmp_path / "run")) >= 2
     first = read_rows(tmp_path / "run" / "validation.jsonl")[0]
     assert first["update"] == 0 and first["metrics"]
@@ -225,24 +227,14 @@ def test_supervised_training_goes_through_the_references_as_often_as_asked(
     write: Callable[..., Path], models: dict[str, str], tmp_path: Path
 ) -> None:
     path = write(_SUPERVISED)
-    given = [
+    small = [
         f"run_dir={tmp_path}/run", "training.epochs=2", "world.num_texts=4", "algorithm.args.minibatch_size=4",
-        "evaluation.every=null", "device=cpu", "datapool.args.max_size=6",
+        "evaluation.every=null", "device=cpu",
     ]  # fmt: skip
-    assert main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
-    updates = 4  # 2 passes over 6 texts by 4, each with a short end
-    assert len(read_metrics(tmp_path / "run")) == updates
-    again = ["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]
-    assert main(again) == 0
-    assert len(read_metrics(tmp_path / "run")) == updates
-
-
-def test_epochs_are_of_data(
-    write: Callable[..., Path], models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [*_put_in(_PPO, models), "training.epochs=1", "device=cpu", f"run_dir={tmp_path}/run"]
-    assert main(["train", "--rl4lms-config", str(write(_PPO)), *given]) == 1
-    assert "set training.steps" in capsys.readouterr().err
+    words = [*_put_in(_SUPERVISED, models), "datapool.args.max_size=6"]
+    for _ in range(2):  # the second time, nothing is left to do
+        assert convert_and_train(path, words, small) == 0
+        assert len(read_metrics(tmp_path / "run")) == 4  # 2 passes over 6 texts by 4, each with a short end
 
 
 def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> None:
@@ -273,7 +265,6 @@ def test_an_other_models_tokenizer_is_taken_unless_the_model_is_replaced(write: 
     assert read(path)[0].model.tokenizer == "t5-base"
     model = "alg.policy.args.model_name=starter"
     assert read(path, [model])[0].model.tokenizer is None
-    assert read(path, [], ["model.path=starter"])[0].model.tokenizer is None
     assert read(path, [model, "tokenizer.model_name=t5-small"])[0].model.tokenizer == "t5-small"
     assert read(write("common_gen/t5_ppo"))[0].model.tokenizer is None
 
@@ -286,7 +277,7 @@ def test_the_tokenizer_of_another_folder_is_used(
     for name in ("config.json", "model.safetensors", "generation_config.json"):
         (bare / name).write_bytes((Path(models["causal"]) / name).read_bytes())
     given = [f"alg.policy.args.model_name={bare}", f"tokenizer.model_name={models['causal']}"]
-    made, _ = read(write(_NLPO), [*given, "datapool.args.offline=true"], ["device=cpu"])
+    made, _ = read(write(_NLPO), [*given, "datapool.args.offline=true", "alg.args.device=cpu"])
     policy: Any = policy_of(made)
     assert policy.lm.tokenizer.eos_token == "</s>"
     made.model.tokenizer = None
@@ -305,35 +296,36 @@ def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: di
     assert any("use_text_from_meta_data" in note for note in notes)
 
 
-def test_sweeps_are_spread_into_runs_of_their_own(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_is_converted_one_value_at_a_time(write: Callable[..., Path]) -> None:
+    rewards = [{"id": "ter"}, {"id": "rouge_l_max", "args": {"alpha": 0.1}}]
     path = write(
         _PPO,
         alg__args__learning_rate={"expand": True, "values": [1e-6, 1e-5]},
-        reward_fn__id={"expand": True, "values": ["meteor", "rouge_combined"]},
+        reward_fn={"expand": True, "values": rewards},
     )
-    runs = spread(path, ["seed=3"])
-    assert len(runs) == 4 and runs[0][0] == "seed=3"
-    made = [read(path, run[1:])[0] for run in runs]
-    assert {(m.algorithm.args["learning_rate"], *m.reward) for m in made} == {
-        (rate, reward) for rate in (1e-6, 1e-5) for reward in ("meteor", "rouge_combined")
-    }
-    assert len({m.name for m in made}) == 4 and "totto-t5_ppo" in made[0].name
-    assert len(spread(path, ["alg.args.learning_rate=1e-4"])) == 2
-    with pytest.raises(ConfigError, match="sweeps over"):
+    with pytest.raises(ConfigError, match=r"sweeps over .*alg\.args\.learning_rate=1e-06"):
         read(path)
-    arguments = ["train", "--rl4lms-config", str(path), "--dry-run", "seed=1,2", "--slurm", "array=seeds"]
-    assert main(arguments) == 0
-    assert capsys.readouterr().out.count("--rl4lms-config") == 8
-    whole = write(
-        _PPO,
-        reward_fn={"expand": True, "values": [{"id": "ter"}, {"id": "rouge_l_max", "args": {"alpha": 0.1}}]},
-    )
-    ter, rouge = (read(whole, run)[0] for run in spread(whole, []))
-    assert (_parts(ter), _parts(rouge)) == ({"ter": {}}, {"rouge_l_max": {"alpha": 0.1}})
+    words = ["alg.args.learning_rate=1e-5", "reward_fn={id: rouge_l_max, args: {alpha: 0.1}}"]
+    made, _ = read(path, words)
+    assert made.algorithm.args["learning_rate"] == 1e-5 and "learning_rate=1e-05" in made.name
+    assert _parts(made) == {"rouge_l_max": {"alpha": 0.1}}
     with pytest.raises(ConfigError, match="list of at least one"):
         read(write(_PPO, alg__args__n_steps={"expand": True, "values": 3}))
+
+
+def test_the_experiment_says_all_that_the_file_said(write: Callable[..., Path], tmp_path: Path) -> None:
+    converted = convert(write(_NLPO), ["alg.args.gamma=0.9"])
+    experiment = tmp_path / "experiment" / "mine.yaml"
+    experiment.parent.mkdir()
+    experiment.write_text(converted.to_yaml(), encoding="utf-8")
+    assert from_file(experiment) == converted.config == compose("mine", [], tmp_path)
+    comments = " ".join(re.findall("^# +(.*)$", experiment.read_text(encoding="utf-8"), re.M))
+    for note in converted.notes:
+        assert note in comments
+    ours = ["algorithm.args.learning_rate=1e-4", "reward.rouge={}", "model.lora={r: 4}"]
+    changed = from_file(experiment, ours)
+    assert (changed.algorithm.args["learning_rate"], changed.algorithm.args["gamma"]) == (1e-4, 0.9)
+    assert list(changed.reward)[-1] == "rouge" and changed.model.lora == {"r": 4}
 
 
 def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) -> None:
@@ -357,7 +349,7 @@ def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) 
             ("alg.args.n_step=1", "'alg.args.n_steps'"),
             ("alg.policy.args.topmask=1", "'alg.policy.args.top_mask'"),
             ("train_evaluation.n_iter=1", "'train_evaluation.n_iters'"),
-            ("alg.args.learning_rate=1,2", "seed=1,2,3"),
+            ("alg.args.learning_rate=1,2", "give one value"),
             ("alg.args.learning_rate=[", "key=value"),
             ("alg.args.n_steps=many", "alg.args.n_steps must be a whole number.*many"),
             ("alg.args.learning_rate=fast", "learning_rate.*fast"),
@@ -377,7 +369,7 @@ def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) 
         ],
     ),
 )
-def test_what_cannot_be_run_is_told_in_one_line(
+def test_wrong_values_are_refused_in_one_line(
     override: str, message: str, write: Callable[..., Path]
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -390,47 +382,24 @@ def test_an_unknown_entry_of_a_file_names_the_nearest(write: Callable[..., Path]
         read(write(_PPO, alg__args__n_epoch=3))
 
 
-def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "broken.yaml").write_text("a: [1, 2")
-    (tmp_path / "other.yaml").write_text("name: x")
-    (tmp_path / "list.yaml").write_text("- x")
-    for name, message in (
-        ("none.yaml", "there is no"),
-        ("broken.yaml", "cannot read"),
-        ("other.yaml", "no config of RL4LMs"),
-        ("list.yaml", "as a YAML file of the original project"),
-    ):
-        assert main(["train", "--rl4lms-config", str(tmp_path / name)]) == 1
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1
-    assert main(["train", "--rl4lms-config", "a.yaml", "--glam-config", "b.yaml"]) == 1
-    assert "one of them" in capsys.readouterr().err
-
-
-def test_overrides_are_told_apart_by_their_keys() -> None:
-    for key in (
-        "alg.args.n_steps",
-        "reward_fn.id",
-        "env.n_envs",
-        "~env.args.context_start_token",
-        "env.args.max_prompt_length",
-        "datapool",
-    ):
-        assert is_original(f"{key}=1")
-    for key in ("world.num_texts", "world.max_prompt_length", "algorithm.id", "reward.rouge.id", "seed"):
-        assert not is_original(f"{key}=1")
-
-
-def test_our_overrides_come_last(write: Callable[..., Path]) -> None:
-    overrides = [
-        "algorithm.args.learning_rate=1e-4",
-        "world.num_texts=8",
-        "reward.rouge={}",
-        "model.lora={r: 4}",
-    ]
-    made: Config = read(write(_NLPO), ["alg.args.learning_rate=1e-5", "alg.args.gamma=0.9"], overrides)[0]
-    assert (made.algorithm.args["learning_rate"], made.algorithm.args["gamma"]) == (1e-4, 0.9)
-    assert made.world.num_texts == 8 and list(made.reward)[-1] == "rouge" and made.model.lora == {"r": 4}
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "there is no"),
+        ("a: [1, 2", "cannot read"),
+        ("- x", "cannot read"),
+        ("name: x", "no config of GLAM or Lamorel .* or of RL4LMs"),
+        ("alg: {id: ppo}", "no config of GLAM or Lamorel .* or of RL4LMs"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "file.yaml").write_text(text)
+    assert main(["convert", str(tmp_path / "file.yaml")]) == 1
+    error = capsys.readouterr().err
+    assert re.search(message, error) and error.count("\n") == 1
 
 
 def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
@@ -450,39 +419,6 @@ def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
     made, notes = read(write("imdb_text_continuation/gpt2_a2c"), [f"{key}={{eps: 1e-3}}"])
     assert made.algorithm.args.get("rms_epsilon") != 1e-3
     assert any(f"{key}.eps: no effect here" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "processes", "entry", "overrides", "spread"),
-    one_in(
-        2,
-        [
-            (2, 1, "true", [], "auto"),
-            (1, 1, "true", [], None),
-            (0, 1, "true", [], None),
-            (2, 2, "true", [], None),  # torchrun's processes compute in parallel instead
-            (2, 1, "false", [], None),
-            (2, 1, "true", ["device=cpu"], None),
-            (2, 1, "true", ["model.device_map=balanced"], "balanced"),
-        ],
-    ),
-)
-def test_model_parallelism_spreads_the_model_over_the_gpus_of_one_process(
-    gpus: int,
-    processes: int,
-    entry: str,
-    overrides: list[str],
-    spread: str | None,
-    write: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    made, notes = read(
-        write("common_gen/t5_ppo"), [f"alg.policy.args.apply_model_parallel={entry}"], overrides
-    )
-    assert made.model.device_map == spread
-    assert any("spreads the model over 2 GPUs" in note for note in notes) is (spread == "auto")
 
 
 def test_an_algorithm_of_stable_baselines_names_the_way(write: Callable[..., Path]) -> None:

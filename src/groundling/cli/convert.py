@@ -1,0 +1,47 @@
+"""`groundling convert`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.cli.command import Commands, add_command
+from groundling.io.console import warn
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling convert`."""
+    parser = add_command(
+        commands,
+        "convert",
+        run,
+        "convert a config file of GLAM, Lamorel or RL4LMs to an experiment",
+        examples="""
+        groundling convert local_gpu_config.yaml rl_script_args.seed=1 --output mine.yaml    a file of GLAM
+        groundling convert t5_ppo.yml datapool.args.offline=true --output mine.yaml         a file of RL4LMs
+        """,
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="ENTRY=VALUE", help="entries of the file, e.g. rl_script_args.seed=1"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="EXPERIMENT",
+        help="the experiment's YAML file (default: standard output)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from groundling.convert.experiment import convert
+    from groundling.io.files import write_atomically
+
+    converted = convert(arguments.file, arguments.overrides)
+    for note in converted.notes:
+        warn(note)
+    if arguments.output is None:
+        print(converted.to_yaml(), end="")
+    else:
+        write_atomically(arguments.output, converted.to_yaml())
+        print(f"train it: groundling train {arguments.output}")
+    return 0

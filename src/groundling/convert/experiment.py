@@ -1,0 +1,75 @@
+"""`groundling convert`: a config file of GLAM, Lamorel or RL4LMs as an experiment that trains as the file did."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from groundling.config.compose import from_values
+from groundling.config.schema import Config
+from groundling.convert import glam, rl4lms
+from groundling.convert.entries import load
+from groundling.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An experiment made from another system's file."""
+
+    path: Path
+    """The file."""
+    values: DictConfig
+    """Nested config values; other keys keep their defaults."""
+    config: Config
+    """The complete config."""
+    notes: list[str]
+    """Entries that have no effect, or another meaning, in Groundling."""
+
+    def to_yaml(self) -> str:
+        """Return the experiment as YAML, with the notes as comments."""
+        notes = (" ".join(note.split()) for note in self.notes)  # a name in a note could contain a line break
+        comments = (
+            textwrap.fill(note, 110, initial_indent="# - ", subsequent_indent="#   ") for note in notes
+        )
+        head = [
+            "# @package _global_",
+            "#",
+            f"# Converted from {' '.join(self.path.name.split())}.",
+            *comments,
+        ]
+        return "\n".join([*head, OmegaConf.to_yaml(self.values)])
+
+
+def convert(path: Path, words: Sequence[str] = ()) -> Converted:
+    """Convert a YAML file of GLAM, Lamorel or RL4LMs.
+
+    Args:
+        path: The file.
+        words: Overrides of its entries, such as ``rl_script_args.seed=1`` or ``alg.args.n_steps=128``.
+
+    Raises:
+        ConfigError: the file cannot be read, is of another kind, leaves a needed entry open, or asks for something
+            that Groundling lacks.
+    """
+    tree = load(path)
+    if {"lamorel_args", "rl_script_args"} & tree.keys():
+        values, notes = glam.read(path, tree, words)
+    elif {"alg", "datapool"} <= tree.keys():
+        values, notes = rl4lms.read(path, tree, words)
+    else:
+        raise ConfigError(
+            f"{path} is no config of GLAM or Lamorel (it lacks lamorel_args and rl_script_args) or of RL4LMs (it lacks "
+            "alg or datapool)"
+        )
+    nested = _nested(values)
+    return Converted(path, nested, from_values(nested, (), str(path)), notes)
+
+
+def _nested(values: dict[str, Any]) -> DictConfig:
+    nested = OmegaConf.create({})
+    for key, value in values.items():
+        OmegaConf.update(nested, key, value)
+    return nested

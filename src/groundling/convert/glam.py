@@ -1,0 +1,339 @@
+"""Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``) as values of a `Config`.
+
+Every entry has a counterpart in Groundling, or a note about what replaces it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groundling.convert import lamorel
+from groundling.convert.entries import Entries
+from groundling.convert.glam_entries import (
+    FORMAT,
+    LLM,
+    NOT_DRRN,
+    NOT_WRITER,
+    OPEN,
+    PROCESSES,
+    RL,
+    SAYCAN,
+    SHIPPED_ON,
+    STRINGS,
+    TESTS,
+    TOKENS,
+)
+from groundling.envs.babyai_text import ACTIONS, translate_actions
+from groundling.errors import ConfigError
+from groundling.worlds.text.config import TextConfig
+
+Values = dict[str, Any]
+_REWARD_SCALE = 20
+"""Factor on the env's reward in the original's code."""
+
+
+def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
+    """Read a file of GLAM or Lamorel.
+
+    Args:
+        path: The YAML file.
+        tree: Its content.
+        words: Overrides of its entries, such as ``rl_script_args.seed=1``.
+
+    Returns:
+        Values by dotted config key; notes about entries with no effect or another meaning here.
+
+    Raises:
+        ConfigError: an entry has a wrong value or is open, or the file asks for something that Groundling lacks.
+        TranslationError: a French file names English actions that have no French names.
+    """
+    sections = {key: value for key, value in tree.items() if key != "defaults"}
+    reader = _Reader(Entries(path, FORMAT, sections, words))
+    reader.note_defaults(tree.get("defaults"))
+    reader.refuse_tests()
+    reader.remove_entries_of_other_agents()
+    reader.check_open()
+    values = reader.values()
+    reader.entries.note_ignored()
+    return values, reader.entries.notes
+
+
+class _Reader:
+    """Counterparts of the entries of one file."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries, self.notes = entries, entries.notes
+        # Without a language model the original's script trains DRRN.
+        self.is_drrn = self._get(PROCESSES, 1) == 0
+        # Lamorel's PPO on tokens.
+        self.is_writer = self._get(STRINGS) is not None
+        # Lamorel's epochs count updates, GLAM's passes over a rollout.
+        names = ("ppo_epochs", "steps_per_epoch", "strings")
+        self.is_lamorel = any(self._get(f"{RL}.{name}") is not None for name in names)
+
+    def _get(self, key: str, default: Any = None) -> Any:
+        return self.entries.get(key, default)
+
+    def _is_on(self, name: str) -> bool:
+        return bool(self._get(f"{RL}.{name}"))
+
+    def note_defaults(self, defaults: Any) -> None:
+        """Note that other files of Hydra's defaults list are not read."""
+        named = map(str, defaults if isinstance(defaults, list) else [defaults])
+        own = ("_self_", "None", "override hydra")
+        others = [one for one in named if not one.lstrip("{'").startswith(own)]
+        if others:
+            self.notes.append(f"defaults: other files are not read ({', '.join(others)})")
+
+    def refuse_tests(self) -> None:
+        """Raise `ConfigError` for a pickled checkpoint, and for files of the original's tests."""
+        if self._get(f"{RL}.loading_path"):
+            raise ConfigError(
+                f"{RL}.loading_path is a pickled checkpoint, which Groundling never reads: save the model with "
+                f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
+            )
+        script = Path(str(self._get(f"{RL}.path", ""))).stem
+        is_test = bool({"test", "tests"} & set(re.split("[-_]", script)))
+        switches = [name for name in TESTS if self._get(f"{RL}.{name}") is True]
+        if is_test:
+            switches = switches or ["zero_shot"]
+        elif "train" in script:
+            return  # the original's training reads no switch
+        else:
+            given = self.entries.overridden
+            switches = [name for name in switches if name not in SHIPPED_ON or f"{RL}.{name}" in given]
+        if switches:
+            why = f"path={self._get(f'{RL}.path')}" if is_test else f"{switches[0]}=true"
+            raise ConfigError(
+                f"{RL}.{why} is for the original's tests, not for training: run {TESTS[switches[0]]}; to train, give "
+                f"{RL}.path=train_language_agent.py"
+            )
+
+    def remove_entries_of_other_agents(self) -> None:
+        """Remove what the trained agent does not read.
+
+        Raises:
+            ConfigError: DRRN is to be trained with what only a language model can do.
+        """
+        if self.is_drrn:
+            if self.is_lamorel:
+                raise ConfigError(
+                    f"{PROCESSES}=0 leaves Lamorel's example without its language model: give 1"
+                )
+            if self._get(f"{RL}.reward_shaping_beta"):
+                raise ConfigError(
+                    f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, and "
+                    f"{PROCESSES}=0 trains DRRN, which has no language model: give 0"
+                )
+            keys = self.entries.remove(NOT_DRRN)
+            self.notes.append(
+                f"{PROCESSES}=0 trains the original's DRRN agent, which has its own settings and does not read "
+                f"{', '.join(keys)}"
+            )
+        if self.is_writer and (keys := self.entries.remove(NOT_WRITER)):
+            self.notes.append(
+                f"{', '.join(keys)}: no effect here ({STRINGS} asks for PPO on tokens, which has no env)"
+            )
+
+    def check_open(self) -> None:
+        """Raise `ConfigError` if a needed entry is open (``???``)."""
+        open_keys = [key for key, value in self.entries.values.items() if value == OPEN]
+        needed = [f"{key}=…" for key in open_keys if key not in FORMAT.ignored]
+        if needed:
+            raise ConfigError(f"{self.entries.path} leaves entries open: give {' '.join(needed)}")
+        self.entries.remove(open_keys)
+
+    def values(self) -> Values:
+        """Values by config key."""
+        values: Values = {"world.id": "text", "policy.id": "action_scoring", "algorithm.id": "ppo"}
+        if not self.is_writer:
+            values["reward.env.args.scale"] = _REWARD_SCALE
+        values |= self.entries.same()
+        if "algorithm.args.clip_range" in values:
+            values["algorithm.args.value_clip_range"] = values["algorithm.args.clip_range"]
+        values |= self._names() | (model := self._model())
+        if self._get(f"{RL}.action_space") is not None:
+            values["world.actions"] = self._actions()
+        if self._get(f"{RL}.language") == "french" and values.pop("world.probes", None) is not None:
+            self.notes.append(
+                f"{RL}.template_test: left out, since the fixed situations exist in English only"
+            )
+        if self._get(f"{RL}.value_loss_coef") is not None:
+            # The original weighs the whole squared error, Groundling half of it.
+            values["algorithm.args.value_coefficient"] = 2 * self.entries.real(f"{RL}.value_loss_coef", 0.5)
+        if self.is_drrn:
+            values |= self._drrn()
+        elif self.is_writer:
+            values |= lamorel.writer(self.entries)
+        elif self.is_lamorel:
+            values |= lamorel.ppo(self.entries)
+        else:
+            values |= self._glam_ppo(len(values.get("world.actions", ACTIONS["english"])))
+        if not self.is_drrn:
+            self._note_processes(is_spread="model.device_map" in model)
+        if not self.is_lamorel:
+            self._note_differences_from_glam()
+        if values["world.id"] == "text" and "world.env" not in values:
+            raise ConfigError(self._message_without_env())
+        micro, minibatch = (values.get(f"algorithm.args.{key}_size") for key in ("micro_batch", "minibatch"))
+        if isinstance(micro, int) and isinstance(minibatch, int):  # otherwise the algorithm refuses them
+            values["algorithm.args.micro_batch_size"] = min(micro, minibatch)
+        return values
+
+    def _message_without_env(self) -> str:
+        reasons = {FORMAT.ignored.get(key) for key in self.entries.values} & {SAYCAN, TOKENS}
+        because = f" ({reasons.pop()})" if reasons else ""
+        return (
+            f"{self.entries.path} names no env{because}: give {RL}.name_environment=BabyAI-MixedTrainLocal-v0, or "
+            "another of `groundling list envs`"
+        )
+
+    def _actions(self) -> list[str]:
+        """Action names; in French where a French file names them in English."""
+        actions = self._get(f"{RL}.action_space")
+        if not isinstance(actions, list):
+            raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
+        names = [_action_name(action) for action in actions]
+        if self._get(f"{RL}.language") == "french" and set(names) & set(ACTIONS["english"]):
+            return translate_actions(names, "french")
+        return names
+
+    def _names(self) -> Values:
+        given = [self.entries.values.get(f"{RL}.{key}") for key in ("name_experiment", "name_model")]
+        parts = [str(name) for name in given if name]
+        if parts:
+            parts += self._identity()
+        values = {"name": "-".join(parts) or self.entries.path.stem}
+        if (logs := self.entries.values.get(f"{RL}.saving_path_logs")) is not None:
+            values["run_dir"] = f"{logs}/${{name}}-seed${{seed}}"
+        return values
+
+    def _identity(self) -> list[str]:
+        """Parts of the original's folder names other than names and seed.
+
+        As in the original, embeddings, heads and the number of observations are named only where unusual.
+        """
+        parts = []
+        if (num_envs := self._get(f"{RL}.number_envs")) is not None:
+            parts.append(f"nbr_env_{num_envs}")
+        pretrained = self._get(f"{LLM}.pretrained", True)
+        parts.append("n_llm_processes_0" if self.is_drrn else f"pretrained_{pretrained}")
+        if not pretrained:
+            parts.append(f"load_embedding_{self._get(f'{RL}.load_embedding', False)}")
+        if self._is_on("use_action_heads"):
+            parts.append("use_action_heads_True")
+        if (history := self._get(f"{RL}.nbr_obs", 3)) != 3:
+            parts.append(f"nbr_obs_{history}")
+        if isinstance(actions := self._get(f"{RL}.action_space"), list):
+            parts.append("_".join([f"nbr_actions_{len(actions)}", *map(str, actions)]))
+        return [*parts, f"shape_reward_beta_{self._get(f'{RL}.reward_shaping_beta', 0)}"]
+
+    def _model(self) -> Values:
+        values: Values = {}
+        pretrained = self._get(f"{LLM}.pretrained", True) is not False
+        if not pretrained:
+            values["model.init"] = "embeddings" if self._is_on("load_embedding") else "random"
+        elif self._is_on("load_embedding"):
+            self.entries.note_unused(
+                f"{RL}.load_embedding", "nor in the original: pretrained=true loads all weights"
+            )
+        if self._is_on("use_action_heads"):
+            values["policy.id"] = "action_head"
+        lora = {
+            ours: self.entries.count(f"{RL}.{name}", 0, least=0)
+            for name, ours in (("lora_r", "r"), ("lora_alpha", "lora_alpha"))
+            if self._get(f"{RL}.{name}") is not None
+        }
+        if self._is_on("use_lora"):
+            values["model.lora"] = lora or {"r": 8}
+        elif lora:
+            self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: no effect, since use_lora is off")
+        if self._get(f"{LLM}.load_in_4bit"):
+            values["model.load_in_4bit"] = True
+        on_cpu = self._get(f"{LLM}.parallelism.use_gpu", True) is False
+        if on_cpu:
+            values["device"] = "cpu"
+        if self.entries.count(f"{LLM}.parallelism.model_parallelism_size", 1, least=0) > 1:
+            if on_cpu:
+                why = "no effect, since use_gpu is off"
+            elif not pretrained:
+                why = f"left out, as the new weights of {LLM}.pretrained=false are created on one device"
+            else:
+                values["model.device_map"] = "auto"
+                return values
+            self.notes.append(f"{LLM}.parallelism.model_parallelism_size: {why}")
+        return values
+
+    def _drrn(self) -> Values:
+        """Values of the original's DRRN: a gradient step every four steps of each env."""
+        num_envs = self.entries.count(f"{RL}.number_envs", TextConfig.num_envs, least=0)
+        return {
+            "policy.id": "drrn",
+            "algorithm.id": "drrn",
+            "algorithm.args.steps_per_gradient": 4 * num_envs,
+            "world.num_steps": 4,
+            "training.checkpoint_every": 200,  # its updates are short
+        }
+
+    def _glam_ppo(self, num_actions: int) -> Values:
+        """Values of GLAM's PPO."""
+        values: Values = {}
+        for name, ours in (("epochs", "epochs"), ("batch_size", "minibatch_size")):
+            if self._get(f"{RL}.{name}") is not None:
+                values[f"algorithm.args.{ours}"] = self.entries.count(f"{RL}.{name}", least=0)
+        if self._get(f"{LLM}.minibatch_size") is not None:
+            rows = self.entries.count(f"{LLM}.minibatch_size", least=0)
+            values["algorithm.args.micro_batch_size"] = max(1, rows // num_actions)
+            self.notes.append(
+                f"{LLM}.minibatch_size={rows} counts pairs of a prompt and one of its {num_actions} actions: "
+                f"algorithm.args.micro_batch_size={values['algorithm.args.micro_batch_size']} counts prompts (memory "
+                "and speed only)"
+            )
+        self.notes.append(
+            "computed differently from the original code: actions are scored by their log-probabilities, as the "
+            "paper says (policy.args.compat=glam: by the sum of raw logits), and each value learns from its own "
+            "return, not from the batch's mean"
+        )
+        if beta := self._get(f"{RL}.reward_shaping_beta", 0):
+            self.notes.append(
+                f"{RL}.reward_shaping_beta={beta}: rewards are shaped by -{beta} (log π(a) - log π₀(a)), where π₀ is "
+                "the policy before training"
+            )
+        return values
+
+    def _note_processes(self, is_spread: bool) -> None:
+        count = self.entries.count(PROCESSES, 1, least=0)
+        if count < 2:
+            return
+        command = f"torchrun --nproc-per-node {count} -m groundling train EXPERIMENT"
+        if is_spread:
+            self.notes.append(
+                f"{PROCESSES}={count}: {command} spreads each process's model over its share of the machine's GPUs; "
+                "one process computes the same"
+            )
+        else:
+            self.notes.append(
+                f"{PROCESSES}={count}: for as many processes, {command}; one process computes the same"
+            )
+
+    def _note_differences_from_glam(self) -> None:
+        if self._get(f"{RL}.template_test") is not None and self._get(f"{RL}.language") != "french":
+            self.notes.append(
+                f"{RL}.template_test: the actions' probabilities are logged in Groundling's fixed situations, "
+                "not in the original's"
+            )
+        if not self.is_drrn:
+            self.notes.append(
+                "prompts have the tokenizer's special tokens (T5's </s>), as in GLAM's first Lamorel; as in Lamorel "
+                "since November 2023: model.add_special_tokens=false"
+            )
+        if str(self._get(f"{RL}.name_environment", "")).startswith("BabyAI-Mixed"):
+            self.notes.append(
+                "computed differently from the original code: a task is drawn at each reset, not once for each env "
+                "(world.args.draw_task=construction draws it once, and such a run cannot be resumed)"
+            )
+
+
+def _action_name(action: Any) -> str:
+    return str(action).replace("_", " ")
