@@ -41,10 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from groundling.io.redaction import shareable_words
     from groundling.studies.definition import read_study
-    from groundling.studies.figures_page import write_study_by_figures
+    from groundling.studies.figures import page_of_figures
+    from groundling.studies.page import write_page
     from groundling.studies.results import RunResult, read_results
-    from groundling.studies.run import Job, make_jobs, run_here, run_jobs_beside
-    from groundling.studies.success_page import write_study_by_success
+    from groundling.studies.run import Job, make_jobs, run_here, run_in_processes
+    from groundling.studies.success import page_of_success
     from groundling.worlds import kind
 
     study, arms = read_study(arguments.study, arguments.overrides)
@@ -102,15 +103,15 @@ def run(arguments: argparse.Namespace) -> int:
             one = [f"arms={job.arm}", f"seeds={job.seed}"]
             return [*command, *one, "--runs", str(runs), "--no-results"]
 
-        failed = run_jobs_beside(left, words, arguments.jobs, tell)
+        failed = run_in_processes(left, words, arguments.jobs, tell)
     if not arguments.no_results:
         world = kind(jobs[0].config.world.id)
-        if by_success:
-            write_study_by_success(
-                study, jobs, world, output, shareable_words([*command, *folders]), elsewhere
-            )
-        else:
-            write_study_by_figures(study, jobs, world, output, shareable_words([*command, *folders]))
+        page = (
+            page_of_success(study, jobs, world, elsewhere)
+            if by_success
+            else page_of_figures(study, jobs, world)
+        )
+        write_page(study, page, output, shareable_words([*command, *folders]))
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

@@ -1,20 +1,22 @@
-"""What each run of a study came to: read from its folder, or from results that were written on another machine."""
+"""Results of a study's runs: read from a run's folder, or from results of another machine (``--add``)."""
 
 import csv
+import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from groundling.config.compose import recorded
 from groundling.config.flat import flat
 from groundling.envs.seeds import SCHEME
 from groundling.errors import ConfigError, GroundlingError
+from groundling.fields import Ge, Le
 from groundling.io.csv_files import open_csv
 from groundling.io.documents import read_object
 from groundling.io.files import write_atomically
@@ -25,183 +27,220 @@ from groundling.training.folder import changes_no_result
 from groundling.training.tracking import read_metrics
 
 FIRST = ("first_named", "first_none", "first_precision", "first_chance")
-"""What is summed up of the thing that an agent first deals with, in worlds that tell."""
+"""Summarised figures of the first interaction, in worlds that report it."""
 CURVES, EVALUATIONS, SUMMARY = "curves.csv", "evaluations.csv", "summary.json"
 _ARMS = "arms"
-_NAMES = ("arm", "agent", "suite", "task")
-_NAME = re.compile(r"(?!.*//)\w[\w .,:/()+-]*")
-"""How arms and suites, agents, envs and families of tasks are called: no markup, no formula and no address."""
-_COUNTS = ("seed", "episodes", "step")
 _LARGEST = 2.0**53
-"""A count or figure beyond it is none of a run's."""
 _ROUNDING = 1e-5
-"""The CSV files have six digits."""
-_ALWAYS = ("seed", "step", "success", "low", "high")
+"""Tolerance for figures of CSV files, which have six digits."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^\w[\w .,:/()+-]*$")]
+"""Name of an arm, suite, agent or family of tasks: no markup and no formula."""
+Count = Annotated[int, Ge(0), Le(_LARGEST)]
+Share = Annotated[float, Ge(-_ROUNDING), Le(1 + _ROUNDING)]
 
 
 @dataclass(frozen=True)
 class Score:
-    """How often one run's agent succeeded."""
+    """Success of one run's agent in one suite and family of tasks.
 
-    arm: str
-    seed: int
-    agent: str
+    Raises:
+        ValueError: a name has markup, or the success is no share within its interval.
+    """
+
+    arm: Name
+    seed: Count
+    agent: Name
     """trained, zero-shot, random or expert."""
-    suite: str
-    task: str
+    suite: Name
+    task: Name
     """A family of tasks, or all."""
-    episodes: int
-    success: float
-    low: float
+    episodes: Annotated[int, Ge(1), Le(_LARGEST)]
+    success: Share
+    low: Share
     """Lower end of the 95 % Wilson interval over the episodes."""
-    high: float
-    first_named: float | None
-    """Share of the episodes in which the named thing is the first that the agent deals with; None: the world does not
-    tell."""
-    first_none: float | None
-    """Share of the episodes in which it deals with nothing."""
-    first_precision: float | None
-    """Share of the others in which the named thing is the first; None also if there are no others."""
-    first_chance: float | None
+    high: Share
+    first_named: Share | None
+    """Share of the episodes whose first interaction is with the named thing; None in worlds that do not report it."""
+    first_none: Share | None
+    """Share of the episodes without an interaction."""
+    first_precision: Share | None
+    """Share of the others whose first interaction is with the named thing; None without others."""
+    first_chance: Share | None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if any(low > high + _ROUNDING for low, high in pairwise((self.low, self.success, self.high))):
+            raise ValueError(
+                f"success is {self.success} [{self.low}, {self.high}], expected a share within its interval"
+            )
+        if any("//" in name for name in (self.arm, self.agent, self.suite, self.task)):
+            raise ValueError("expected names without addresses")
+        return self
 
 
-@dataclass(frozen=True)
+class _Summary(BaseModel):
+    """Entries of ``summary.json`` that `read_results` needs."""
+
+    model_config = ConfigDict(strict=True)
+
+    study: str
+    episodes: int
+    episode_seeds: str | None = None
+    """The scheme of the episodes' seeds; None before schemes were recorded."""
+    unfinished: list[str]
+    suites: dict[str, list[str]]
+    """By arm, the requested suites."""
+    tested: dict[str, list[str]]
+    """By arm, the suites that suit it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class RunResult:
-    """A job that is trained, or needs no training, and what is known of it."""
+    """Result of a job that is trained, or needs no training."""
 
     job: Job
     rows: Sequence[Mapping[str, Any]]
-    """One for each update; empty where the agent is not trained."""
+    """Training metrics, one row for each update; empty for an untrained agent."""
     scores: Sequence[Score]
-    is_whole: bool
-    """Whether all its evaluations are there."""
+    is_complete: bool
+    """True if all its evaluations are present."""
 
 
 def result_of(job: Job) -> RunResult | None:
-    """What the job's folder tells; None before it is trained."""
+    """Read the result in the job's folder; None before it is trained."""
     if not job.is_trained():
         return None
+    evaluations = job.evaluations()
     rows = read_metrics(job.run_dir) if job.agent == "trained" else ()
-    return RunResult(job, rows, _scores(job), all(job.evaluations().values()))
+    scores = [
+        score
+        for suite, evaluation in evaluations.items()
+        if evaluation is not None
+        for score in _scores(job, suite, evaluation)
+    ]
+    return RunResult(job, rows, scores, all(evaluations.values()))
 
 
-def _scores(job: Job) -> list[Score]:
-    scores = []
-    for suite, evaluation in job.evaluations().items():
-        for agent, summary in (evaluation or {"agents": {}})["agents"].items():
-            for task, one in {"all": summary, **(evaluation or {})["tasks"][agent]}.items():
-                figures = one["figures"]
-                success = (figures["success"][name] for name in ("value", "low", "high"))
-                first = (figures.get(name, {}).get("value") for name in FIRST)
-                scores.append(
-                    Score(job.arm, job.seed, agent, suite, shareable(task), one["episodes"], *success, *first)
-                )
-    return scores
+def _scores(job: Job, suite: str, evaluation: Mapping[str, Any]) -> Iterator[Score]:
+    for agent, summary in evaluation["agents"].items():
+        for task, one in {"all": summary, **evaluation["tasks"][agent]}.items():
+            figures = one["figures"]
+            success = (figures["success"][name] for name in ("value", "low", "high"))
+            first = (figures.get(name, {}).get("value") for name in FIRST)
+            yield Score(job.arm, job.seed, agent, suite, shareable(task), one["episodes"], *success, *first)
 
 
 def write_arms(output: Path, jobs: Sequence[Job]) -> None:
-    """Write ``arms/ARM.yaml`` into the folder ``output``: all that each arm was run with, but for its seeds."""
+    """Write ``arms/ARM.yaml`` into ``output``: each arm's settings, without seeds."""
     (output / _ARMS).mkdir(exist_ok=True)
     for job in {job.arm: job for job in jobs}.values():
-        write_atomically(
-            output / _ARMS / f"{job.arm}.yaml", OmegaConf.to_yaml(OmegaConf.create(_settings(job)))
-        )
+        settings = OmegaConf.to_yaml(OmegaConf.create(_settings(job)))
+        write_atomically(output / _ARMS / f"{job.arm}.yaml", settings)
 
 
 def _settings(job: Job) -> dict[str, Any]:
-    """An arm's configuration, as it may be given away."""
-    settings: dict[str, Any] = shareable(asdict(job.arm_config))
+    """Settings of the job's arm, as they may be shared."""
+    settings: dict[str, Any] = shareable(dataclasses.asdict(job.arm_config))
     return settings
 
 
 def read_results(
-    folder: Path, study: Study, jobs: Sequence[Job], tell: Callable[[str], None]
+    folder: Path, study: Study, jobs: Sequence[Job], report: Callable[[str], None]
 ) -> dict[str, RunResult]:
-    """Those of the ``jobs`` of which results that another machine wrote tell all that is asked.
+    """Read results that another machine wrote, for the jobs that they answer completely.
 
     Args:
         folder: An ``--output`` of the same study. Its figures have six digits.
-        study: What is asked.
+        study: The study.
         jobs: Its runs.
-        tell: Is told what of the folder is not taken over.
+        report: Called with each result that is not taken over.
 
     Returns:
         The results by the job's name.
 
     Raises:
-        ConfigError: the folder is another study's, an arm had other settings, or a file is not as this version writes
-            it.
+        ConfigError: the folder is another study's, an arm had other settings, or this version cannot read a file.
     """
-    there = _read_files(folder)
-    if (there.study, there.episodes) != (study.name, study.episodes):
+    summary, rows, scores = _read(folder)
+    if (summary.study, summary.episodes) != (study.name, study.episodes):
         raise ConfigError(
-            f"{folder} holds results of {there.study!r:.80} with {there.episodes!r:.20} episodes, and not of "
+            f"{folder} holds results of {summary.study!r:.80} with {summary.episodes!r:.20} episodes, and not of "
             f"{study.name} with {study.episodes}"
         )
-    if there.episode_seeds != SCHEME:
+    if summary.episode_seeds != SCHEME:
         raise ConfigError(
-            f"{folder} was tested in other held-out episodes: its episode seeds are {there.episode_seeds!r:.40}, here "
-            f"{SCHEME!r} (null: even and odd seeds, of Groundling before 28 November 2026); run the study again"
+            f"{folder} was tested in other held-out episodes: its episode seeds are {summary.episode_seeds!r:.40}, "
+            f"here {SCHEME!r} (null: even and odd seeds, of Groundling before 28 November 2026); run the study again"
         )
     results = {}
     for job in jobs:
         run = job.arm, job.seed
-        scores = [
-            score for score in there.scores if (score.arm, score.seed) == run and score.suite in job.suites
-        ]
-        rows = [row for row in there.rows if (row["arm"], row["seed"]) == run]
-        if not scores or (job.agent == "trained" and not rows) or job.name in there.unfinished:
+        own_scores = [s for s in scores if (s.arm, s.seed) == run and s.suite in job.suites]
+        own_rows = [row for row in rows if (row["arm"], row["seed"]) == run]
+        if not own_scores or (job.agent == "trained" and not own_rows) or job.name in summary.unfinished:
             continue
         _check_settings(job, folder)
-        if lacking := sorted(set(job.suites) - set(there.suites.get(job.arm, ()))):
-            tell(f"{job.name} of {folder} is not taken over: it was not tested in {', '.join(lacking)}")
+        if missing := sorted(set(job.suites) - set(summary.suites.get(job.arm, ()))):
+            report(f"{job.name} of {folder} is not taken over: it was not tested in {', '.join(missing)}")
             continue
-        scored = {score.suite for score in scores if (score.agent, score.task) == (job.agent, "all")}
-        if lacking := sorted(set(job.suites) & set(there.tested.get(job.arm, ())) - scored):
-            tell(f"{job.name} of {folder} is not taken over: {EVALUATIONS} lacks its {', '.join(lacking)}")
+        scored = {s.suite for s in own_scores if (s.agent, s.task) == (job.agent, "all")}
+        if missing := sorted(set(job.suites) & set(summary.tested.get(job.arm, ())) - scored):
+            report(f"{job.name} of {folder} is not taken over: {EVALUATIONS} lacks its {', '.join(missing)}")
             continue
-        results[job.name] = RunResult(job, rows, scores, is_whole=True)
+        results[job.name] = RunResult(job, own_rows, own_scores, is_complete=True)
     return results
 
 
-@dataclass(frozen=True)
-class _Files:
-    """What the files of a results' folder say."""
-
-    study: str
-    episodes: int
-    episode_seeds: str | None
-    """The scheme of the episodes' seeds; None before it was written."""
-    unfinished: Sequence[str]
-    suites: Mapping[str, Sequence[str]]
-    """By arm, those that were asked for."""
-    tested: Mapping[str, Sequence[str]]
-    """By arm, those of them that suit it."""
-    rows: Sequence[Mapping[str, Any]]
-    scores: Sequence[Score]
-
-
-def _read_files(folder: Path) -> _Files:
-    """Raises `ConfigError` where a file is not as this version writes it."""
+def _read(folder: Path) -> tuple[_Summary, list[dict[str, Any]], list[Score]]:
+    """Read a results folder; raise `ConfigError` where a file is not in this version's format."""
     try:
-        summary = read_object(folder / SUMMARY)
-        study, episodes = summary["study"], summary["episodes"]
-        unfinished = _names(summary["unfinished"])
-        suites, tested = (
-            {arm: _names(names) for arm, names in summary[key].items()} for key in ("suites", "tested")
-        )
-        rows = [_row(row) for row in _read(folder / CURVES)]
-        scores = [_score(row) for row in _read(folder / EVALUATIONS)]
+        summary = _Summary.model_validate(read_object(folder / SUMMARY))
+        rows = [_row(row) for row in _cells(folder / CURVES)]
+        scores = [_score(row) for row in _cells(folder / EVALUATIONS)]
         keys = [(score.arm, score.seed, score.agent, score.suite, score.task) for score in scores]
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"{EVALUATIONS} has {twice} twice")
-        episode_seeds = summary.get("episode_seeds")
-        return _Files(study, episodes, episode_seeds, unfinished, suites, tested, rows, scores)
+        return summary, rows, scores
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error, GroundlingError) as error:
+        reason = " ".join(str(error).split())
         raise ConfigError(
-            f"{folder} holds no results of a study that this version can read ({error!r:.200})"
+            f"{folder} holds no results of a study that this version can read ({reason:.300})"
         ) from error
+
+
+def _cells(path: Path) -> Iterator[dict[str, str | None]]:
+    """Rows of a CSV file; an empty cell is None."""
+    with open_csv(path) as lines:
+        for number, row in enumerate(lines, start=1):
+            if None in row:
+                raise ValueError(f"row {number} of {path} has more cells than columns")
+            yield {name: cell or None for name, cell in row.items()}
+
+
+def _score(cells: Mapping[str, str | None]) -> Score:
+    try:
+        return TypeAdapter(Score).validate_python(cells)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = "".join(map(str, problem["loc"])) or "a row"
+        value = f" is {problem['input']!r:.40}" if problem["loc"] else ""
+        raise ValueError(f"{EVALUATIONS}: {name}{value}: {problem['msg']}") from error
+
+
+def _row(cells: Mapping[str, str | None]) -> dict[str, Any]:
+    """A row of ``curves.csv`` as in a run's ``metrics.jsonl``, without missing values."""
+    row: dict[str, Any] = {"arm": TypeAdapter(Name).validate_python(cells["arm"])}
+    for name, cell in cells.items():
+        if name == "arm" or (cell is None and name not in ("seed", "step")):
+            continue
+        is_count = name in ("seed", "step", "episodes")
+        value = int(cell or "") if is_count else float(cell or "")
+        if math.isnan(value) or abs(value) > _LARGEST or (is_count and value < 0):
+            raise ValueError(f"{CURVES}: {name} is {cell!r:.20}, expected a number")
+        row[name] = value
+    return row
 
 
 def _check_settings(job: Job, folder: Path) -> None:
@@ -209,68 +248,13 @@ def _check_settings(job: Job, folder: Path) -> None:
     path = folder / _ARMS / f"{job.arm}.yaml"
     if not path.is_file():
         raise ConfigError(f"{folder} does not say with which settings {job.arm} was run: there is no {path}")
-    there, wanted = flat(shareable(recorded(path))), flat(_settings(job))
+    written, wanted = flat(shareable(recorded(path))), flat(_settings(job))
     different = [
-        f"{key}={there.get(key)!r:.80} (here {wanted.get(key)!r:.80})"
-        for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key) and not changes_no_result(key)
+        f"{key}={written.get(key)!r:.80} (here {wanted.get(key)!r:.80})"
+        for key in sorted({*written, *wanted})
+        if written.get(key) != wanted.get(key) and not changes_no_result(key)
     ]
     if different:
         raise ConfigError(
             f"{folder} has {job.arm} with {', '.join(different)}: results of other settings are not taken over"
         )
-
-
-def _names(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{value!r:.80} is no list of names")
-    return value
-
-
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Of ``curves.csv``: as of a run's ``metrics.jsonl``, in which what an update has not is left out."""
-    present = {name: value for name, value in row.items() if value is not None}
-    return present | {name: row[name] for name in ("arm", "seed", "step")}
-
-
-def _score(row: Mapping[str, Any]) -> Score:
-    """Of a row of ``evaluations.csv``."""
-    score = Score(**row)
-    if not score.episodes:
-        raise ValueError(f"{score.arm} with seed {score.seed} was tested in 0 episodes")
-    if any(
-        before > after + _ROUNDING for before, after in pairwise((0, score.low, score.success, score.high, 1))
-    ):
-        raise ValueError(
-            f"{score.arm} with seed {score.seed} has a success of {score.success} [{score.low}, {score.high}], "
-            "expected a share from 0 to 1 within its interval"
-        )
-    return score
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file of results; an empty cell is None.
-
-    Raises:
-        ValueError: a cell is neither empty nor of its column's kind, or a name is none.
-    """
-    with open_csv(path) as lines:
-        for number, row in enumerate(lines, start=1):
-            if None in row:
-                raise ValueError(f"row {number} of {path} has more cells than columns")
-            yield {name: _value(name, cell or "", f"row {number} of {path}") for name, cell in row.items()}
-
-
-def _value(name: str, cell: str, where: str) -> Any:
-    if name in _NAMES:
-        if not _NAME.fullmatch(cell):
-            raise ValueError(
-                f"{where}: {name} is {cell!r:.40}, expected letters, digits, spaces and _.,:/()+-"
-            )
-        return cell
-    if not cell and name not in _ALWAYS:
-        return None
-    value = int(cell) if name in _COUNTS else float(cell)
-    if abs(value) > _LARGEST or (name in _COUNTS and value < 0) or math.isnan(value):
-        raise ValueError(f"{where}: {name} is {cell!r:.20}, expected a number")
-    return value

@@ -1,0 +1,127 @@
+"""Study files, and settings of the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from groundling.cli.main import main
+from groundling.config.compose import compose
+from groundling.studies.definition import read_study, studies
+from groundling.studies.run import make_jobs
+from tests.studies import STUDY, WRITING, study_command
+from tests.thorough import one_in
+
+
+def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
+    study, arms = read_study("glam-distractors")
+    configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
+    combinations = {(c.policy.id, c.world.args["num_dists"]) for c in configs.values()}
+    assert combinations == {(policy, n) for policy in ("action_scoring", "symbolic") for n in (4, 8, 12)}
+    assert all(name.endswith(f"-{c.world.args['num_dists']}") for name, c in configs.items())
+
+
+def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
+    study, arms = read_study(
+        "glam-size", ["arms.small.model.path=starter", "arms.xl.model.path=starter-causal"]
+    )
+    configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
+    paths = {name: c.model.path for name, c in configs.items()}
+    assert paths == {"small": "starter", "large": "google/flan-t5-large", "xl": "starter-causal"}
+    assert len({(c.world.env, c.training.steps, c.algorithm.id) for c in configs.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (STUDY.replace("reference: quick", "reference: quik"), "unknown arm 'quik'"),
+        (STUDY.replace("reference: quick", "reference: random"), "reference: random is not trained"),
+        (WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference=plain does nothing"),
+        (
+            WRITING.replace('metrics=[]"]', 'metrics=[]"], suites: [val]'),
+            "arm plain is tested in val first, and arm measured in test",
+        ),
+    ],
+)
+def test_settings_without_effect_on_results_are_refused(
+    text: str, message: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(text)
+    assert main(study_command(study)) != 0
+    assert message in capsys.readouterr().err
+    assert not (study.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["arms=quik"], "'quick'"),
+        (["arms.quik.seed=1"], "'quick'"),
+        (["arms.slow.training.step=8"], "training.steps"),
+        (["training.step=8"], "arm quick"),
+        (["seed=2"], "seeds=1,2,3"),
+        (["seeds=a"], "seeds"),
+        (["episodes=0"], "episodes"),
+        (["suites=heldout"], "held-out"),
+        (["arms.slow.algorithm.id=drnn"], "drrn"),
+    ],
+)
+def test_mistakes_are_reported_in_one_line_before_anything_runs(
+    settings: list[str], message: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(study_command(study, *settings)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert not (study.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "message"),
+    [
+        ("experiment: random", "experiment: randm", "randm"),
+        ("about: learns fast", "abut: learns fast", "abut"),
+        ("experiment: random", "experiment: random\n    data: slw", "'slow'"),
+        ("arms:", "arms: {}\nmore:", "more"),
+        ("name: tiny", "name: ../tiny", "names '../tiny'"),
+        ("  slow:", "  /slow:", "names '/slow'"),
+        ("seeds: [1, 2]", "seeds: [1, 1]", "seeds must be numbers, each once, as in 1,2,3, got [1, 1]"),
+        ("episodes: 4", "episodes: 0", "episodes must be a positive number, got 0"),
+        (
+            "common:",
+            "common:\n  - training.epochs=7",
+            "training.epochs=7 for all arms, and none of them uses it",
+        ),
+    ],
+)
+def test_wrong_files_are_reported_in_one_line(
+    wrong: str, right: str, message: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(STUDY.replace(wrong, right))
+    assert main(study_command(study)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+
+
+@pytest.mark.parametrize("name", one_in(4, sorted(studies())))
+def test_a_bundled_study_can_be_composed(name: str, tmp_path: Path) -> None:
+    study, arms = read_study(name)
+    jobs = make_jobs(study, arms, tmp_path)
+    assert len(jobs) == sum(len(arm.seeds or study.seeds) for arm in arms.values()) and study.name == name
+
+
+def test_an_unknown_study_is_reported_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "glam-study" in studies()
+    assert main(["study", "glam-studi"]) == 1
+    assert "glam-study" in capsys.readouterr().err
+
+
+def test_an_arm_may_have_fewer_seeds(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = STUDY.replace("  slow:\n", "  slow:\n    seeds: [2]\n")
+    study.write_text(text)
+    spec, arms = read_study(str(study))
+    names = [job.name for job in make_jobs(spec, arms, study.parent / "runs")]
+    assert names == ["quick-seed1", "random-seed1", "quick-seed2", "slow-seed2", "random-seed2"]
+    assert main(study_command(study, "arms=slow", "seeds=1")) != 0
+    assert "slow have none of the seeds [1]" in capsys.readouterr().err
+    study.write_text(text.replace("seeds: [2]", "seeds: [2, 7]"))
+    assert main(study_command(study)) != 0
+    assert "arms.slow.seeds: [7] are not among the study's seeds, [1, 2]" in capsys.readouterr().err
