@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from groundling.cli.main import main
-from groundling.reports.plots import learning_curve
+from groundling.reports.plots import draw_learning_curve, svg
 from groundling.training.tracking import read_metrics
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,7 +60,9 @@ def run() -> int:
                 [name, row["step"], row["episodes"], row["success_rate"], row["return_mean"]] for row in rows
             )
     (RESULTS / "baselines.json").write_text(json.dumps(figures, indent=1) + "\n")
-    plot = learning_curve({name: [rows] for name, rows in curves.items()}, "success_rate", "success rate")
+    plot = svg(
+        draw_learning_curve({name: [rows] for name, rows in curves.items()}, "success_rate", "success rate")
+    )
     (RESULTS / "baselines.svg").write_text(plot)
     return 0
 

@@ -19,7 +19,7 @@ from groundling.cli.main import main
 from groundling.envs import make
 from groundling.errors import ConfigError
 from groundling.reports.page import write_report
-from groundling.reports.run_folder import episodes_of, read_run
+from groundling.reports.run_folder import read_run
 
 _ID, _WORDS = "test/OfMine-v0", "--import my_module"
 
@@ -56,8 +56,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_recorded_episodes_are_shown(run: Path, tmp_path: Path) -> None:
-    (suite,) = episodes_of(read_run(run)).values()
-    assert [list(moment.lines) for moment in suite[0].moments] == [["  a map", " x"]] * 2
+    (suite,) = read_run(run).episodes().values()
+    assert [list(moment.lines) for moment in suite[0].frames] == [["  a map", " x"]] * 2
     page = write_report([run], tmp_path / "report.html").read_text()
     assert "<li>  a map</li>" in page and _ID in page
     again = shlex.join(["groundling", "train", f"{run.name}/config.yaml", *_WORDS.split(), "run_dir=NEW"])

@@ -15,7 +15,7 @@ from groundling.cli.main import main
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
 from groundling.lm.load.loading import STARTERS
-from groundling.reports.run_folder import episodes_of, read_run
+from groundling.reports.run_folder import read_run
 from tests.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,8 +70,8 @@ def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: 
     copy.evaluate(episodes=2, overrides=["world.args={max_steps: 2}"], name="short")
     names = ["held-out", "held-out-short"]
     shown = read_run(folder)
-    assert list(shown.evaluations) == list(episodes_of(shown)) == names
-    assert {len(e.moments) - 1 for e in episodes_of(shown)["held-out-short"]} <= {1, 2}
+    assert list(shown.evaluations) == list(shown.episodes()) == names
+    assert {len(e.frames) - 1 for e in shown.episodes()["held-out-short"]} <= {1, 2}
     assert main(["publish", str(folder), "--output", str(tmp_path / "out")]) == 0
     results = ModelCard.load(tmp_path / "out" / "README.md").data.eval_results
     assert list(dict.fromkeys(result.dataset_config for result in results)) == names
@@ -83,9 +83,7 @@ def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: 
     gymnasium.register("test/Passing-v0", entry_point=gymnasium.spec("BabyAI-GoToLocal-v0").entry_point)
     copy.evaluate(episodes=1, overrides=["world.env=test/Passing-v0"], name="passing")
     del gymnasium.registry["test/Passing-v0"]
-    assert "held-out-passing" in episodes_of(
-        read_run(folder)
-    )  # recorded episodes are shown without their env
+    assert "held-out-passing" in read_run(folder).episodes()  # recorded episodes are shown without their env
 
 
 def test_a_run_in_an_own_env_is_read_without_it_and_says_what_to_import(
@@ -160,7 +158,7 @@ def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.import_module("huggingface_hub"), "hf_hub_download", unreachable)
     with pytest.raises(gl.RunError, match="could not get some/agent from the hub: no network here"):
         gl.load("some/agent")
-    with pytest.raises(gl.ConfigError, match="revision=v1 is for a hub id, and random is none"):
+    with pytest.raises(gl.ConfigError, match="revision=v1 is for a hub id, and random is not one"):
         gl.load("random", revision="v1")
 
 

@@ -1,4 +1,4 @@
-"""What episodes and runs come to: means and interquartile means with intervals, areas under curves.
+"""Means and interquartile means with confidence intervals, and areas under curves.
 
 After Agarwal et al. 2021, *Deep reinforcement learning at the edge of the statistical precipice* (arXiv 2108.13264).
 """
@@ -10,31 +10,31 @@ from dataclasses import dataclass
 import numpy as np
 
 _RESAMPLES = 2000
-"""Bootstrap samples behind an interval."""
-_AT_ONCE = 2**22
-"""Values that are drawn at once: 2,000 samples of 50,000 texts would be 1.6 GB."""
+"""Number of bootstrap samples."""
+_CHUNK = 2**22
+"""Values drawn in one chunk: 2,000 samples of 50,000 texts would need 1.6 GB."""
 
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A figure of several runs and its 95 % interval."""
+    """A statistic and its 95 % interval."""
 
     value: float
     low: float
     high: float
 
     def text(self, spec: str) -> str:
-        """`0.870 [0.827, 0.903]`; without the interval where it has no width, as that of one run."""
+        """Format as `0.870 [0.827, 0.903]`; without an interval of zero width, such as that of one run."""
         if self.low == self.high:
             return f"{self.value:{spec}}"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """The mean of the middle half along the last axis: the lowest and the highest quarter are left out.
+    """Return the mean of the middle half along the last axis.
 
-    ``n // 4`` values are cut at each end, as by ``scipy.stats.trim_mean(scores, 0.25)``, and so as by rliable's
-    ``aggregate_iqm``, which calls it. Of less than four values this is their mean.
+    ``n // 4`` values are cut at each end, as in ``scipy.stats.trim_mean(scores, 0.25)`` and rliable's
+    ``aggregate_iqm``. For fewer than four values this is the mean.
     """
     ordered = np.sort(scores, axis=-1)
     cut = ordered.shape[-1] // 4
@@ -47,23 +47,23 @@ def estimate(
     statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean,
     seed: int = 0,
 ) -> IntervalEstimate:
-    """A statistic of all scores with its stratified percentile-bootstrap 95 % interval.
+    """Return a statistic of all scores with its stratified percentile-bootstrap 95 % interval.
 
-    Runs are drawn with replacement for each task on its own, as rliable's ``get_interval_estimates`` does by default;
-    only the random draws differ. Of one run there is nothing to draw: the interval is the value. Of three runs of
-    one task it can reach no further than their lowest and highest.
+    Runs are drawn with replacement for each task independently, as in rliable's ``get_interval_estimates``; only the
+    random draws differ. For one run the interval is the value. For three runs of one task it reaches at most from their
+    lowest to their highest.
 
     Args:
-        scores: ``(runs, tasks)``, or ``(runs,)`` of one task.
+        scores: ``(runs, tasks)``, or ``(runs,)`` for one task.
         statistic: From ``(…, runs × tasks)`` to ``(…,)``.
-        seed: Of the draws: the same scores give the same interval.
+        seed: Seed of the draws: equal scores give equal intervals.
     """
     table = scores.reshape(len(scores), -1)  # (runs, tasks)
     runs, tasks = table.shape
-    generator, at_once = np.random.default_rng(seed), max(1, _AT_ONCE // table.size)
+    generator, chunk = np.random.default_rng(seed), max(1, _CHUNK // table.size)
     values = np.empty(_RESAMPLES)
-    for first in range(0, _RESAMPLES, at_once):
-        part = values[first : first + at_once]
+    for first in range(0, _RESAMPLES, chunk):
+        part = values[first : first + chunk]
         drawn = generator.integers(runs, size=(len(part), runs, tasks))
         part[:] = statistic(table[drawn, np.arange(tasks)].reshape(len(part), -1))
     low, high = np.percentile(values, (2.5, 97.5))
@@ -71,11 +71,11 @@ def estimate(
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Interquartile mean and pointwise bootstrap 95 % interval of runs' curves; whole runs are drawn.
+    """Return interquartile mean and pointwise bootstrap 95 % interval of runs' curves; whole runs are drawn.
 
     Args:
         curves: ``(runs, points)``.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
         Centre, lower and upper end, each ``(points,)``.
@@ -88,12 +88,12 @@ def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> float:
-    """The mean height of a curve from step 0 to ``total``: between points straight, before and after them level.
+    """Return the mean height of a curve from step 0 to ``total``, linear between points and constant outside of them.
 
     Args:
         steps: ``(points,)``, ascending.
         values: ``(points,)``.
-        total: The last step that counts.
+        total: The last step.
     """
     inside = steps < total
     x = np.concatenate([[0.0], steps[inside], [total]])
@@ -102,7 +102,7 @@ def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> flo
 
 
 def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson 1927); 95 % by default.
+    """Return Wilson's score interval of a proportion (Wilson 1927); 95 % by default.
 
     Raises:
         ValueError: ``count`` is not positive, or ``successes`` not between 0 and ``count``.
@@ -113,7 +113,7 @@ def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[fl
     centre = p + z * z / (2 * count)
     spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    # At the ends the formula gives 0 and 1 but for rounding.
+    # At the ends the formula gives 0 and 1 up to rounding.
     low = (centre - spread) / scale if successes > 0 else 0.0
     high = (centre + spread) / scale if successes < count else 1.0
     return low, high

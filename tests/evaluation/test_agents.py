@@ -61,9 +61,7 @@ def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) 
     )
 
 
-def test_an_expert_that_lacks_an_action_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_expert_without_an_action_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = ["world.env=BabyAI-PickupLoc-v0", "world.actions=[turn left, turn right, go forward]"]
     words = ["demo-easy", "~world.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
     assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
@@ -97,7 +95,7 @@ def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(
     assert first == again and json.loads(first)["world"]["args"]["draw_task"] == "reset"
 
 
-def test_figures_of_another_world_replace_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_another_world_replace_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there, folder = ["world.env=BabyAI-GoToLocal-v0", "world.args={max_steps: 3}"], tmp_path / "evaluation"
 
     def evaluate(*words: str) -> str:

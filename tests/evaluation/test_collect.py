@@ -36,7 +36,7 @@ def _error(capsys: pytest.CaptureFixture[str], folder: Path, *more: str, **optio
     return error
 
 
-def test_datasets_opens_it_and_every_row_tells_its_transition(tmp_path: Path) -> None:
+def test_datasets_opens_it_and_every_row_is_a_transition(tmp_path: Path) -> None:
     import datasets
 
     folder = tmp_path / "bot"
@@ -62,7 +62,7 @@ def test_datasets_opens_it_and_every_row_tells_its_transition(tmp_path: Path) ->
     assert row["done"] and row["reward"] > 0
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_EPISODES_PER_FILE", 4)
     assert _collect(tmp_path / "whole", episodes=10) == 0
 
@@ -98,7 +98,7 @@ def test_only_success_and_log_probs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "of 20 played" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_cannot_be_collected_is_told_in_one_line(
+def test_targets_that_cannot_be_collected_are_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _collect(tmp_path / "bot", episodes=2) == 0
@@ -151,7 +151,7 @@ def test_no_link_of_a_received_dataset_is_followed(tmp_path: Path) -> None:
     assert {row["episode"] for row in _rows(tmp_path / "bot")} == {0, 1, 2, 3}
 
 
-def test_a_broken_description_is_told(tmp_path: Path) -> None:
+def test_a_broken_description_is_reported(tmp_path: Path) -> None:
     target = find("expert", _GO_TO, print)
     target.world.record_episodes(target.demonstrator(), 1, tmp_path / "bot")
     (tmp_path / "bot" / "collection.json").write_text("{")

@@ -93,7 +93,7 @@ def _evaluate(run_dir: Path, latest: str = "000002", *overrides: str) -> str:
     return (run_dir / "predictions" / "test-trained.jsonl").read_text()
 
 
-def test_texts_are_those_of_the_checkpoint_that_the_figures_name(
+def test_texts_and_figures_are_of_the_same_checkpoint(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run that was extended after an evaluation."""
@@ -115,7 +115,7 @@ def test_texts_are_those_of_the_checkpoint_that_the_figures_name(
     assert digest(run_dir) == digest(whole)
 
 
-def test_figures_name_the_weights_by_their_digest(run: Path, tmp_path: Path) -> None:
+def test_figures_identify_weights_by_digest(run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
     _evaluate(other)
     figures = read_evaluation(other / "evaluation" / "test.json")
@@ -129,7 +129,7 @@ def test_figures_name_the_weights_by_their_digest(run: Path, tmp_path: Path) -> 
     assert not changed.checkpoint_identity().items() <= figures.items()
 
 
-def test_figures_of_other_overrides_take_their_texts_along(run: Path, tmp_path: Path) -> None:
+def test_replaced_figures_keep_their_texts(run: Path, tmp_path: Path) -> None:
     run_dir = shutil.copytree(run, tmp_path / "run")
     first = _evaluate(run_dir)
     assert _evaluate(run_dir, "000002", "world.num_tokens=3") != first
@@ -172,7 +172,7 @@ def test_probabilities_belong_to_their_labels(tmp_path: Path, monkeypatch: pytes
     assert labels.preferences("judge").tolist() == [1]
 
 
-def test_a_form_that_was_not_finished_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_form_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write() -> Path:
         return rating._write(tmp_path / "form", "likert", "general", [])
 

@@ -19,7 +19,7 @@ def _envs(num_envs: int) -> TextVectorEnv:
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 10, 16])
-def test_the_episodes_played_do_not_depend_on_the_number_of_envs(num_envs: int) -> None:
+def test_episodes_do_not_depend_on_the_number_of_envs(num_envs: int) -> None:
     with policy_chooser(TablePolicy(), deterministic=True, seed=0) as player:
         episodes = dict(play(player, _envs(num_envs), 10))
     assert {k: e.seed for k, e in episodes.items()} == {k: held_out_seed(k) for k in range(10)}
@@ -55,7 +55,7 @@ def test_wilson_interval_against_published_values() -> None:
         wilson_interval(3, 2)
 
 
-def test_a_figure_is_of_the_episodes_that_have_it() -> None:
+def test_a_figure_is_the_mean_over_episodes_that_have_it() -> None:
     episode_figures = [
         {"success": 1.0, "return": 2.0},
         {"success": 0.0, "return": 4.0, "first_precision": 1.0},
@@ -67,7 +67,7 @@ def test_a_figure_is_of_the_episodes_that_have_it() -> None:
     assert (figures["return"].value, figures["first_precision"].episodes) == (3.0, 1)
 
 
-def test_a_corpus_figure_has_an_interval_only_where_it_is_the_mean_of_the_texts() -> None:
+def test_a_corpus_figure_has_an_interval_only_as_the_mean_of_texts() -> None:
     texts = [Episode({"bleu": value, "rouge": value}, k) for k, value in enumerate((0.2, 0.4))]
     figures = Played(texts, {"bleu": 0.25, "rouge": 0.3, "perplexity": 12.0}).figures()
     assert figures["bleu"].value == 0.25 and figures["bleu"].low is None

@@ -39,7 +39,7 @@ def _figures(episodes: list[TextEpisode]) -> dict[str, Figure]:
     return Played([episode_of(k, e) for k, e in enumerate(episodes)]).figures()
 
 
-def test_shares_are_of_the_episodes_that_tell() -> None:
+def test_shares_are_of_the_episodes_that_report_them() -> None:
     targets: list[Target] = ["named"] * 3 + ["other"] + ["none"] * 4
     episodes = [*map(_episode, targets), _episode(None)]
     figures = _figures(episodes)
@@ -62,7 +62,7 @@ def test_shares_are_of_the_episodes_that_tell() -> None:
     assert not {"first_precision", "first_chance"} & _figures([_episode("none", None)]).keys()
 
 
-def test_where_nothing_is_told_nothing_is_logged() -> None:
+def test_without_reports_nothing_is_logged() -> None:
     assert "first_named" not in _figures([_episode(None)])
     assert not [name for name in summarise_update([_episode(None)]) if name.startswith("first")]
 
@@ -103,7 +103,7 @@ def _without_samples(run: Path, to: Path) -> Path:
     return shutil.copytree(run, to, ignore=shutil.ignore_patterns("samples"))
 
 
-def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
+def test_parallel_suites_are_evaluated_as_in_sequence(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that fails is named, and costs the other nothing."""
@@ -126,7 +126,7 @@ def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
             assert written == (evaluated / "evaluation" / name).read_text()
 
 
-def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
+def test_evaluations_report_it_by_episode_and_family(evaluated: Path) -> None:
     figures = {
         suite: json.loads((evaluated / "evaluation" / f"{suite}.json").read_text())
         for suite in find_suites("controls")
@@ -146,7 +146,7 @@ def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
 
 
 @THOROUGH
-def test_a_study_sums_it_up(tmp_path: Path) -> None:
+def test_a_study_summarises_it(tmp_path: Path) -> None:
     common = [*_ROOM, "world.num_envs=4", "training.steps=160", "world.num_steps=20"]
     common += ["evaluation.baselines=[]", "world.history=1"]
     arms = {"symbolic": {"experiment": "glam/symbolic"}, "random": {"experiment": "random"}}
@@ -188,7 +188,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     assert page.count("<summary>All figures: ") == len(list((evaluated / "evaluation").glob("*.json")))
 
 
-def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Path, tmp_path: Path) -> None:
+def test_controls_of_another_world_are_not_compared_with_the_runs(evaluated: Path, tmp_path: Path) -> None:
     run = _without_samples(evaluated, tmp_path / "run")
     for suite in ("swapped", "dropped"):
         path = run / "evaluation" / f"{suite}.json"
@@ -201,7 +201,7 @@ def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Pa
     assert "<td>swapped</td>" not in controls and "<td>dropped</td>" in controls
 
 
-def test_a_test_in_another_world_is_told_as_one(evaluated: Path, tmp_path: Path) -> None:
+def test_a_suite_in_another_world_is_reported_as_one(evaluated: Path, tmp_path: Path) -> None:
     run = _without_samples(evaluated, tmp_path / "run")
     for name, overrides in (("swapped", ["world.args.num_dists=<8>"]), ("dropped", [])):
         path = run / "evaluation" / f"{name}.json"
@@ -213,7 +213,7 @@ def test_a_test_in_another_world_is_told_as_one(evaluated: Path, tmp_path: Path)
     assert "<td>dropped</td>" in table
 
 
-def test_an_evaluation_of_an_earlier_version_is_to_be_made_again(
+def test_an_evaluation_of_an_earlier_version_must_be_repeated(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(evaluated, tmp_path / "run")
@@ -226,7 +226,9 @@ def test_an_evaluation_of_an_earlier_version_is_to_be_made_again(
     assert "held-out.json" in error and "groundling evaluate" in error and error.count("\n") == 1
 
 
-def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_world_without_first_interactions_has_no_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         "evaluate",
         "random",
@@ -242,7 +244,7 @@ def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("suite", ["swapped", "controls"])
-def test_another_thing_cannot_be_named_in_a_room_with_one(
+def test_a_swapped_mission_needs_a_second_thing(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     room = [*_ROOM, "world.args.num_dists=0"]

@@ -69,7 +69,7 @@ def test_an_episodes_intrinsic_return_by_hand() -> None:
     assert scores.intrinsic_return(counts) == pytest.approx(3 * (1 + 1 / 8 + 1 / 27))
 
 
-def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
+def test_episodes_do_not_depend_on_the_number_of_envs() -> None:
     args = {"max_episode_steps": 30}
 
     def of(num_envs: int) -> list[Game]:
@@ -84,7 +84,7 @@ def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
     assert "success" not in figures and "intrinsic_return" not in figures
 
 
-def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
+def test_every_episode_has_its_own_recording(tmp_path: Path) -> None:
     args = {"max_episode_steps": 5, "savedir": str(tmp_path), "save_ttyrec_every": 1}
     list(play(BaselineAgent(random_player), "NetHackScore-v1", args, 6, 3))
     for seed in (4, 6):
@@ -93,12 +93,12 @@ def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
     assert folders == [f"env-000{env}" for env in (0, 0, 1, 1, 2, 2)] + ["seed-4", "seed-6"]
 
 
-def test_a_task_with_a_goal_tells_success() -> None:
+def test_a_task_with_a_goal_reports_success() -> None:
     (game,) = play(BaselineAgent(random_player), "NetHackStaircase-v1", {"max_episode_steps": 5}, 1, 4)
     assert game.figures["success"] == 0.0
 
 
-def test_memories_of_envs_are_kept_apart() -> None:
+def test_envs_have_separate_memories() -> None:
     torch.manual_seed(0)
     policy = NetHackPolicy(23, hidden_size=8)
     env = make_task("NetHackScore-v1")
@@ -116,7 +116,7 @@ def test_memories_of_envs_are_kept_apart() -> None:
         assert [alone.act([7], [o])[0] for o in shown[number]] == [actions[number] for actions in both]
 
 
-def test_the_baselines_are_those_that_play_nethack(tmp_path: Path) -> None:
+def test_baselines_are_agents_of_nethack(tmp_path: Path) -> None:
     small = ["world.args={max_episode_steps: 4}", "policy.args={hidden_size: 8, recurrence: 4}", "device=cpu"]
     with pytest.raises(ConfigError, match="'expert': did you mean 'explorer'"):
         compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])

@@ -56,7 +56,7 @@ def test_a_policy_of_uniform_choice_has_the_entropy_of_uniform_choice() -> None:
     assert asked.entropy == pytest.approx(asked.uniform_entropy) and not asked.short.are_nearly_all
 
 
-def test_nearly_all_is_told_of_few_short_actions_alone() -> None:
+def test_few_short_actions_may_have_nearly_all_of_the_probability() -> None:
     many = tuple(f"take the red key from drawer {number}" for number in range(4))
     observation = TextObservation("", (("",),), (), ("go", *many), {})
     for liking, expected in ((1000.0, True), (10.0, False)):
@@ -66,7 +66,7 @@ def test_nearly_all_is_told_of_few_short_actions_alone() -> None:
     assert not preferences(_Likes({1: 1000.0, 7: 1.0}), [observation]).short.are_nearly_all  # most are short
 
 
-def test_actions_that_would_hardly_be_tried_are_named_where_they_are_common() -> None:
+def test_common_actions_that_would_hardly_be_explored_are_named() -> None:
     assert _asked({1: 1.0, 3: 1.0, 4: 0.05}).rare == {}
     assert _asked({1: 1.0, 3: 1.0, 4: 0.001}).rare == {"take the red key": pytest.approx(0.00075, rel=1e-2)}
     assert _asked({1: 0.001, 3: 1.0, 4: 1.0}).rare.keys() == {"go"}, "wait stands in one list of three"

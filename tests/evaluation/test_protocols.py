@@ -11,7 +11,7 @@ from groundling.envs.observation import TextObservation
 from groundling.evaluation import protocols
 from groundling.evaluation.protocols import mean_of_tasks
 from groundling.prompts import PromptReader
-from groundling.reports.run_folder import by_suite, read_run
+from groundling.reports.run_folder import read_run
 from groundling.worlds.episode import Figure
 from tests.judges.asking.chat_server import ChatServer, serving
 from tests.thorough import THOROUGH
@@ -24,7 +24,7 @@ def _counted(folder: Path) -> dict[str, Any]:
     return content["agents"]
 
 
-def test_an_expert_does_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_expert_scores_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "expert", "--protocol", "balrog-babyai", "--episodes", "2"]
     assert main([*words, f"run_dir={tmp_path}"]) == 0
     assert "the mean over five tasks" in " ".join(capsys.readouterr().out.split())
@@ -39,7 +39,7 @@ def test_a_table_of_suites_shows_a_protocols_mean(tmp_path: Path) -> None:
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", "device=cpu", *small]) == 0
     words = ["evaluation.baselines=[random]", "policy.args.temperature=9"]
     assert main(["evaluate", str(tmp_path), "--protocol", "balrog-babyai", "--episodes", "1", *words]) == 0
-    figure, agents, rows = by_suite(read_run(tmp_path))
+    figure, agents, rows = read_run(tmp_path).by_suite()
     assert (figure, agents) == ("success", ["trained", "random"])
     shown = {suite: [mean for mean, _ in cells] for suite, _, cells in rows}
     for place, agent in enumerate(agents):
@@ -50,7 +50,7 @@ def test_a_table_of_suites_shows_a_protocols_mean(tmp_path: Path) -> None:
             assert float(shown[f"balrog-{task}"][place]) == pytest.approx(value, abs=5e-3)
 
 
-def test_a_server_is_asked_as_balrog_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_receives_balrogs_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = ChatServer(
         write=lambda body: "GO forward." if len(body["messages"]) % 4 else "I would rather not"
     )
@@ -70,7 +70,7 @@ def test_a_server_is_asked_as_balrog_asks(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "run/evaluation/balrog-babyai.json").exists()  # one suite of five is no result
 
 
-def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
+def test_a_model_receives_balrogs_prompts(tmp_path: Path) -> None:
     command = ["evaluate", "starter-causal", "--protocol", "balrog-babyai", "--suite", "balrog-goto"]
     words = ["evaluation.baselines=[]", f"run_dir={tmp_path}/run", "device=cpu"]
     words += ["policy.args.max_action_tokens=2", "policy.args.invalid_action=turn left"]
@@ -99,7 +99,7 @@ def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
         (["expert", "~world.args"], "~world.args would change what balrog-babyai plays"),
     ],
 )
-def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_agents_are_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", *words, "--protocol", "balrog-babyai"]) != 0
     assert says in " ".join(capsys.readouterr().err.split())
     assert not [path for path in Path("runs").glob("**/*") if "secret" in path.name]
@@ -116,20 +116,20 @@ def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.Capture
         (["evaluation={episodes: 7}"], 7),
     ],
 )
-def test_everybody_plays_as_many_episodes(overrides: list[str], episodes: int) -> None:
+def test_all_agents_play_equally_many_episodes(overrides: list[str], episodes: int) -> None:
     expert = protocols.find_player("expert", "balrog-babyai", overrides, pytest.fail)
     assert expert.config.evaluation.episodes != 100
     assert protocols.num_episodes(expert, "balrog-babyai") == episodes
 
 
-def test_the_mean_of_tasks_has_an_interval_out_of_theirs() -> None:
+def test_the_interval_of_the_mean_follows_from_the_tasks() -> None:
     mean = mean_of_tasks([Figure(1.0, 0.9, 1.0, 50), Figure(0.5, 0.3, 0.7, 50)])
     assert (mean.value, mean.episodes) == (0.75, 100)
     assert mean.low == pytest.approx(0.75 - (0.1**2 + 0.2**2) ** 0.5 / 2)
     assert mean.high == pytest.approx(0.85)
 
 
-def test_what_is_told() -> None:
+def test_the_printed_table() -> None:
     views = (("You see a red ball 1 step forward", "You carry a key"), ("You see a wall",))
     actions = ("turn left", "go forward", "sing")
     seen = TextObservation("go to the red ball", views, ("go forward",), actions, {})

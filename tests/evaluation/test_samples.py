@@ -21,7 +21,7 @@ class _ReadsMissions(RandomPolicy):
         return [o.goal for o in observations]
 
 
-def test_an_episode_whose_task_was_drawn_by_chance_is_played_again_in_that_task() -> None:
+def test_an_episode_with_a_random_task_is_replayed_in_that_task() -> None:
     args = {"draw_task": "construction", "max_steps": 2}
     config = TextConfig(env="BabyAI-MixedTrainLocal-v0", args=args)
     policy = _ReadsMissions()
@@ -65,7 +65,7 @@ class _Draws(_Takes):
     ("env", "shape"),
     [(Corridor, None), (_Lists, None), (_Takes, None), (_Tells, None), (_Draws, (2, 3, 3))],
 )
-def test_an_env_that_draws_no_picture_is_played_again_without(
+def test_an_env_without_pictures_is_replayed_without(
     env: type[Corridor], shape: tuple[int, ...] | None
 ) -> None:
     gymnasium.register("test/Drawn-v0", entry_point=env)

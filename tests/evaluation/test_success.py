@@ -42,7 +42,7 @@ def _evaluate(folder: Path, key: str | None) -> dict[str, Any]:
     return content
 
 
-def test_an_episode_that_is_won_under_a_step_cost_is_a_success(
+def test_an_episode_won_under_a_step_cost_is_a_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = _evaluate(tmp_path, "won")

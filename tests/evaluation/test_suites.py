@@ -24,7 +24,7 @@ _THREE = ["turn left", "turn right", "go forward"]
 
 
 @pytest.mark.parametrize("suite", ["pick-up-then-go-to", "pick-up-then-pick-up"])
-def test_a_sequence_is_asked_among_as_many_other_things(suite: str) -> None:
+def test_a_sequence_has_equally_many_distractors(suite: str) -> None:
     for args, left in (({"task": "pickup", "num_dists": 0}, {"num_dists": 0}), ({"draw_task": "reset"}, {})):
         config = compose("demo-easy", ["~world.args", f"world.args={args}".replace("'", "")])
         world = changed(config, SUITES[suite].changes(config.world)).world
@@ -52,7 +52,7 @@ def test_synonyms_are_those_of_the_runs_own_actions(actions: list[str]) -> None:
     assert config.world.actions == [synonyms[action] for action in actions]
 
 
-def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
+def test_custom_actions_need_the_callers_french_names() -> None:
     override = "world.actions=[turn left, turn right, sleep]"
     with pytest.raises(
         ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="
@@ -144,7 +144,7 @@ def test_names_of_suites_may_have_spaces() -> None:
     assert TextWorld.find_suites("held-out, controls") == ["held-out", "swapped", "dropped", "scrambled"]
 
 
-def test_a_world_that_no_suite_suits_is_told_as_an_error(
+def test_a_world_without_a_suitable_suite_is_an_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["expert", "world.env=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
@@ -169,14 +169,12 @@ def test_a_world_that_no_suite_suits_is_told_as_an_error(
         ),
     ],
 )
-def test_a_suite_that_would_test_nothing_of_the_run_is_refused(
-    overrides: list[str], suite: str, message: str
-) -> None:
+def test_a_suite_without_effect_on_the_run_is_refused(overrides: list[str], suite: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"suite '{suite}' does not suit this run: .*{message}"):
         _target(*overrides).under(suite)
 
 
-def test_what_a_checkpoint_was_trained_with_cannot_be_changed(tmp_path: Path) -> None:
+def test_settings_fixed_by_the_checkpoint_cannot_be_changed(tmp_path: Path) -> None:
     config = compose("demo-easy", [f"run_dir={tmp_path}"])
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     for text in ("model.path=starter-causal", "algorithm.id=a2c", "policy.id=drrn"):

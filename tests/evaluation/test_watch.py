@@ -27,7 +27,7 @@ _WORLDS = {
 
 
 @pytest.mark.parametrize("world", some_of(_WORLDS, ["babyai"]))
-def test_an_episode_is_told_and_filmed(
+def test_an_episode_is_printed_and_filmed(
     world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gif = tmp_path / "films" / "one.gif"
@@ -41,12 +41,12 @@ def test_an_episode_is_told_and_filmed(
     assert "0 · " in (again := capsys.readouterr().out) and "1 · " in again
 
 
-def test_a_baseline_of_another_world_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_of_another_world_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "explorer", "world.env=BabyAI-GoToObj-v0"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_moment_is_drawn_with_what_is_told_beside_its_picture() -> None:
+def test_a_frame_is_drawn_with_its_text_next_to_its_picture() -> None:
     red = np.full((40, 60, 3), (255, 0, 0), dtype=np.uint8)
     moment = Frame(["go to the ball"], lambda: red, "left", {"left": 0.75, "right": 0.25})
     page = np.asarray(draw(moment))
@@ -57,12 +57,12 @@ def test_a_moment_is_drawn_with_what_is_told_beside_its_picture() -> None:
     assert alone.shape[1] < page.shape[1] and alone.shape[0] > 100  # long lines are broken
 
 
-def test_a_long_film_keeps_its_last_moment(tmp_path: Path) -> None:
+def test_a_long_film_keeps_its_last_frame(tmp_path: Path) -> None:
     film = Film()
     with pytest.raises(RunError, match="no moment"):
         film.save(tmp_path / "none.gif")
     for number in range(1000):
-        film.take(Frame([str(number)], summary=Summary("end") if number == 999 else None))
+        film.add(Frame([str(number)], summary=Summary("end") if number == 999 else None))
     film.save(tmp_path / "long.gif")
     with Image.open(tmp_path / "long.gif") as gif:
         assert 100 < gif.n_frames <= 401

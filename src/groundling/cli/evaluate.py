@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not evaluated:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     if protocol is not None and arguments.suite is None:
-        console.print(figures_table(protocols.PROTOCOLS[protocol], protocols.count(target, protocol)))
+        console.print(figures_table(protocols.PROTOCOLS[protocol], protocols.score(target, protocol)))
     console.print(f"written to {target.run_dir / 'evaluation'}")
     return 0
 

@@ -81,7 +81,7 @@ def _show(episode: "Iterator[Frame]", console: "Console", pause: float, film: "F
     with Live(console=console, auto_refresh=False, transient=True) as live:
         for moment in episode:
             if film is not None:
-                film.take(moment)
+                film.add(moment)
             if console.is_terminal:
                 live.update(_view(moment), refresh=True)
                 time.sleep(pause)

@@ -1,1 +1,1 @@
-"""Evaluation: held-out episodes, tables, reports."""
+"""Evaluation on held-out episodes."""

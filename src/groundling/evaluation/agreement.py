@@ -1,4 +1,4 @@
-"""How far raters agree."""
+"""Agreement of raters."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -7,18 +7,17 @@ import numpy as np
 
 
 def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal", "ordinal"]) -> float:
-    """Krippendorff's alpha: 1 minus the observed disagreement over the one to be expected by chance.
+    """Return Krippendorff's alpha: 1 minus the ratio of observed and expected disagreement.
 
     After Krippendorff 2011, *Computing Krippendorff's alpha-reliability*: pairs of values within a unit, each unit
-    weighed by its number of values; units need not have been rated by all. There is no small library for it under a
-    licence that ours can build on.
+    weighted by its number of values; not all raters need to rate a unit.
 
     Args:
-        units: The values that each unit was given, at least by two raters to count.
-        level: ``nominal``, values differ or do not; ``ordinal``, numbers of which only the order matters.
+        units: The values of each unit; units with fewer than two values are ignored.
+        level: ``nominal`` for categories; ``ordinal`` for numbers of which only the order matters.
 
     Returns:
-        1 for full agreement, 0 for chance, below for worse; NaN if no unit has two values or all values are equal.
+        1 for full agreement, 0 for chance, less for worse; NaN if no unit has two values or all values are equal.
     """
     compared = [unit for unit in units if len(unit) > 1]
     values = sorted({value for unit in compared for value in unit})
@@ -30,7 +29,7 @@ def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal",
     totals = coincidences.sum(1)
     if level == "nominal":
         distances = 1 - np.eye(len(values))
-    else:  # the values that lie between two, half of their own counts included, squared
+    else:  # squared number of values between two, with half of their own counts
         middle = np.cumsum(totals) - totals / 2
         distances = np.square(middle[:, None] - middle[None, :])
     observed = (coincidences * distances).sum()

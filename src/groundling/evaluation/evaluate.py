@@ -1,4 +1,4 @@
-"""`groundling evaluate`: an agent and its baselines on the same held-out episodes, in whatever world."""
+"""`groundling evaluate`: an agent and its baselines on the same held-out episodes."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ from groundling.worlds.protocols import CorpusMeasures, Exhibit
 from groundling.worlds.world import Player
 
 _CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
-"""Of the section evaluation: how many play and who else, which results tell otherwise, when, and how many at once."""
+"""Keys of the section evaluation without effect on an agent's figures, or recorded elsewhere."""
 
 
 def evaluate(
@@ -34,27 +34,27 @@ def evaluate(
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> dict[str, Played]:
-    """Let the target and each of its baselines play the same held-out episodes of a suite, or write the same texts.
+    """Let the target and its baselines play the same held-out episodes of a suite, or write the same texts.
 
-    After each agent, replaces these files of the run's folder: ``evaluation/SUITE.csv`` (one row for each episode),
-    ``samples/SUITE.json`` (some of the target's episodes, step by step), of texts ``predictions/SUITE-AGENT.jsonl``
-    (one row for each), and last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, why which
-    baseline is left out, and the checkpoint that all of these files belong to. Files of the same suite with other
-    overrides, as of another world, are moved to ``evaluation/replaced/`` first.
+    After each agent, these files of the run's folder are replaced: ``evaluation/SUITE.csv`` (one row for each episode),
+    ``samples/SUITE.json`` (some of the target's episodes, step by step), for texts ``predictions/SUITE-AGENT.jsonl``
+    (one row for each), and last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, baselines
+    that are left out and why, and the checkpoint. Files of the same suite with other overrides are first moved to
+    ``evaluation/replaced/``.
 
     Args:
-        target: Who is evaluated.
-        suite: One of its world's.
-        num_episodes: How many episodes each agent plays at most.
-        on_agent: Called with each agent's name; what it gives is called after each episode.
-        warn: Is told of a baseline that cannot play in this world, and of what was played before.
+        target: The agent.
+        suite: A suite of its world.
+        num_episodes: Largest number of episodes for each agent.
+        on_agent: Called with each agent's name; returns a function to call after each episode.
+        warn: Called with baselines that cannot play in this world, and with replaced results.
 
     Returns:
-        By agent (the target first), what it did.
+        Episodes by agent, the target first.
 
     Raises:
-        ConfigError: the suite does not suit the target, or the policy its world.
-        RunError: another process evaluates the same, or the files cannot be written.
+        ConfigError: the suite does not suit the target, or the policy does not suit its world.
+        RunError: another process is evaluating the same, or the files cannot be written.
     """
     there = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
@@ -72,7 +72,7 @@ def _evaluate(
     on_agent: Callable[[str], Callable[[], None]],
     warn: Callable[[str], None],
 ) -> dict[str, Played]:
-    """`evaluate`, of a target that is ``there`` as it is under the suite."""
+    """Evaluate a target, which is ``there`` with the suite's changes."""
     world = there.world
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
@@ -122,7 +122,7 @@ def _details(world: World, played: Mapping[str, Played]) -> dict[str, Any]:
 
 
 def _mark_path(target: Target, suite: str) -> Path:
-    """The file with the figures, which says that all files of an evaluation are complete."""
+    """The file with the figures, which marks an evaluation's files as complete."""
     return target.run_dir / "evaluation" / f"{suite}{target.suffix}.json"
 
 
@@ -135,18 +135,18 @@ def _predictions_path(target: Target, suite: str, agent: str) -> Path:
 
 
 def _paths(target: Target, suite: str) -> list[Path]:
-    """All files of an evaluation, for any agent; the mark last."""
+    """All files of an evaluation, for any agent, the mark last."""
     mark = _mark_path(target, suite)
-    everybody = ("trained", "clone", "zero-shot", *agents())
-    predictions = [_predictions_path(target, suite, agent) for agent in everybody]
+    names = ("trained", "clone", "zero-shot", *agents())
+    predictions = [_predictions_path(target, suite, agent) for agent in names]
     return [*predictions, _samples_path(target, suite), mark.with_suffix(".csv"), mark]
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """What `evaluate` wrote into ``evaluation/SUITE.json``.
+    """Read ``evaluation/SUITE.json``.
 
     Raises:
-        RunError: it cannot be read, or is of another version.
+        RunError: it cannot be read, or another version wrote it.
     """
     try:
         content = read_object(path)
@@ -165,7 +165,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 
 def played_with(config: Config) -> dict[str, Any]:
-    """What of a configuration decides, beside the world, how an agent plays and what is measured of it, as JSON."""
+    """Return the settings, other than the world's, that decide how an agent plays and what is measured, as JSON."""
     evaluation = {
         name: value for name, value in asdict(config.evaluation).items() if name not in _CHANGES_NO_FIGURE
     }
@@ -204,13 +204,13 @@ def _figures(
 
 
 def _differences(agent: str, played: Mapping[str, Played]) -> dict[str, dict[str, Any]]:
-    """By baseline, the agent's main figure minus the baseline's, as `Played.difference`."""
+    """The agent's main figure minus each baseline's, as `Played.difference`."""
     found = {name: played[agent].difference(one) for name, one in played.items() if name != agent}
     return {name: {one[0]: _as_json(one[1])} for name, one in found.items() if one is not None}
 
 
 def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
-    """Move figures of other overrides out of the way: nothing else may hold them."""
+    """Move results of other overrides to ``evaluation/replaced/``."""
     mark = _mark_path(target, suite)
     if not mark.is_file():
         return
@@ -235,12 +235,12 @@ def _summary(played: Played) -> dict[str, Any]:
 
 
 def summary_of(episodes: int, figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """What an agent came to, as JSON has it."""
+    """Return an agent's figures as JSON."""
     return {"episodes": episodes, "figures": {name: _as_json(figure) for name, figure in figures.items()}}
 
 
 def _as_json(figure: Figure) -> dict[str, Any]:
-    """JSON knows no NaN: null where a figure is not defined."""
+    """Replace values that JSON lacks, such as NaN, by null."""
     values = asdict(figure)
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 

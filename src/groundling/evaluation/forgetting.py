@@ -1,8 +1,8 @@
-"""How far training moved a language model on what it was not trained on.
+"""Forgetting: changes of a language model outside of its training.
 
-Perplexity on ordinary text, and the divergence from the model that training began with, there and on the task's own
-observations. On-policy learning moves a model less than cloning that succeeds as often (RL's Razor: Shenfeld et al.
-2025, arXiv 2509.04259).
+Perplexity on ordinary text, and the divergence from the initial model on text and on observations of the task.
+On-policy learning moves a model less than cloning of equal success (RL's Razor: Shenfeld et al. 2025, arXiv
+2509.04259).
 """
 
 import json
@@ -27,9 +27,9 @@ from groundling.worlds.protocols import RandomPlay
 FILE = "forgetting.json"
 """In a run's folder."""
 _PASSAGES, _TOKENS = 32, 128
-"""Passages of ordinary text, evenly spread over all of it, and tokens of each."""
+"""Number of passages of ordinary text, evenly spread, and tokens of each."""
 _STATES = 128
-"""Observations of random play."""
+"""Number of observations of random play."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Forgetting:
     perplexity: float
     """On ordinary text."""
     text_kl: float
-    """For each token of ordinary text."""
+    """Per token of ordinary text."""
     action_kl: float | None
-    """For each observation of random play; None for policies whose choice depends on more than an observation."""
+    """Per observation of random play; None for policies whose choice depends on more than an observation."""
 
 
 def measure_forgetting(
     target: Target, on_agent: Callable[[str], None] = lambda agent: None
 ) -> dict[str, Forgetting]:
-    """Compare a run's agent, and the clone that it began from, with the model before any training.
+    """Compare a run's agent, and the clone that it started from, with the initial model.
 
     Writes ``forgetting.json`` into the run's folder.
 
@@ -57,7 +57,7 @@ def measure_forgetting(
 
     Raises:
         ConfigError: it is not trained, or the policy has no causal language model.
-        CannotPlay: the model that training began with is not here.
+        CannotPlay: the initial model is missing.
     """
     if target.checkpoint is None:
         raise ConfigError(f"{target.agent} has not been trained: name a run's folder")
@@ -81,7 +81,7 @@ def measure_forgetting(
 
 
 def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
-    """Content of a run's ``forgetting.json``; None if there is none.
+    """Return the content of a run's ``forgetting.json``; None if it is missing.
 
     Raises:
         RunError: it cannot be read.
@@ -122,7 +122,7 @@ class _Measured:
 
     @torch.no_grad()
     def log_probs(self, passage: Sequence[int]) -> Tensor:
-        """Float32 ``(num_tokens - 1, vocabulary)``: of each token of a passage after its first."""
+        """Return float32 ``(num_tokens - 1, vocabulary)`` for the tokens of a passage after the first."""
         tokens = torch.tensor([passage], device=self.lm.device)
         return self.lm.model(input_ids=tokens).logits[0, :-1].float().log_softmax(-1)
 
@@ -141,12 +141,12 @@ def _compare(start: _Measured, agent: _Measured, passages: Sequence[Sequence[int
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """Mean KL(p ‖ q) of log-probabilities ``(n, outcomes)``; outcomes of probability 0 in p count nothing."""
+    """Mean KL(p ‖ q) of log-probabilities ``(n, outcomes)``; outcomes of probability 0 in p contribute 0."""
     return torch.where(p.isneginf(), 0.0, p.exp() * (p - q)).sum(-1).mean()
 
 
 def _ordinary_text(lm: LanguageModel) -> list[list[int]]:
-    """Passages of Python's language reference, which every Python comes with."""
+    """Passages of Python's language reference, which is part of every Python."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name] for name in sorted(topics))

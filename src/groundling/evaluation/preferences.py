@@ -1,4 +1,4 @@
-"""What a policy prefers before it has learnt anything, and whether it would ever take the longer actions."""
+"""Initial preferences of a policy: entropy, and actions that it would hardly explore."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,51 +10,51 @@ from groundling.envs.observation import TextObservation
 from groundling.policies.prompt_policy import PromptPolicy
 
 _NEARLY_ALL = 0.9
-"""Of the probability; the rest is taken once in ten steps, in all."""
+"""Probability of short actions that leaves others one step in ten."""
 _FEW = 0.5
-"""Of the actions at most."""
+"""Largest share of short actions."""
 _RARE = 0.02
-"""Of an even share of the probability: an action below it is tried once where chance would try it fifty times."""
+"""Relative to a uniform policy: a rarer action is tried once where chance would try it fifty times."""
 _COMMON = 0.5
-"""Of the lists: an action that stands in fewer is not told of."""
+"""Share of the lists that an action must be in to be reported."""
 _LONGEST_LIST = 20
-"""Actions: in longer lists many are unlikely, and nobody expects otherwise."""
+"""Actions; in longer lists many are unlikely as a matter of course."""
 
 
 @dataclass(frozen=True)
 class ShortActions:
-    """Those with at most half as many words as the longest action of their list, of the lists that have such."""
+    """Actions with at most half as many words as the longest of their list, in lists that have any."""
 
     probability: float
-    """Theirs together, the mean over lists."""
+    """Their total probability, the mean over lists."""
     share: float
-    """Of the actions of a list, likewise."""
+    """Their share of a list's actions, the mean over lists."""
     lists: int
-    """How many such lists there were."""
+    """Number of such lists."""
 
     @property
     def are_nearly_all(self) -> bool:
-        """Whether few short actions take nearly all of the probability."""
+        """True if few short actions have nearly all of the probability."""
         return self.lists > 0 and self.probability >= _NEARLY_ALL and self.share <= _FEW
 
 
 @dataclass(frozen=True)
 class Preferences:
-    """A policy's probabilities of the actions of some observations."""
+    """A policy's action probabilities for some observations."""
 
     probabilities: list[Tensor]
-    """Of each observation float32 ``(num_actions,)``."""
+    """For each observation float32 ``(num_actions,)``."""
     entropy: float
-    """Mean, in nats."""
+    """Mean entropy, in nats."""
     uniform_entropy: float
-    """The same, were all actions equally likely."""
+    """Mean entropy of a uniform policy."""
     short: ShortActions
     rare: dict[str, float]
-    """Actions of most of the lists that it would hardly ever try, each with its mean probability, the rarest first."""
+    """Actions of most lists that it would hardly explore, each with its mean probability, rarest first."""
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> Preferences:
-    """Ask a policy about some observations, at least one; a list of one action is no choice and says nothing."""
+    """Compute a policy's preferences for at least one observation."""
     log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, most actions)
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]
@@ -77,7 +77,7 @@ def _short_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> Sh
 
 
 def _rare_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> dict[str, float]:
-    seen: dict[str, list[tuple[float, int]]] = {}  # its probability, and of how many actions
+    seen: dict[str, list[tuple[float, int]]] = {}  # probability, and number of actions
     for row, actions in zip(rows, lists, strict=True):
         if len(actions) <= _LONGEST_LIST:
             for action, probability in zip(actions, row.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Benchmarks as others count them: several suites, an agent of any make, and one figure."""
+"""Protocols of published benchmarks: several suites, any kind of agent, and one score."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 
 PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how often they were done"}
-"""By name, which is also that of the group of suites that are played, and of the experiment whose agent is asked where
-a model or a server is named."""
+"""By name, which is also that of the group of suites, and of the experiment whose policy is used with a model or a
+server."""
 MEAN = "mean"
-"""What the figure of all its suites is called, beside theirs."""
-_COUNTED = "success"
+"""Name of the score over all suites."""
+_SCORED = "success"
 _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")
-"""Keys that would change what a protocol plays."""
+"""Keys that would change a protocol's world."""
 
 
 def find_player(
@@ -37,17 +37,17 @@ def find_player(
     warn: Callable[[str], None],
     config_dir: Path | None = None,
 ) -> Target:
-    """Find who plays: what `find` finds, or a language model by its folder, file or hub id, or a server by its address.
+    """Find an agent as `find`, a language model by its folder, file or hub id, or a server by its address.
 
     Args:
-        name: Of the agent.
+        name: The agent, model or server.
         protocol: One of `PROTOCOLS`.
-        overrides: As of `find`; of a server ``policy.args.model=NAME``, too.
-        warn: As of `find`.
-        config_dir: As of `find`.
+        overrides: As in `find`; for a server also ``policy.args.model=NAME``.
+        warn: As in `find`.
+        config_dir: As in `find`.
 
     Raises:
-        ConfigError: it is nothing of that kind, or an override is wrong, or changes what is played.
+        ConfigError: the name is unknown, or an override is wrong or changes the protocol's world.
     """
     check_config_dir(config_dir)
     for word in overrides:
@@ -57,7 +57,7 @@ def find_player(
                 "with --suite"
             )
     if re.match(r"https?://", name):
-        check_address(name)  # before a folder is named by it
+        check_address(name)  # before it becomes part of a folder's name
         given = dict(word.split("=", 1) for word in overrides if word.startswith("policy.args.model="))
         if not given:
             raise ConfigError(
@@ -65,11 +65,11 @@ def find_player(
             )
         words = [
             "policy.id=chat_server",
-            "model.path=starter",  # which nobody reads
+            "model.path=starter",  # unused
             "~policy.args",
             f"policy.args={{base_url: '{name}', prompt: balrog, invalid_action: go forward}}",
         ]
-        return _asked(
+        return _with_model(
             f"{given['policy.args.model']}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides
         )
     is_known = name in agents() or name in experiments(config_dir)
@@ -85,33 +85,33 @@ def find_player(
             f"{name} is no run, checkpoint, experiment or agent, no language model ({error}), and no server's address, "
             "such as http://127.0.0.1:8000/v1"
         ) from error
-    return _asked(name, protocol, [f"model.path='{name}'", *overrides], overrides)
+    return _with_model(name, protocol, [f"model.path='{name}'", *overrides], overrides)
 
 
 def _keys(word: str) -> Iterator[str]:
-    """What an override sets or takes out, however it is spelt: ``world={env: …}`` sets ``world.env``."""
+    """Keys that an override sets or removes: ``world={env: …}`` sets ``world.env``."""
     for change in parse([word]).changes:
         yield from [change.key] if change.takes_out else (key for key, _ in leaves(change.key, change.value))
 
 
-def _asked(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
-    """A model that is asked in the protocol's own form."""
+def _with_model(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
+    """Make the protocol's agent with another model."""
     label = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
-    if asked := sorted(word for word in overrides if re.match(r"~?policy\.args\.(?!model=)", word)):
-        label += f"-{hashlib.sha256(repr(asked).encode()).hexdigest()[:8]}"  # another agent, with results of its own
+    if changed := sorted(word for word in overrides if re.match(r"~?policy\.args\.(?!model=)", word)):
+        label += f"-{hashlib.sha256(repr(changed).encode()).hexdigest()[:8]}"  # another agent, with its own results
     config = compose(protocol, [f"run_dir=runs/{protocol}/{label}", *words])
     return Target("zero-shot", Path(config.run_dir), config, None, tuple(overrides))
 
 
 def num_episodes(target: Target, protocol: str) -> int:
-    """Of each task: the protocol's number, whoever plays, unless ``evaluation.episodes`` was given with the command."""
+    """Return the protocol's number of episodes per task, unless the command gives ``evaluation.episodes``."""
     if "evaluation.episodes" in parse(target.overrides).given:
         return target.config.evaluation.episodes
     return compose(protocol).evaluation.episodes
 
 
 def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
-    """The mean of tasks' means, its interval out of theirs (MOVER: Zou and Donner 2008, Statistics in Medicine)."""
+    """Return the mean of tasks' means, with its interval by MOVER (Zou and Donner 2008, Statistics in Medicine)."""
     value = sum(figure.value for figure in figures) / len(figures)
     lows = [figure.value - (figure.value if figure.low is None else figure.low) for figure in figures]
     highs = [(figure.value if figure.high is None else figure.high) - figure.value for figure in figures]
@@ -123,16 +123,18 @@ def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
     )
 
 
-def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
-    """What each agent comes to, by what `evaluate` wrote of the suites; written to ``evaluation/PROTOCOL.json``, as of
-    one suite.
+def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
+    """Score each agent from the evaluations of the suites, and write ``evaluation/PROTOCOL.json`` as of one suite.
 
     Args:
-        target: Who was evaluated.
-        protocol: Its name.
+        target: The evaluated agent.
+        protocol: One of `PROTOCOLS`.
 
     Returns:
-        By agent what each suite came to, and ``mean``.
+        By agent its success in each suite, and the ``mean``.
+
+    Raises:
+        RunError: the evaluations are of different checkpoints.
     """
     folder, by_agent = target.run_dir / "evaluation", dict[str, dict[str, Figure]]()
     same = target.checkpoint_identity()
@@ -145,7 +147,7 @@ def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
                 "evaluate again when the run is done, or name one of its checkpoints"
             )
         for agent, one in content["agents"].items():
-            by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_COUNTED])
+            by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_SCORED])
     for figures in by_agent.values():
         figures[MEAN] = mean_of_tasks(list(figures.values()))
     content = {

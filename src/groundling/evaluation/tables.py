@@ -1,4 +1,4 @@
-"""What results are written in: CSV files, tables in Markdown, and the head of a study's page."""
+"""Results as CSV, Markdown, and tables of the terminal."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
 _AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")
-"""What makes a link or a picture of a text in brackets, or says where it leads; figures' intervals stay."""
+"""Brackets that make a link or a picture; those of intervals do not match."""
 _BACKTICKS = re.compile("`+")
 
 
@@ -29,7 +29,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A CSV file's content: floats with six digits, None as an empty cell, and no text that would be a formula."""
+    """Return CSV with floats of six digits, None as an empty cell, and texts that no spreadsheet takes for formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_csv_cell(x) for x in header])
@@ -38,7 +38,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
-    """One line for each figure, one column for each agent; intervals stand below their means in narrow terminals."""
+    """Make a table with a row for each figure, a column for each agent, and intervals below means if space is short."""
     from rich import box
     from rich.table import Table
 
@@ -55,49 +55,30 @@ def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "T
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.6g}"
-    if not isinstance(value, str) or _NUMBER.fullmatch(value):  # which was read from another CSV file
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):  # a number read from another CSV file
         return value
-    # Spreadsheets end a row at \r, too, and the csv module quotes \n alone.
+    # Spreadsheets also end a row at \r, and the csv module quotes \n only.
     return harmless_cell(value).replace("\r", "\n")
 
 
-def write_curves(
-    path: Path, runs: Iterable[tuple[str, int, Iterable[Mapping[str, Any]]]], columns: Iterable[str]
-) -> None:
-    """Write a study's ``curves.csv``, one row for each update of each run.
-
-    Args:
-        path: The file.
-        runs: Of each its arm, its seed and the rows of its ``metrics.jsonl``.
-        columns: Which of the figures are kept, beside the seconds and the episodes so far.
-    """
-    columns = ["seconds", "episodes", *columns]
-    rows = (
-        [arm, seed, row["step"], *(row.get(column) for column in columns)]
-        for arm, seed, updates in runs
-        for row in updates
-    )
-    write_csv(path, ["arm", "seed", "step", *columns], rows)
-
-
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, with a line below its header; its cells are `in_markdown`."""
+    """Return a table in Markdown; its cells are escaped by `in_markdown`."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(in_markdown, cells)) + " |" for cells in lines)
 
 
 def in_markdown(text: str) -> str:
-    """A name that somebody else may have given, as Markdown shows it: on one line, no HTML, code, link or cell's end.
+    """Escape a name of unknown origin for Markdown: one line, without HTML, code, links and ends of cells.
 
-    Of whatever is an address some that show Markdown make a link all the same, to itself.
+    Some renderers still turn addresses into links to themselves.
     """
     return _AFTER_BRACKETS.sub("&#93;", _on_one_line(text).translate(_MARKUP))
 
 
 def as_code(text: str) -> str:
-    """Such a name as code in Markdown, letter by letter; not for a table's cell, which a ``|`` ends in code, too."""
+    """Return a name of unknown origin as code in Markdown; not for cells of tables, which a ``|`` ends even in code."""
     line = _on_one_line(text)
-    # Longer than any in the text, from which spaces keep it: they are not shown.
+    # The fence is longer than any in the text; renderers strip the spaces.
     fence = "`" * (max(map(len, _BACKTICKS.findall(line)), default=0) + 1)
     return f"{fence} {line} {fence}" if len(fence) > 1 or not line.strip() else f"{fence}{line}{fence}"
 
@@ -107,5 +88,5 @@ def _on_one_line(text: str) -> str:
 
 
 def estimate_cell(estimate: IntervalEstimate | None, spec: str) -> str:
-    """An estimate with its interval in a table's cell, in the given format; an empty cell where there is none."""
+    """Format an estimate with its interval; empty for None."""
     return estimate.text(spec) if estimate else ""

@@ -1,4 +1,4 @@
-"""Who is evaluated: a run's checkpoint, an experiment before any training, or an agent without a policy."""
+"""Agents to evaluate: a run's checkpoint, an untrained experiment, or an agent without a policy."""
 
 import re
 import warnings
@@ -27,56 +27,62 @@ from groundling.worlds.protocols import Suites
 from groundling.worlds.world import Demonstrator
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.", "cloning.")
+_FIXED_BY_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.", "cloning.")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Who is evaluated, and where."""
+    """An agent to evaluate, and the folder of its results."""
 
     agent: str
-    """What the results call it: trained, zero-shot, or one of `groundling.worlds.agents`."""
+    """Its name in results: trained, zero-shot, or one of `groundling.worlds.agents`."""
     run_dir: Path
     config: Config
     checkpoint: Path | None = None
     overrides: tuple[str, ...] = ()
-    """What the caller changed of the configuration: has the last word, also over a suite."""
+    """The caller's overrides, which also have precedence over a suite's."""
     suffix: str = ""
-    """What the results' names end in: of a checkpoint that was asked for, its name; and what `named` adds."""
+    """End of the results' names: the name of a selected checkpoint, and that of `named`."""
     suite: str | None = None
-    """Suite that its configuration was changed for, by `under`."""
+    """Suite that changed its configuration, set by `under`."""
     hold: Hold | None = field(default=None, repr=False, compare=False)
-    """Keeps a run in training from deleting the checkpoint."""
+    """Prevents a run in training from deleting the checkpoint."""
 
     @property
     def world(self) -> World:
-        """Where it plays."""
+        """World in which it plays."""
         return world_of(self.config, self.checkpoint, self.suite)
 
     @property
     def changes(self) -> list[str]:
-        """Its overrides that change a result, without paths and servers."""
+        """Its overrides that change results, without paths and servers."""
         return [
             word
             for word in shareable_words(self.overrides)
             if not changes_no_result(word.lstrip("+~").partition("=")[0])
         ]
 
+    @property
+    def players(self) -> list[str]:
+        """Agents of its evaluation: itself, and the baselines of an agent with a policy."""
+        baselines = self.config.evaluation.baselines if self.agent not in agents() else []
+        return list(dict.fromkeys([self.agent, *baselines]))
+
     def checkpoint_identity(self) -> dict[str, str | None]:
-        """The checkpoint's update and digest (`checkpoint.digest_of`), by which results name it."""
+        """Return the checkpoint's update and digest (`checkpoint.digest_of`), which identify it in results."""
         if self.checkpoint is None:
             return {"checkpoint": None}
         digest = checkpoint.digest_of(self.checkpoint)
         return {"checkpoint": self.checkpoint.name, "checkpoint_sha256": digest}
 
     def heading(self, suite: str, count: int) -> str:
-        """What stands above the figures of so many episodes: where they were played, and what was changed of a run."""
+        """Return the heading of a table: the world, the number of episodes, and changed settings."""
         parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.presentation.episodes}"]
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
     def named(self, name: str | None) -> "Target":
-        """It, whose results lie beside those of its suites, in ``evaluation/SUITE-NAME.json``; None: it as it is.
+        """Return the same agent with results in ``evaluation/SUITE-NAME.json``; None: in the suites' own.
 
         Raises:
             ConfigError: the name is not a word, or is a checkpoint's.
@@ -89,19 +95,11 @@ class Target:
                 "letter, as in other-goal"
             )
         if (self.run_dir / "checkpoints" / name).exists():
-            raise ConfigError(
-                f"results cannot be called {name}: so are those of a checkpoint: give another name"
-            )
+            raise ConfigError(f"results cannot be called {name}, as a checkpoint is: give another name")
         return replace(self, suffix=f"{self.suffix}-{name}")
 
-    @property
-    def players(self) -> list[str]:
-        """Who plays when it is evaluated: itself and, if it is no agent that needs none, its baselines."""
-        baselines = self.config.evaluation.baselines if self.agent not in agents() else []
-        return list(dict.fromkeys([self.agent, *baselines]))
-
     def under(self, suite: str) -> "Target":
-        """It, where its configuration is changed as a suite has it.
+        """Return the agent with its configuration changed by a suite.
 
         Raises:
             ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
@@ -111,10 +109,10 @@ class Target:
             raise ConfigError(unknown("suite", suite, self.world.suites))
         try:
             config = changed(self.config, self.overrides_under(suite), TRAINING_ALONE)
-            there = replace(self, config=config, suite=suite)
-            if isinstance(world := there.world, Suites):
+            in_suite = replace(self, config=config, suite=suite)
+            if isinstance(world := in_suite.world, Suites):
                 world.check_suite()
-            return there
+            return in_suite
         except ConfigError as error:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
@@ -122,7 +120,7 @@ class Target:
         """Return a suite's overrides followed by the caller's.
 
         Raises:
-            ConfigError: The suite does not suit the run.
+            ConfigError: the suite does not suit the run.
         """
         world = self.world
         return (
@@ -130,7 +128,7 @@ class Target:
         )
 
     def demonstrator(self) -> Demonstrator:
-        """It, as one who plays and is recorded.
+        """Return the agent as a source of recorded episodes.
 
         Raises:
             ConfigError: the policy does not suit the world.
@@ -147,10 +145,10 @@ class Target:
         )
 
     def policy(self, agent: str) -> Policy | None:
-        """Whom one of its `players` follows; None of those that need no policy.
+        """Make the policy of one of its `players`; None for an agent without a policy.
 
         Raises:
-            CannotPlay: it is the model that training began with, or the run's clone, whose folder is not here.
+            CannotPlay: the initial model, or the folder of the run's clone, is missing.
             ConfigError: the policy does not suit the world.
         """
         if agent in agents():
@@ -178,57 +176,42 @@ def find(
     config_dir: Path | None = None,
     revision: str | None = None,
 ) -> Target:
-    """Find who ``name`` means.
+    """Find an agent.
 
     Args:
         name: A run's folder, one of its checkpoints, a published policy or its hub id, an experiment, or one of
             `groundling.worlds.agents`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
-        warn: Is told of broken checkpoints that are passed over.
-        unused: What the caller makes nothing of, as in `groundling.config.from_file`.
-        config_dir: A folder of the user's own experiments, as of `compose`.
-        revision: Of a hub id: branch, tag or commit.
+        warn: Called with each broken checkpoint that is skipped.
+        unused: Settings that the caller does not use, as in `groundling.config.from_file`.
+        config_dir: A folder of the user's own experiments, as in `compose`.
+        revision: Branch, tag or commit of a hub id.
 
     Raises:
-        ConfigError: it is none of these, an override is wrong, or the run needs what only the command line can say.
-        RunError: the checkpoint is broken, or the run has no whole one; or the hub cannot be reached.
+        ConfigError: the name is unknown, an override is wrong, or the run needs settings that only the command line may
+            give.
+        RunError: the checkpoint is broken, the run has no complete one, or the hub cannot be reached.
     """
     check_config_dir(config_dir)
     path, changes, results = Path(name).resolve(), tuple(overrides), None
     if _is_on_hub(name, config_dir):
-        # The hub's cache is not written to.
-        path, results = hub.fetch(name, revision), Path("runs") / name.replace("/", "--")
+        path, results = (
+            hub.fetch(name, revision),
+            Path("runs") / name.replace("/", "--"),
+        )  # not in the hub's cache
     elif revision is not None:
-        raise ConfigError(f"revision={revision} is for a hub id, and {name} is none: leave it out")
-    is_run = (path / "config.yaml").exists() or path.parent.name == "checkpoints"
-    for text in changes if is_run else ():
-        if text.startswith(_OF_THE_CHECKPOINT):
-            raise ConfigError(
-                f"{text} would change how the checkpoint of {path} was trained, which no evaluation can change: "
-                "leave it out, or train another run"
-            )
-    if (path / "config.yaml").exists():
-        config = from_file(path / "config.yaml", overrides, unused)
-        if (
-            path / checkpoint.MANIFEST
-        ).exists():  # what `groundling publish` wrote is run and checkpoint in one
-            _check_whole(path)
-            return Target("trained", results or path, config, path, changes)
-        newest = checkpoint.hold_latest(path / "checkpoints", warn)
-        if newest is None:
-            raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
-        return Target("trained", path, config, newest[0], changes, hold=newest[1])
-    if path.parent.name == "checkpoints" and path.parent.is_dir():
-        run_dir, hold = path.parent.parent, Hold(path)
-        if not hold.exists:
-            there = ", ".join(one.name for one in checkpoint.numbered(path.parent))
-            raise RunError(
-                f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
-                f"{there}, or {run_dir} for the latest"
-            )
-        _check_whole(path)
+        raise ConfigError(f"revision={revision} is for a hub id, and {name} is not one: leave it out")
+    is_run = (path / "config.yaml").exists()
+    if is_run or (path.parent.name == "checkpoints" and path.parent.is_dir()):
+        for text in changes:
+            if text.startswith(_FIXED_BY_CHECKPOINT):
+                raise ConfigError(
+                    f"{text} would change how the checkpoint of {path} was trained, which no evaluation can change: "
+                    "leave it out, or train another run"
+                )
+        run_dir = path if is_run else path.parent.parent
         config = from_file(run_dir / "config.yaml", overrides, unused)
-        return Target("trained", run_dir, config, path, changes, f"-{path.name}", hold=hold)
+        return _trained(Target("trained", run_dir, config, None, changes), path, results, warn)
     if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
@@ -246,8 +229,29 @@ def find(
     )
 
 
+def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[str], None]) -> Target:
+    """Add the checkpoint of a published policy, a run, or one of a run's checkpoints."""
+    if path != target.run_dir:
+        hold = Hold(path)
+        if not hold.exists:
+            present = ", ".join(one.name for one in checkpoint.numbered(path.parent))
+            raise RunError(
+                f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
+                f"{present}, or {target.run_dir} for the latest"
+            )
+        _check_complete(path)
+        return replace(target, checkpoint=path, suffix=f"-{path.name}", hold=hold)
+    if (path / checkpoint.MANIFEST).exists():
+        _check_complete(path)
+        return replace(target, checkpoint=path, run_dir=results or path)
+    newest = checkpoint.hold_latest(path / "checkpoints", warn)
+    if newest is None:
+        raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
+    return replace(target, checkpoint=newest[0], hold=newest[1])
+
+
 def _is_on_hub(name: str, config_dir: Path | None) -> bool:
-    """Whether nothing here is called so, and a repository of the hub could be."""
+    """True if nothing local has this name, and a repository of the hub could."""
     if not hub.is_id(name) or Path(name).exists() or name in experiments(config_dir):
         return False
     if Path(name).parent.is_dir():
@@ -257,17 +261,17 @@ def _is_on_hub(name: str, config_dir: Path | None) -> bool:
     return True
 
 
-def _check_whole(path: Path) -> None:
-    """Raise `RunError` where a checkpoint, or a published policy, is not what was written."""
+def _check_complete(path: Path) -> None:
+    """Raise `RunError` if a checkpoint or a published policy is damaged."""
     if (problem := checkpoint.what_is_wrong(path)) is not None:
         raise RunError(
-            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; a published one is to be "
-            "copied again"
+            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
+            "again"
         )
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
-    """The configuration of one of `groundling.worlds.agents`: a main experiment's world, and a policy of no model."""
+    """Return the config of one of `groundling.worlds.agents`: its main experiment's world, and no model."""
     home = home_of(name, overrides)
     run_dir = f"run_dir=runs/${{name}}/${{world.{home.config_class.PLACE}}}"
     words = [f"name={name}", run_dir, "policy.id=random", "model.path=starter", *overrides]

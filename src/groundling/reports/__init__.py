@@ -1,1 +1,1 @@
-"""Reports: pages, plots, GIFs, model cards, and the browser interface."""
+"""Reports: pages, plots, GIFs, model cards, rating forms, and the browser interface."""

@@ -1,4 +1,4 @@
-"""The returns of several runs by task and method, in the layout of Motif's results file, but as JSON."""
+"""Returns of several runs by task and method, in the layout of Motif's results file, but as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from groundling.training.tracking import read_metrics
 def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
     """Write ``{task: {method: [{"seed": …, "timesteps": […], "returns": […]}, …]}}``.
 
-    A method is a run's name; its runs are its seeds. The returns are the means over the training episodes that ended in
-    an update; updates in which none ended are left out.
+    A method is a run's name; its runs are its seeds. Returns are means over the training episodes that ended in an
+    update; updates without such episodes are left out.
 
     Raises:
         ConfigError: one of them is not a run's folder.

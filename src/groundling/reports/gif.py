@@ -1,4 +1,4 @@
-"""What was watched, as a GIF."""
+"""Episodes as GIFs."""
 
 import textwrap
 from pathlib import Path
@@ -9,31 +9,31 @@ from groundling.envs.nethack.glyphs import font
 from groundling.errors import RunError
 from groundling.worlds.display import Frame
 
-_MOST_MOMENTS = 400
-"""Of longer watching only every second, third, … moment is kept."""
+_MAX_FRAMES = 400
+"""Longer recordings keep every second, fourth, … frame."""
 _SIDE, _MARGIN, _LINE, _FONT = 256, 12, 18, 13
 _WIDTH = 460
-"""Of what is told beside a picture, in pixels."""
+"""Width of the text, in pixels."""
 _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class Film:
-    """Frames for a GIF: when there are too many, every other one is dropped, now and from then on."""
+    """Frames of a GIF. At too many, every other one is dropped, then and from then on."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
         self._pictures: list[Image.Image] = []
 
-    def take(self, moment: Frame) -> None:
-        """Take up what is shown now; an episode's last moment stays."""
-        if moment.summary is not None or self._seen % self._every == 0:
-            self._pictures.append(draw(moment))
+    def add(self, frame: Frame) -> None:
+        """Add a frame; the last of an episode is always kept."""
+        if frame.summary is not None or self._seen % self._every == 0:
+            self._pictures.append(draw(frame))
         self._seen += 1
-        if len(self._pictures) > _MOST_MOMENTS:
+        if len(self._pictures) > _MAX_FRAMES:
             self._pictures, self._every = self._pictures[::2], 2 * self._every
 
-    def save(self, path: Path, seconds_per_moment: float = 0.25) -> None:
-        """Write a GIF that plays without end.
+    def save(self, path: Path, seconds_per_frame: float = 0.25) -> None:
+        """Write a GIF that loops.
 
         Raises:
             RunError: nothing was watched, or the file cannot be written.
@@ -53,28 +53,28 @@ class Film:
                 format="GIF",
                 save_all=True,
                 append_images=frames[1:],
-                duration=round(1000 * seconds_per_moment),
+                duration=round(1000 * seconds_per_frame),
                 loop=0,
             )
         except OSError as error:
             raise RunError(f"cannot write {path}: {error}; name another file") from error
 
 
-def draw(moment: Frame) -> Image.Image:
-    """A moment as a picture: what it looks like, and beside it what is told and how likely each action is.
+def draw(frame: Frame) -> Image.Image:
+    """Draw a frame: its picture, text, and the probability of each action.
 
-    A world whose pictures tell everything, as NetHack's terminal, has these alone.
+    A picture that contains all text, such as NetHack's terminal, stands alone.
     """
-    drawn = moment.draw()
+    drawn = frame.draw()
     picture = None if drawn is None else Image.fromarray(drawn)
-    if picture is not None and moment.screen is not None:
+    if picture is not None and frame.screen is not None:
         return picture
     left = 0
     if picture is not None:
         picture.thumbnail((_SIDE, _SIDE))
         left = _SIDE + _MARGIN
-    lines = [part for line in moment.lines for part in _wrapped(line)]
-    rows = len(lines) + len(moment.probabilities or {}) + 1
+    lines = [part for line in frame.lines for part in _wrapped(line)]
+    rows = len(lines) + len(frame.probabilities or {}) + 1
     height = max(2 * _MARGIN + rows * _LINE, _SIDE if picture is not None else 0)
     page = Image.new("RGB", (left + _WIDTH, height), _PAPER)
     if picture is not None:
@@ -84,8 +84,8 @@ def draw(moment: Frame) -> Image.Image:
         pen.text((left + _MARGIN, y), line, fill=_INK, font=font(_FONT))
         y += _LINE
     y += _LINE // 2
-    for action, probability in (moment.probabilities or {}).items():
-        color = _ACCENT if action == moment.action else _SOFT
+    for action, probability in (frame.probabilities or {}).items():
+        color = _ACCENT if action == frame.action else _SOFT
         pen.rectangle((left + 180, y + 3, left + 180 + 200 * probability, y + 13), fill=color)
         pen.text((left + _MARGIN, y), action, fill=_INK, font=face)
         pen.text((left + 390, y), f"{probability:.2f}", fill=_INK, font=face)
@@ -94,7 +94,7 @@ def draw(moment: Frame) -> Image.Image:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Lines of at most the page's width, with their indentation and inner spaces."""
+    """Wrap a line at the page's width, keeping indentation and inner spaces."""
     most = int((_WIDTH - 2 * _MARGIN) / font(_FONT).getlength("M"))
     return [
         part

@@ -1,4 +1,4 @@
-"""The pictures of reports and studies."""
+"""Plots of reports and studies."""
 
 import io
 import math
@@ -12,108 +12,46 @@ from groundling.intervals import IntervalEstimate, interquartile_band
 from groundling.io.files import replace_file, write_atomically
 from groundling.io.redaction import shareable
 
+Rows = Sequence[Mapping[str, Any]]
+"""Metrics of a run, one row for each update."""
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Steps, values and weights, each ``(points,)``."""
+Levels = Mapping[str, float]
+"""Values drawn as horizontal lines, by label."""
+Panel = Mapping[str, Mapping[str, IntervalEstimate]]
+"""By series, by row: an estimate."""
+
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
 _OTHER_LEVELS = "#2f7d4f"
-"""Of agents that a world has of its own."""
-Rows = Sequence[Mapping[str, Any]]
-_STRETCHES = 1000
-"""Of a long curve, where it is drawn small."""
-
-
-def learning_curve(
-    groups: Mapping[str, Sequence[Rows]],
-    key: str,
-    label: str,
-    levels: Mapping[str, float] | None = None,
-    steps: str = "env steps",
-    width: float = 7.2,
-    is_share: bool = False,
-) -> str:
-    """`draw_learning_curve` as SVG text."""
-    return _svg(draw_learning_curve(groups, key, label, levels, steps, width, is_share))
-
-
-def draw_curves(
-    groups: Mapping[str, Sequence[Rows]],
-    keys: Mapping[str, str],
-    levels: Mapping[str, Mapping[str, float]],
-) -> Any:
-    """A figure of several metrics over steps, side by side: per group the centre of its runs, with a band.
-
-    Args:
-        groups: By name, the metrics of each run.
-        keys: By metric, what it is called.
-        levels: By what a metric is called, by name, a level that is drawn as a horizontal line.
-    """
-    columns = 3
-    lines = math.ceil(len(keys) / columns)
-    figure, grid = _figure(9.0, 0.4 + 2.2 * lines, lines, columns)
-    for axes, (key, label) in zip(np.ravel(grid), keys.items(), strict=False):
-        for place, (name, runs) in enumerate(groups.items()):
-            _draw_group(axes, place, name, runs, key)
-        for name, level in levels.get(label, {}).items():
-            colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
-            axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
-        axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
-        axes.tick_params(labelsize=7)
-    for axes in np.ravel(grid)[len(keys) :]:
-        axes.axis("off")
-    handles: dict[str, Any] = {}
-    for axes in np.ravel(grid):  # one that has not all metrics is not in the first panel
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(name, handle)
-    figure.legend(handles.values(), handles, frameon=False, ncols=6, loc="outside upper center", fontsize=8)
-    return figure
-
-
-def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
-    """A figure of figures that have no common scale: for each a panel with one line, mean and interval, by name."""
-    columns = 4
-    lines = math.ceil(len(figures) / columns)
-    names = list(dict.fromkeys(name for estimates in figures.values() for name in estimates))
-    figure, grid = _figure(9.0, lines * (0.6 + 0.22 * len(names)), lines, columns)
-    for number, (axes, (label, estimates)) in enumerate(zip(np.ravel(grid), figures.items(), strict=False)):
-        for place, (colour, name) in enumerate(zip(_cycle(COLOURS), names, strict=False)):
-            if name in estimates:
-                e = estimates[name]
-                errors = [[e.value - e.low], [e.high - e.value]]
-                axes.errorbar([e.value], [place], xerr=errors, fmt="o", markersize=4, color=colour)
-        axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), shareable(names) if number % columns == 0 else [])
-        axes.tick_params(labelsize=8)
-    for axes in np.ravel(grid)[len(figures) :]:
-        axes.axis("off")
-    return figure
+_BINS = 1000
+"""Bins of a long curve that is drawn small."""
 
 
 def draw_learning_curve(
     groups: Mapping[str, Sequence[Rows]],
     key: str,
     label: str,
-    levels: Mapping[str, float] | None = None,
+    levels: Levels | None = None,
     steps: str = "env steps",
     width: float = 7.2,
     is_share: bool = False,
 ) -> Any:
-    """A figure over steps: per group its runs' interquartile mean, with a band where there are several.
+    """Draw a metric over steps: the interquartile mean of each group's runs, with a band if there are several.
 
     Args:
         groups: By name, the metrics of each run.
         key: The metric.
-        label: What the y axis is called.
-        levels: By name, such as an agent's, what is drawn as a horizontal line.
-        steps: What the x axis is called.
+        label: Label of the y axis.
+        levels: Horizontal lines.
+        steps: Label of the x axis.
         width: In inches.
-        is_share: Whether the y axis goes from 0 to 1.
+        is_share: True if the y axis goes from 0 to 1.
     """
-    figure, axes = _figure(width, 3.4)
+    figure, (axes,) = _grid(1, 1, width, 3.4)
     for place, (name, runs) in enumerate(groups.items()):
         _draw_group(axes, place, name, runs, key)
-    for name, level in (levels or {}).items():
-        colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
-        axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
+    _draw_levels(axes, levels or {})
     axes.set_xlabel(steps)
     axes.set_ylabel(label)
     if is_share:
@@ -123,56 +61,72 @@ def draw_learning_curve(
     return figure
 
 
-def _draw_group(axes: Any, place: int, name: str, runs: Sequence[Rows], key: str) -> None:
-    """Draw the centre of some runs' curves, with a band where there are several; ``place`` is theirs among others."""
-    # A colour that comes again is drawn in another way.
-    colour, style = COLOURS[place % len(COLOURS)], "-" if place < len(COLOURS) else "-."
-    curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
-    if not curves:
-        return
-    steps, values = _on_one_grid(curves)  # (points,), (runs, points)
-    if len(curves) == 1:
-        axes.plot(*curves[0][:2], color=colour, alpha=0.25, linewidth=1)
-        centre = values[0]
-    else:
-        centre, low, high = interquartile_band(values)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(steps, centre, style, color=colour, linewidth=2, label=name)
-
-
-def draw_estimates(
-    panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]],
-    levels: Mapping[str, Mapping[str, float]],
-    label: str,
+def draw_curves(
+    groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]
 ) -> Any:
-    """A figure of figures with intervals: side by side panels, one line for each row, one mark for each series.
+    """Draw several metrics over steps, one panel each, as `draw_learning_curve`.
 
     Args:
-        panels: By the panel's title, by series, by row: an estimate. All panels show all rows. If there is one row in
-            all, the panels become the rows of a single one.
-        levels: By name, such as an agent's, by row: what is drawn as a stroke in every panel.
-        label: What the x axis is called; it goes from 0 to 1.
+        groups: By name, the metrics of each run.
+        keys: By metric, its label.
+        levels: By label, horizontal lines.
+    """
+    figure, panels = _grid(len(keys), 3, 9.0, 2.2, 0.4)
+    for axes, (key, label) in zip(panels, keys.items(), strict=True):
+        for place, (name, runs) in enumerate(groups.items()):
+            _draw_group(axes, place, name, runs, key)
+        _draw_levels(axes, levels.get(label, {}))
+        _title(axes, label.replace("_", " "))
+    handles: dict[str, Any] = {}
+    for axes in panels:  # a group that lacks a metric is missing in its panel
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    _legend(figure, handles, 6)
+    return figure
+
+
+def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
+    """Draw figures without a common scale: by label a panel, by name a row with mean and interval."""
+    columns = 4
+    names = list(dict.fromkeys(name for estimates in figures.values() for name in estimates))
+    figure, panels = _grid(len(figures), columns, 9.0, 0.6 + 0.22 * len(names))
+    for number, (axes, (label, estimates)) in enumerate(zip(panels, figures.items(), strict=True)):
+        for place, name in enumerate(names):
+            if (e := estimates.get(name)) is not None:
+                errors = [[e.value - e.low], [e.high - e.value]]
+                axes.errorbar([e.value], [place], xerr=errors, fmt="o", markersize=4, color=_colour(place))
+        _title(axes, label.replace("_", " "), 8)
+        _name_rows(axes, names if number % columns == 0 else [], len(names), 0.5)
+    return figure
+
+
+def draw_estimates(panels: Mapping[str, Panel], levels: Mapping[str, Levels], label: str) -> Any:
+    """Draw shares with intervals: panels side by side, a line for each row, a mark for each series.
+
+    Args:
+        panels: By title. All panels show all rows. If there is a single row, the panels become the rows of one panel.
+        levels: By name, such as an agent's, by row: a stroke in every panel.
+        label: Label of the x axis, which goes from 0 to 1.
     """
     every = [series for panel in panels.values() for series in panel.values()]
     rows = list(dict.fromkeys(row for series in every for row in series))
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     if len(rows) == 1 and len(panels) > 1:
-        return draw_estimates(*_turned(panels, rows[0], names, levels), label)
+        return draw_estimates(*_transposed(panels, rows[0], names, levels), label)
     columns = min(5, len(panels))
-    lines = math.ceil(len(panels) / columns)
     width = 2.2 + 1.6 * columns if len(panels) > 1 else 6.0
-    figure, grid = _figure(width, lines * (0.5 + 0.1 * len(rows) * (1 + len(names))) + 0.5, lines, columns)
+    height = 0.5 + 0.1 * len(rows) * (1 + len(names))
+    figure, grid = _grid(len(panels), columns, width, height, 0.5)
     handles: dict[str, Any] = {}
-    for number, (axes, (title, panel)) in enumerate(zip(np.ravel(grid), panels.items(), strict=False)):
-        for place, (colour, name) in enumerate(zip(_cycle(COLOURS), names, strict=False)):
+    for number, (axes, (title, panel)) in enumerate(zip(grid, panels.items(), strict=True)):
+        for place, name in enumerate(names):
             estimates = panel.get(name, {})
             y = [rows.index(row) + 0.22 * (place - (len(names) - 1) / 2) for row in estimates]
             x = np.array([[e.value, e.low, e.high] for e in estimates.values()]).reshape(-1, 3)
-            errors = np.abs(x[:, 1:] - x[:, :1]).T
+            errors, colour = np.abs(x[:, 1:] - x[:, :1]).T, _colour(place)
             style = {"fmt": "o", "markersize": 4, "elinewidth": 1.2, "color": colour}
-            bars = axes.errorbar(
-                x[:, 0], y, xerr=errors, markerfacecolor=colour if place == 0 else "white", **style
-            )
+            face = colour if place == 0 else "white"
+            bars = axes.errorbar(x[:, 0], y, xerr=errors, markerfacecolor=face, **style)
             if estimates:
                 handles.setdefault(name, bars)
         for name, by_row in levels.items():
@@ -180,175 +134,125 @@ def draw_estimates(
             x = np.array([by_row[row] for row in by_row if row in rows])
             colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
             handles.setdefault(name, axes.scatter(x, y, marker="|", s=90, color=colour, linewidth=1.2))
-        axes.set_title(title, fontsize=9, loc="left")
+        _title(axes, title, 8)
         axes.set_xlim(-0.04, 1.04)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_yticks(range(len(rows)), shareable(rows) if number % columns == 0 else [])
-        axes.tick_params(labelsize=8)
+        _name_rows(axes, rows if number % columns == 0 else [], len(rows), 0.6)
         axes.set_xlabel(label, fontsize=8)
-    for axes in np.ravel(grid)[len(panels) :]:
-        axes.axis("off")
-    figure.legend(handles.values(), handles, frameon=False, ncols=4, loc="outside upper center", fontsize=8)
+    _legend(figure, handles, 4)
     return figure
 
 
-def _turned(
-    panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]],
-    row: str,
-    names: Sequence[str],
-    levels: Mapping[str, Mapping[str, float]],
-) -> tuple[dict[str, dict[str, dict[str, IntervalEstimate]]], dict[str, dict[str, float]]]:
-    """Panels of a single ``row`` as one panel of that title, with a row for each; and their levels."""
+def _transposed(
+    panels: Mapping[str, Panel], row: str, names: Sequence[str], levels: Mapping[str, Levels]
+) -> tuple[dict[str, Panel], dict[str, Levels]]:
+    """Turn panels of a single ``row`` into one panel of that title, with a row for each of them."""
     series = {
         name: {title: panel[name][row] for title, panel in panels.items() if row in panel.get(name, {})}
         for name in names
     }
-    return {row: series}, {
+    strokes: dict[str, Levels] = {
         name: dict.fromkeys(panels, by_row[row]) for name, by_row in levels.items() if row in by_row
     }
-
-
-def save(figure: Any, path: Path) -> list[Path]:
-    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; the same figure gives the same SVG."""
-    vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
-    write_atomically(vector, _svg(figure))  # which cleans the texts, for the PNG as well
-    options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
-    replace_file(pixels, lambda partial: figure.savefig(partial, **options))
-    return [vector, pixels]
+    return {row: series}, strokes
 
 
 def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -> str:
-    """One small figure for each of the ``keys`` that the runs have, as SVG; "" if they have none."""
-    present = [
-        k for k in keys if any(row.get(k) is not None for runs in groups.values() for r in runs for row in r)
-    ]
+    """Draw one small figure for each of the ``keys`` that the runs have, as SVG; "" if they have none."""
+    every = [row for runs in groups.values() for rows in runs for row in rows]
+    present = [key for key in keys if any(row.get(key) is not None for row in every)]
     if not present:
         return ""
-    columns = 3
-    lines = math.ceil(len(present) / columns)
-    figure, grid = _figure(7.2, 1.9 * lines, lines, columns)
-    for axes, key in zip(np.ravel(grid), present, strict=False):
-        for colour, runs in zip(_cycle(COLOURS), groups.values(), strict=False):
+    figure, panels = _grid(len(present), 3, 7.2, 1.9)
+    for axes, key in zip(panels, present, strict=True):
+        for place, runs in enumerate(groups.values()):
             for rows in runs:
-                axes.plot(*thinned(*_points(rows, key)), color=colour, linewidth=1)
-        axes.set_title(key.replace("_", " "), fontsize=9, loc="left")
-        axes.tick_params(labelsize=7)
-    for axes in np.ravel(grid)[len(present) :]:
-        axes.axis("off")
-    return _svg(figure)
+                axes.plot(*thinned(*_points(rows, key)), color=_colour(place), linewidth=1)
+        _title(axes, key.replace("_", " "))
+    return svg(figure)
 
 
 def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
-    """One small figure for each probe: the probability of each action over env steps, the right ones thick.
+    """Draw one small figure for each probe: the probability of each action over env steps, right actions thick.
 
     Args:
         rows: A run's ``probes.jsonl``.
-        right: By probe, the actions that are right there.
+        right: By probe, the right actions.
     """
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
     actions = list(
-        dict.fromkeys(
-            a for row in rows for probabilities in row["probabilities"].values() for a in probabilities
-        )
+        dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title)
     )
-    columns = 3
-    lines = math.ceil(len(titles) / columns)
-    figure, grid = _figure(7.2, 0.5 + 1.7 * lines, lines, columns)
-    for axes, title in zip(np.ravel(grid), titles, strict=False):
+    figure, panels = _grid(len(titles), 3, 7.2, 1.7, 0.5)
+    for axes, title in zip(panels, titles, strict=True):
         points = [(row["step"], row["probabilities"][title]) for row in rows if title in row["probabilities"]]
-        for colour, action in zip(_cycle(COLOURS), actions, strict=False):
-            values = [p if (p := of.get(action)) is not None else math.nan for _, of in points]
+        for place, action in enumerate(actions):
+            values = [math.nan if (p := of.get(action)) is None else p for _, of in points]
             is_right = action in right.get(title, ())
             axes.plot(
                 [step for step, _ in points],
                 values,
-                color=colour,
+                color=_colour(place),
                 label=action,
                 linewidth=2.4 if is_right else 0.9,
                 zorder=3 if is_right else 2,
             )
-        axes.set_title(title, fontsize=8.5, loc="left")
+        _title(axes, title, size=8.5)
         axes.set_ylim(-0.03, 1.03)
         axes.set_yticks([0, 0.5, 1])
-        axes.tick_params(labelsize=7)
-    for axes in np.ravel(grid)[len(titles) :]:
-        axes.axis("off")
-    handles, labels = np.ravel(grid)[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, frameon=False, ncols=6, loc="outside upper center", fontsize=8)
-    for line in legend.get_lines():
+    handles, labels = panels[0].get_legend_handles_labels()
+    for line in _legend(figure, dict(zip(labels, handles, strict=True)), 6).get_lines():
         line.set_linewidth(2)
-    return _svg(figure)
+    return svg(figure)
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=True)
-    for a in np.ravel(axes):
-        a.spines[["top", "right"]].set_visible(False)
-        a.grid(alpha=0.25, linewidth=0.6)
-        a.xaxis.set_major_formatter(lambda x, _: _short(x))
-    return figure, axes
-
-
-def _short(number: float) -> str:
-    """Of an axis: 500, 20k, 1.5M."""
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:g}{unit}"
-    return f"{number:g}"
-
-
-def _clean_texts(figure: Any) -> None:
-    """Show names as they are, without mathematics between two dollar signs, and as `shareable`."""
+def svg(figure: Any) -> str:
+    """Return a figure as SVG, with redacted texts, and without mathematics between two dollar signs."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
         text.set_parse_math(False)
         text.set_text(shareable(text.get_text()))
-
-
-def _svg(figure: Any) -> str:
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    _clean_texts(figure)
-    text = io.StringIO()
+    drawn = io.StringIO()
     figure.set_dpi(72)  # of every SVG
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
         # `Figure.savefig` would draw everything twice, only to lay it out.
-        FigureCanvasSVG(figure).print_svg(text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return text.getvalue()[text.getvalue().index("<svg") :]
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(drawn, metadata=metadata)
+    return drawn.getvalue()[drawn.getvalue().index("<svg") :]
 
 
-def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """A metric's steps and values, each ``(points,)``."""
-    values = np.array([row.get(key) for row in rows], dtype=float)  # NaN where there is none
-    steps, present = np.array([row["step"] for row in rows], dtype=float), ~np.isnan(values)
-    return steps[present], values[present]
+def save(figure: Any, path: Path) -> list[Path]:
+    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; equal figures give equal SVGs."""
+    vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
+    write_atomically(vector, svg(figure))  # which also cleans the texts of the PNG
+    options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
+    replace_file(pixels, lambda partial: figure.savefig(partial, **options))
+    return [vector, pixels]
 
 
-Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Steps, values and weights, each ``(points,)``."""
+def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and smoothed values of a metric, each ``(points,)``; see `smooth`."""
+    steps, values, weights = _curve(rows, key)
+    return steps, smooth(values, weights)
 
 
-def _curve(rows: Rows, key: str) -> Curve:
-    """A metric's values; each weighs as many episodes as it is a mean of, or 1.
+def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return a centred moving mean over about a twentieth of the curve, shorter at its ends.
 
-    A metric that an update has in which no episode ended is no mean over episodes.
+    Episodes have equal weights, not updates: the few that end in the first updates are short, and mostly successes.
     """
-    steps, values = _points(rows, key)
-    present = [row.get(key) is not None for row in rows]
-    ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[
-        np.array(present, dtype=bool)
-    ]
-    return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
+    places, half = np.arange(len(values)), max(1, len(values) // 40)
+    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
+    # Differences of running sums: windows of 100,000 updates would be read 5,000 times over.
+    weighted, total = (np.concatenate([[0.0], np.cumsum(sums)]) for sums in (values * weights, weights))
+    return (weighted[last] - weighted[first]) / (total[last] - total[first])
 
 
 def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A long curve's lowest and highest value in each of some hundred stretches, in their order: as it looks, small."""
-    size = len(values) // _STRETCHES
+    """Return the lowest and the highest point of each of some hundred bins of a long curve, in order."""
+    size = len(values) // _BINS
     if size < 4:
         return steps, values
     count = len(values) // size * size
@@ -359,29 +263,91 @@ def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return steps[order], values[order]
 
 
-def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `smooth`."""
-    steps, values, weights = _curve(rows, key)
-    return steps, smooth(values, weights)
+def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values of a metric, each ``(points,)``."""
+    values = np.array([row.get(key) for row in rows], dtype=float)  # NaN where it is missing
+    steps, present = np.array([row["step"] for row in rows], dtype=float), ~np.isnan(values)
+    return steps[present], values[present]
+
+
+def _curve(rows: Rows, key: str) -> Curve:
+    """A metric's curve; a value weighs as many episodes as it is a mean of, or 1.
+
+    A metric with values in updates in which no episode ended is no mean over episodes.
+    """
+    steps, values = _points(rows, key)
+    present = np.array([row.get(key) is not None for row in rows], dtype=bool)
+    ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[present]
+    return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
 
 
 def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps ``(points,)`` that all runs reached and their smoothed values there ``(runs, points)``, interpolated."""
+    """Steps ``(points,)`` that all runs reached, and their smoothed values there ``(runs, points)``, interpolated."""
     steps = curves[0][0][curves[0][0] <= min(s[-1] for s, _, _ in curves)]
     return steps, np.stack([np.interp(steps, s, smooth(values, weights)) for s, values, weights in curves])
 
 
-def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A centred moving mean over about a twentieth of the curve, shorter at its ends.
+def _draw_group(axes: Any, place: int, name: str, runs: Sequence[Rows], key: str) -> None:
+    """Draw the centre of some runs' curves, with a band if there are several; ``place`` selects colour and style."""
+    style = "-" if place < len(COLOURS) else "-."
+    curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
+    if not curves:
+        return
+    steps, values = _on_one_grid(curves)  # (points,), (runs, points)
+    if len(curves) == 1:
+        axes.plot(*curves[0][:2], color=_colour(place), alpha=0.25, linewidth=1)
+        centre = values[0]
+    else:
+        centre, low, high = interquartile_band(values)
+        axes.fill_between(steps, low, high, color=_colour(place), alpha=0.2, linewidth=0)
+    axes.plot(steps, centre, style, color=_colour(place), linewidth=2, label=name)
 
-    It weighs episodes alike, not updates: the few that end in the first updates are the short ones, which succeed.
-    """
-    places, half = np.arange(len(values)), max(1, len(values) // 40)
-    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    # Differences of running sums: of 100,000 updates the windows themselves would be read 5,000 times over.
-    weighted, total = (np.concatenate([[0.0], np.cumsum(sums)]) for sums in (values * weights, weights))
-    return (weighted[last] - weighted[first]) / (total[last] - total[first])
+
+def _draw_levels(axes: Any, levels: Levels) -> None:
+    for name, level in levels.items():
+        colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
+        axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
 
 
-def _cycle(colours: Sequence[str]) -> Any:
-    return (colours[i % len(colours)] for i in range(1_000_000))
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]
+
+
+def _grid(count: int, columns: int, width: float, height: float, extra: float = 0) -> tuple[Any, list[Any]]:
+    """A figure with ``count`` panels, of ``height`` a line and ``extra`` in all, in inches."""
+    from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
+
+    lines = math.ceil(count / columns)
+    figure = Figure(figsize=(width, extra + height * lines), layout="constrained")
+    panels = list(np.ravel(figure.subplots(lines, columns, squeeze=False)))
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+    for axes in panels[count:]:
+        axes.axis("off")
+    return figure, panels[:count]
+
+
+def _title(axes: Any, title: str, ticks: int = 7, size: float = 9) -> None:
+    axes.set_title(title, fontsize=size, loc="left")
+    axes.tick_params(labelsize=ticks)
+
+
+def _name_rows(axes: Any, names: Sequence[str], count: int, margin: float) -> None:
+    """Label ``count`` rows from above, at the left panel only."""
+    axes.set_ylim(count - 1 + margin, -margin)
+    axes.set_yticks(range(count), shareable(list(names)))
+
+
+def _legend(figure: Any, handles: Mapping[str, Any], columns: int) -> Any:
+    place = {"frameon": False, "ncols": columns, "loc": "outside upper center", "fontsize": 8}
+    return figure.legend(handles.values(), handles, **place)
+
+
+def _short(number: float) -> str:
+    """Format a number of an axis: 500, 20k, 1.5M."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:g}{unit}"
+    return f"{number:g}"

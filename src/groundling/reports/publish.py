@@ -1,4 +1,4 @@
-"""A trained policy as a folder of its own, with a model card: what is kept of a run, or put on the hub."""
+"""`groundling publish`: a trained policy with a model card, in a folder of its own."""
 
 import json
 import re
@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from groundling.config.checking import naming_modules
 from groundling.config.compose import recorded
 from groundling.errors import ConfigError
-from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.protocols import PROTOCOLS
 from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
@@ -28,29 +27,27 @@ from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.load.gguf import SMOLLM2
 from groundling.lm.load.loading import STARTERS
-from groundling.reports.run_folder import suite_files, usual_suite
+from groundling.reports.run_folder import read_evaluations
 from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER
 from groundling.training import checkpoint
 
-_LICENSES: dict[str | None, str] = {**dict.fromkeys(STARTERS, "mit"), SMOLLM2: "apache-2.0"}
-"""By model, its licence as the hub knows it."""
-_BASES: dict[str | None, str | None] = {
-    **dict.fromkeys(STARTERS),
-    SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct",
+_KNOWN_MODELS: dict[str, tuple[str, str | None]] = {
+    **dict.fromkeys(STARTERS, ("mit", None)),
+    SMOLLM2: ("apache-2.0", "HuggingFaceTB/SmolLM2-135M-Instruct"),
 }
-"""By model, what the hub calls it; None: it is not there."""
-_OF_TRAINING = (
+"""By model, its licence and its id on the hub; None: it is not on the hub."""
+_TRAINING_FILES = (
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),
     *("algorithm.json", "run.json"),
 )
 """Files of a checkpoint that only its run needs."""
-_READ_BY_A_MODEL = (
+_TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "chat_template.json"),
 )
-"""A tokenizer's files, which hold texts that a model reads."""
-_NAMES_A_FILE = ("path", "file", "dir", "folder")
+"""Files with texts that a model reads."""
+_PATH_KEYS = ("path", "file", "dir", "folder")
 """Ends of keys whose value is a path."""
 
 
@@ -62,21 +59,21 @@ def publish(
     license: str | None = None,
     repository: str | None = None,
 ) -> Path:
-    """Write a folder that is a policy by itself, wherever it is copied to.
+    """Write a folder with a policy that does not need its run.
 
     It holds the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a
-    model card, and a manifest by which `groundling.evaluation.target.find` knows it. Settings and JSON files are
-    written as `shareable`: of a path on this machine its last name remains.
+    model card, and a manifest by which `groundling.evaluation.target.find` recognises it. Settings and JSON files are
+    redacted: of a path on this machine its last name remains.
 
     Args:
         target: A run, one of its checkpoints, or a published policy.
-        output: A folder that is not there yet, or empty; it is there as a whole or not at all.
-        warn: Told if the file system has no locks, and of a reward model that is left out.
-        license: As the hub knows it, such as ``mit``; None: that of the model, of those that we know.
-        repository: OWNER/NAME on the hub, which the card then names.
+        output: A missing or empty folder, written as a whole or not at all.
+        warn: Called with each reward model that is left out.
+        license: The licence by its id on the hub, such as ``mit``; None: that of a bundled model.
+        repository: OWNER/NAME on the hub, for the card.
 
     Raises:
-        ConfigError: the target is not trained, or the folder holds something.
+        ConfigError: the target is not trained, or the folder is not empty.
         RunError: another process publishes into it.
     """
     if target.checkpoint is None:
@@ -84,75 +81,63 @@ def publish(
     with naming_modules(target.config.imports, target.run_dir):
         target.config.world.check()
     with locked(output_lock(output), f"is publishing into {output}"), new_folder(output) as partial:
-        for name in _files_of_the_policy(target.checkpoint):
+        for name in _policy_files(target.checkpoint):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(target.checkpoint / name, partial / name)
-        _add_reward_models(target, partial, warn)
+        _add_reward_models(target, target.checkpoint, partial, warn)
         for path in partial.rglob("*.json"):
-            _leave_paths_out(path)
+            _redact(path)
         counters = checkpoint.counters_of(target.checkpoint)
         checkpoint.write_json(partial / "run.json", {"counters": counters, "versions": checkpoint.versions()})
-        checkpoint.seal(partial)  # but for what people may change
+        checkpoint.seal(partial)  # without the files that people may edit
         settings = OmegaConf.to_yaml(OmegaConf.create(_settings(target)))
         (partial / "config.yaml").write_text(settings, encoding="utf-8")
         (partial / "README.md").write_text(model_card(target, license, repository), encoding="utf-8")
     return output
 
 
-def _files_of_the_policy(folder: Path) -> Iterator[str]:
-    """What lies in a checkpoint and in its manifest, but for files that only the run needs.
-
-    Links are left out: who made the run may have let them point at the publisher's files.
-    """
+def _policy_files(folder: Path) -> Iterator[str]:
+    """Files of a checkpoint's manifest, without links (which may lead out of it) and files that only the run needs."""
     written = read_object(folder / checkpoint.MANIFEST)
     for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if (
-            name in written
-            and name not in _OF_TRAINING
-            and not _is_of_a_reward_in_training(path.relative_to(folder))
-            and not path.is_symlink()
-        ):
+        relative = path.relative_to(folder)
+        # Of a reward part only its model is published, not what a judge saw and said.
+        is_of_training = relative.parts[0] == FOLDER and relative.parts[2:3] != (MODEL,)
+        name = relative.as_posix()
+        if name in written and name not in _TRAINING_FILES and not is_of_training and not path.is_symlink():
             yield name
 
 
-def _is_of_a_reward_in_training(path: Path) -> bool:
-    """Whether it is a reward part's file, and not its model: what a judge was shown and said, say."""
-    return path.parts[0] == FOLDER and path.parts[2:3] != (MODEL,)
-
-
-def _add_reward_models(target: Target, output: Path, warn: Callable[[str], None]) -> None:
-    """Put the run's reward models where a checkpoint has one that learns: what is seen of a policy tells of them."""
-    assert target.checkpoint is not None
+def _add_reward_models(target: Target, trained: Path, output: Path, warn: Callable[[str], None]) -> None:
+    """Put the run's reward models where a checkpoint has models that learn."""
     for name, part in target.config.reward.items():
         if part is None or (part.id or name) != "reward_model" or not part.args.get("path"):
             continue
         source, place = Path(part.args["path"]), output / FOLDER / name / MODEL
         if (source / DESCRIPTION).is_file() and not place.exists():
-            # The folder is named by whoever made the run: it may be one of the publisher's, which the policy never
-            # learnt from. And what lies there is loaded and saved instead of copied.
+            # The run's author named the folder, which may be one of the publisher's that the policy never learnt from.
+            # Loading and saving the model copies nothing else.
             model = load_reward_model(source)
-            if not has_rewarded(model, target.checkpoint / FOLDER / name):
+            if not has_rewarded(model, trained / FOLDER / name):
                 warn(
-                    f"reward.{name}.args.path={source} is left out, since {target.checkpoint} was not trained with "
-                    "the reward model in that folder: to publish the reward model too, bring back the one of the "
-                    "training"
+                    f"reward.{name}.args.path={source} is left out, since {trained} was not trained with the reward "
+                    "model in that folder: to publish the reward model too, restore the one of the training"
                 )
                 continue
             model.save(place, shareable(read_object(source / DESCRIPTION, SETTINGS).get("about")))
 
 
 def _settings(target: Target) -> dict[str, Any]:
-    recorded_ones = recorded(target.run_dir / "config.yaml")
-    settings: dict[str, Any] = shareable(recorded_ones)
-    settings.setdefault("name", target.run_dir.name)  # a config has one, also if its own had an address in it
+    original = recorded(target.run_dir / "config.yaml")
+    settings: dict[str, Any] = shareable(original)
+    settings.setdefault("name", target.run_dir.name)  # redaction removes a name with an address
     for name in ("path", "tokenizer"):
-        settings["model"][name] = _name_of_model(recorded_ones["model"][name])
+        settings["model"][name] = _public_name(original["model"][name])
     return settings
 
 
-def _name_of_model(path: str | None) -> str | None:
-    """As others can name a model: a bundled one by its name, a folder as ``./NAME``, which no hub is asked for."""
+def _public_name(path: str | None) -> str | None:
+    """Name a model for others: a bundled one by its name, a folder as ``./NAME``, which is no id of the hub."""
     for name, folder in STARTERS.items():
         if path in (name, str(folder)):
             return name
@@ -161,36 +146,34 @@ def _name_of_model(path: str | None) -> str | None:
     return f"./{PureWindowsPath(shareable(path)).name}"
 
 
-def _leave_paths_out(path: Path) -> None:
-    """Rewrite a JSON file as `shareable`, and the name of an adapter's base model.
+def _redact(path: Path) -> None:
+    """Redact a JSON file, and the name of an adapter's base model.
 
-    Of a tokenizer's files and a reward model's, whose texts a model reads, only the entries that name a file.
+    Of files with texts that a model reads (a tokenizer's, a reward model's), only entries that name a file.
     """
-    is_read = path.name in _READ_BY_A_MODEL or FOLDER in path.parts
+    is_read = path.name in _TOKENIZER_FILES or FOLDER in path.parts
 
-    def without(node: Any, key: str = "") -> Any:
+    def redacted(node: Any, key: str = "") -> Any:
         if isinstance(node, dict):
-            return {name: without(value, name) for name, value in node.items()}
+            return {name: redacted(value, name) for name, value in node.items()}
         if isinstance(node, list):
-            return [without(value, key) for value in node]
+            return [redacted(value, key) for value in node]
         if key == "base_model_name_or_path":
-            return _name_of_model(node)
-        return shareable(node) if key.endswith(_NAMES_A_FILE) or not is_read else node
+            return _public_name(node)
+        return shareable(node) if key.endswith(_PATH_KEYS) or not is_read else node
 
     content = read_json(path)
-    if (changed := without(content)) != content:
+    if (changed := redacted(content)) != content:
         path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def model_card(target: Target, license: str | None = None, repository: str | None = None) -> str:
-    """The card: what was trained on what, how, and what the evaluations of this checkpoint say.
+    """Return the model card: world, training, and evaluations of this checkpoint.
 
-    Its head is for machines, with the trained agent's figures and their intervals. Its names are those of whoever made
-    the run, who may have wanted to write the card: they stand there `in_markdown` or `as_code`.
+    Its metadata has the trained agent's figures with their intervals. Names come from the run's author, so they are
+    escaped by `in_markdown` or `as_code`.
     """
     assert target.checkpoint is not None
-    folder, usual = target.run_dir / "evaluation", usual_suite(target.world)
-    evaluations = {path.stem: read_evaluation(path) for path in suite_files(folder, usual)}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."),
         undefined=jinja2.StrictUndefined,
@@ -200,26 +183,25 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     environment.filters.update(as_code=as_code, in_markdown=in_markdown)
     settings, world = _settings(target), shareable(target.world.spec.name)
     digest = checkpoint.digest_of(target.checkpoint)
-    of_checkpoint = {
+    evaluations = {
         name: evaluation
-        for name, evaluation in evaluations.items()
+        for name, evaluation in read_evaluations(target.run_dir, type(target.world)).items()
         if evaluation.get("checkpoint") == target.checkpoint.name
         and evaluation.get("checkpoint_sha256") in (None, digest)  # None: of an earlier version
     }
-    base = _BASES.get(settings["model"]["path"], settings["model"]["path"])
+    path = settings["model"]["path"]
     is_language_model = (target.checkpoint / "config.json").exists()
+    known_license, base = _KNOWN_MODELS.get(path, (None, path)) if is_language_model else (None, None)
+    results = [
+        result for name, evaluation in evaluations.items() for result in _results(world, name, evaluation)
+    ]
     head = ModelCardData(
-        license=license or _LICENSES.get(settings["model"]["path"] if is_language_model else None),
+        license=license or known_license,
         library_name="groundling",
-        base_model=base if is_language_model and base and not base.startswith("./") else None,
+        base_model=base if base and not base.startswith("./") else None,
         tags=["reinforcement-learning", settings["algorithm"]["id"]],
         model_name=plain(settings["name"]),
-        eval_results=[
-            result
-            for name, evaluation in of_checkpoint.items()
-            for result in _results(world, name, evaluation)
-        ]
-        or None,
+        eval_results=results or None,
     )
     body = environment.get_template("model_card.md.j2").render(
         place=repository or "THIS-FOLDER",
@@ -231,7 +213,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         steps=checkpoint.step_of(target.checkpoint),
         tables=[
             (name, evaluation.get("overrides", []), _table(evaluation), evaluation.get("notes", []))
-            for name, evaluation in of_checkpoint.items()
+            for name, evaluation in evaluations.items()
         ],
         is_language_model=is_language_model,
     )
@@ -239,8 +221,8 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
 
 
 def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """What the hub is told of the trained agent in a suite, of the run's own world or another one."""
-    if evaluation.get("suite") not in PROTOCOLS:  # whose name is not a world's
+    """Results of the trained agent in a suite, in the hub's format."""
+    if evaluation.get("suite") not in PROTOCOLS:  # which have names of their own
         world = shareable(plain(str(evaluation.get("name", world))))
     trained = evaluation["agents"].get("trained", {"figures": {}})
     for name, figure in trained["figures"].items():
@@ -256,8 +238,8 @@ def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[
             )
 
 
-def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """By agent, the figures of an evaluation."""
+def _table(evaluation: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Figures of an evaluation by agent."""
     return {
         name: {"episodes": str(agent["episodes"])}
         | {figure: _figure_cell(value) for figure, value in agent["figures"].items()}
@@ -265,7 +247,7 @@ def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def _figure_cell(figure: dict[str, float | None]) -> str:
+def _figure_cell(figure: Mapping[str, float | None]) -> str:
     value, low, high = (figure[name] for name in ("value", "low", "high"))
     if value is None:
         return "–"

@@ -1,8 +1,8 @@
-"""Sheets on which people rate what runs have written, and what their answers come to.
+"""Forms on which people rate generated texts, and a summary of their answers.
 
-`write_likert` and `write_pairwise` make a folder of a form (``form.html``, which works without a network and lets a
-rater download their answers), the same as a spreadsheet (``sheet.csv``) and the key (``key.json``), which says what
-came from which system and is not for the raters. `read_answers` puts filled sheets and downloads together again.
+`write_likert` and `write_pairwise` write a folder with a form (``form.html``, which works offline and lets raters
+download their answers), the same as a spreadsheet (``sheet.csv``), and the key (``key.json``), which names the system
+behind each text and is not for the raters. `read_answers` combines filled sheets and downloads.
 """
 
 import csv
@@ -12,10 +12,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jinja2
 import numpy as np
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
@@ -31,50 +32,74 @@ _FORM, _SHEET, _KEY = "form.html", "sheet.csv", "key.json"
 _SIDES = ("A", "B")
 
 
+class _KeyItem(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    sample: str = ""
+    """The sample of the predictions."""
+    systems: list[str]
+    """Writers of the texts."""
+
+
+class _Key(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    kind: Kind
+    task: str
+    items: list[_KeyItem]
+
+    @model_validator(mode="after")
+    def _check_systems(self) -> Self:
+        sides = 1 if self.kind == "likert" else 2
+        if any(len(item.systems) != sides for item in self.items):
+            raise ValueError(f"expected {sides} systems for each item")
+        return self
+
+
 @dataclass(frozen=True)
 class Item:
-    """What is rated at once: one text, or two side by side."""
+    """One text to be rated, or two to be compared."""
 
     id: str
     prompt: str
     texts: tuple[str, ...]
     sample: str
-    """Which sample of the predictions it is."""
     systems: tuple[str, ...]
-    """Who wrote each of the texts; not shown."""
+    """Writers of the texts; not shown."""
 
 
 @dataclass(frozen=True)
 class Rating:
-    """What people say of a system with regard to one question."""
+    """People's rating of a system with regard to one question."""
 
     system: str
     question: str
     mean: float
-    """Of the answers from 1 to 5; of pairs the share that it won, ties counted half."""
+    """Mean answer from 1 to 5; of pairs the share that the system won, with ties as halves."""
     num_answers: int
     agreement: float
-    """Krippendorff's alpha of the question, over all systems; NaN where no two raters can be compared."""
+    """Krippendorff's alpha of the question, over all systems; NaN without two comparable raters."""
 
 
 def write_likert(
     predictions: Mapping[str, Path], folder: Path, task: str = "general", num_samples: int = 50, seed: int = 0
 ) -> Path:
-    """Write a form on which each text is rated by itself, in an order that does not tell its system.
+    """Write a form on which each text is rated by itself, in random order.
 
     Args:
-        predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``sample_id`` where prompts repeat), as
+        predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``sample_id`` if prompts repeat), as
             runs write it.
-        folder: Is made; must not hold a form already.
-        task: Of `RATING_TASKS`.
-        num_samples: How many samples are drawn; every system's text of each is rated.
-        seed: Of the draw and the order.
+        folder: A folder without a form.
+        task: Id of a task.
+        num_samples: Number of random samples; every system's text of each is rated.
+        seed: Seed of samples and order.
 
     Returns:
         The form.
 
     Raises:
-        ConfigError: no such task, fewer samples, or the folder is taken.
+        ConfigError: no such task, fewer samples, or the folder has a form.
         GroundlingError: a file that cannot be read, no samples in common, or samples whose prompts differ.
     """
     if not predictions:
@@ -94,17 +119,16 @@ def write_likert(
 def write_pairwise(
     predictions: Mapping[str, Path], folder: Path, task: str = "general", num_samples: int = 50, seed: int = 0
 ) -> Path:
-    """Write a form on which the texts of two systems are compared; who is A is drawn for each pair anew.
+    """Write a form on which the texts of two systems are compared, in a random order for each pair.
 
-    Arguments, result and errors as those of `write_likert`, with two systems.
+    Arguments, result and errors as of `write_likert`, with two systems.
     """
     if len(predictions) != 2:
         raise ConfigError(f"a comparison needs two systems, got {', '.join(predictions) or 'none'}")
     find_rating_task(task)
     rng = np.random.default_rng(seed)
-    drawn = _draw(predictions, num_samples, rng)
     items = []
-    for number, (sample, rows) in enumerate(drawn.items()):
+    for number, (sample, rows) in enumerate(_draw(predictions, num_samples, rng).items()):
         first, second = (list(rows)[place] for place in rng.permutation(2))
         texts = (rows[first]["generation"], rows[second]["generation"])
         items.append(Item(f"pair{number:04d}", rows[first]["prompt"], texts, sample, (first, second)))
@@ -112,47 +136,40 @@ def write_pairwise(
 
 
 def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
-    """What the answers to the form in `folder` come to, by question and system.
+    """Summarise the answers to the form in ``folder``, by question and system.
 
     Args:
-        folder: Made by `write_likert` or `write_pairwise`.
+        folder: Written by `write_likert` or `write_pairwise`.
         answers: CSV files with the columns ``rater``, ``item`` and the questions; an empty cell is no answer.
 
     Raises:
-        GroundlingError: a file that cannot be read, an unknown item, an answer that is none, two answers of one rater.
+        GroundlingError: a file that cannot be read, an unknown item, an invalid answer, or two answers of one rater.
     """
     key = _read_key(folder)
-    systems = {item["id"]: item["systems"] for item in key["items"]}
-    task = find_rating_task(key["task"])
-    by_rater: dict[tuple[str, str, str], str] = {}  # (question, item, rater) -> answer
+    systems = {item.id: item.systems for item in key.items}
+    questions = [question.id for question in find_rating_task(key.task).questions]
+    given: dict[str, dict[tuple[str, str], str]] = {
+        question: {} for question in questions
+    }  # by (item, rater)
     for path in answers:
         for place, row in _answer_rows(path):
             item, rater = row["item"].strip(), row["rater"].strip()
             if item not in systems:
                 raise GroundlingError(f"{place}: there is no item {item!r} in {folder / _KEY}")
-            for question in task.questions:
-                answer = (row.get(question.id) or "").strip()
-                if answer:
-                    _check_answer(place, question.id, answer, key["kind"])
-                    if (question.id, item, rater) in by_rater:
+            for question in questions:
+                if answer := row.get(question, "").strip():
+                    _check_answer(place, question, answer, key.kind)
+                    if (item, rater) in given[question]:
                         raise GroundlingError(f"{place}: rater {rater!r} answers {item} twice")
-                    by_rater[question.id, item, rater] = answer
-    summarise = _likert_ratings if key["kind"] == "likert" else _pairwise_ratings
-    return [
-        rating
-        for question in task.questions
-        for rating in summarise(
-            question.id,
-            {place[1:]: answer for place, answer in by_rater.items() if place[0] == question.id},
-            systems,
-        )
-    ]
+                    given[question][item, rater] = answer
+    summarise = _likert_ratings if key.kind == "likert" else _pairwise_ratings
+    return [rating for question in questions for rating in summarise(question, given[question], systems)]
 
 
 def _draw(
     predictions: Mapping[str, Path], num_samples: int, rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """By sample and system, the rows of samples that all systems have."""
+    """Draw samples that all systems have; return their rows by sample and system."""
     rows = {system: _predictions(path) for system, path in predictions.items()}
     first, *others = rows.values()
     common = [sample for sample in first if all(sample in other for other in others)]
@@ -172,7 +189,7 @@ def _draw(
 
 
 def _predictions(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a JSONL file by sample: their ``sample_id`` (as runs have it), their ``id``, or their prompt."""
+    """Rows of a JSONL file by their ``sample_id`` (as runs have it), ``id``, or prompt."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     rows: dict[str, dict[str, Any]] = {}
@@ -188,7 +205,7 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
         sample = str(row.get("sample_id", row.get("id", prompt)))
         if sample in rows:
             raise GroundlingError(
-                f"{where}: sample {sample[:60]!r} comes twice: give each row a sample_id of its own"
+                f"{where}: sample {sample[:60]!r} comes twice: give each row its own sample_id"
             )
         rows[sample] = {"prompt": prompt, "generation": generation}
     return rows
@@ -201,7 +218,7 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     named = [{"id": item.id, "sample": item.sample, "systems": item.systems} for item in items]
     key = json.dumps({"kind": kind, "task": task_id, "items": named}, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then takes it for UTF-8
+    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then reads UTF-8
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."),
         autoescape=True,
@@ -214,7 +231,7 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
         points=LIKERT_POINTS,
         sides=_SIDES,
         tie=TIE,
-        form=hashlib.sha256(key.encode()).hexdigest()[:16],  # a browser keeps the answers to each form apart
+        form=hashlib.sha256(key.encode()).hexdigest()[:16],  # under which a browser stores the answers
     )
     write_atomically(folder / _FORM, page)
     write_atomically(folder / _KEY, key)  # last: a folder with a key holds a complete form
@@ -232,39 +249,17 @@ def _sheet(kind: Kind, task: RatingTask, items: Sequence[Item]) -> str:
     return lines.getvalue()
 
 
-def _read_key(folder: Path) -> dict[str, Any]:
+def _read_key(folder: Path) -> _Key:
     try:
-        key = read_object(folder / _KEY)
-        _check_key(key)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _Key.model_validate(read_object(folder / _KEY))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder / _KEY} cannot be read: name the folder that the form was written to"
         ) from error
-    return key
-
-
-def _check_key(key: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a form's key is not as `_write` makes it."""
-    items = key["items"]
-    if (
-        key["kind"] not in ("likert", "pairwise")
-        or not isinstance(key["task"], str)
-        or not isinstance(items, list)
-    ):
-        raise ValueError("kind, task and items")
-    sides = 1 if key["kind"] == "likert" else 2
-    for item in items:
-        systems = item["systems"]
-        if (
-            not isinstance(item["id"], str)
-            or len(systems) != sides
-            or not all(isinstance(s, str) for s in systems)
-        ):
-            raise ValueError("id and systems of each item")
 
 
 def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows of a CSV file, each with where it stands."""
+    """Yield the rows of a CSV file, each with its place for messages."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     with open_csv(path) as rows:
@@ -299,14 +294,12 @@ def _pairwise_ratings(
     question: str, answers: Mapping[tuple[str, str], str], systems: Mapping[str, Sequence[str]]
 ) -> Iterator[Rating]:
     units: dict[str, list[str]] = {}
-    names = sorted({writer for pair in systems.values() for writer in pair})
     for (item, _), answer in answers.items():
         winner = TIE if answer == TIE else systems[item][_SIDES.index(answer)]
         units.setdefault(item, []).append(winner)
     agreement = krippendorff_alpha(list(units.values()), "nominal")
     winners = [winner for votes in units.values() for winner in votes]
-    for system in names:
+    for system in sorted({writer for pair in systems.values() for writer in pair}):
         won = winners.count(system) + winners.count(TIE) / 2
-        yield Rating(
-            system, question, won / len(winners) if winners else float("nan"), len(winners), agreement
-        )
+        share = won / len(winners) if winners else float("nan")
+        yield Rating(system, question, share, len(winners), agreement)

@@ -1,15 +1,13 @@
-"""A run as it is shown to people: what its folder holds, read once."""
+"""Content of a run's folder, for reports."""
 
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -31,6 +29,10 @@ from groundling.worlds.display import EpisodeView, Frame, ProbeHistory, ReportTa
 from groundling.worlds.episode import number
 from groundling.worlds.protocols import Exhibit, Probes
 
+Evaluation = Mapping[str, Any]
+"""Content of an evaluation's JSON file."""
+Cell = tuple[str, str]
+"""A mean and its interval, as text."""
 _LEARNING_FIGURES = (
     "return_mean",
     "loss",
@@ -47,42 +49,43 @@ _LEARNING_FIGURES = (
     "grad_norm",
     "steps_per_second",
 )
-"""What algorithms tell, in every world, and how episodes fare in each."""
+"""Metrics of algorithms and episodes in every world."""
 
 
 @dataclass
-class ShownRun:
-    """A run as the page shows it."""
+class RunFolder:
+    """A run, as reports show it."""
 
     run_dir: Path
     config: Config
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
-    """By suite, what `groundling evaluate` wrote."""
+    """Evaluations by suite, or suite and name."""
     samples: list[dict[str, Any]]
+    """Recorded episodes."""
     texts: dict[str, list[dict[str, Any]]]
-    """Of a run that writes: by file in ``predictions/``, the texts of the last measurement of each split and agent."""
+    """Texts of the trained writer in its last evaluations, by file in ``predictions/``."""
     validations: list[dict[str, Any]]
-    """By update, the figures of the validation split, as rows of metrics."""
-    meanwhile: list[dict[str, Any]]
-    """Of a run that writes: some texts of some updates, in their order."""
-    forgetting: dict[str, Any] | None = None
-    """Content of ``forgetting.json``, if there is one."""
+    """Figures of the validation split, one row for each measurement."""
+    train_texts: list[dict[str, Any]]
+    """Some texts of some updates of a writer."""
+    forgetting: dict[str, Any] | None
+    """Content of ``forgetting.json``."""
 
     @cached_property
     def world(self) -> World:
-        """World that the run trains in; its env may be unavailable."""
+        """World of the training; its env may be unavailable."""
         return world_of(self.config)
 
     @cached_property
     def probed(self) -> ProbeHistory | None:
-        """What its policy thought of fixed situations."""
+        """Probabilities of actions in fixed situations."""
         world = self.world
         return world.probe_history(self.run_dir) if isinstance(world, Probes) else None
 
     @cached_property
     def tables(self) -> list[ReportTable]:
-        """What its world tells of its evaluations beside their figures."""
+        """Further tables of its world about the evaluations."""
         world = self.world
         return world.tables(self.evaluations) if isinstance(world, Exhibit) else []
 
@@ -93,128 +96,163 @@ class ShownRun:
 
     @property
     def task(self) -> str:
-        """What it learns: curves of one task are drawn together. Where its env is not here, the env's id."""
+        """Name of the world; curves of one task share a plot."""
         return self.world.spec.name
 
     @property
     def figure(self) -> tuple[str, str]:
-        """The metric that tells how well it learns, and what it is called."""
-        if any("probability" in row for row in self.metrics):
-            return "loss", "loss"  # it learns from what others did
-        returns = any(row.get("return_mean") is not None for row in self.metrics)
-        if returns and not any(row.get("success_rate") is not None for row in self.metrics):
-            return "return_mean", "return"  # its world knows no success
+        """The main metric of the training, and its label."""
+        present = {name for row in self.metrics for name, value in row.items() if value is not None}
+        if any("probability" in row for row in self.metrics):  # a clone
+            return "loss", "loss"
+        if "return_mean" in present and "success_rate" not in present:
+            return "return_mean", "return"
         return "success_rate", "success rate"
 
+    @property
+    def settings(self) -> str:
+        """Settings as YAML, as they may be shared."""
+        return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(self.run_dir / "config.yaml"))))
 
-def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> ShownRun:
-    """Read what a run's folder holds.
+    def episodes(self) -> dict[str, list[EpisodeView]]:
+        """Return the recorded episodes by suite or suite and name, the usual suite first.
+
+        Raises:
+            ConfigError: an evaluation's settings cannot be read.
+            RunError: an episode cannot be read.
+        """
+        shown: dict[str, list[EpisodeView]] = {}
+        for sample in self.samples:
+            suite = str(sample["suite"])
+            file = self.run_dir / "samples" / f"{suite}.json"
+            try:
+                world = world_of(changed(self.config, sample["overrides"], unused=EVERYTHING))
+                if not isinstance(world, Exhibit):
+                    raise RunError(
+                        f"{file} holds an episode, and {world.spec.name} has none to show: delete it"
+                    )
+                shown.setdefault(suite, []).append(world.view(self.run_dir, sample))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{file} holds episodes that cannot be played here ({error}): fix that, or delete the file"
+                ) from error
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                raise RunError(
+                    f"{file} holds an episode that this version cannot read ({error!r}): run `groundling evaluate` "
+                    "again"
+                ) from error
+        return shown
+
+    def by_suite(self) -> tuple[str, list[str], list[tuple[str, str, list[Cell]]]]:
+        """Return the first figure of all evaluations: its name, the agents, and rows of suite, overrides and cells.
+
+        For a protocol, the figure is the mean over its suites.
+        """
+        suites = [one for one in self.evaluations.values() if not _is_protocol(one)]
+        figure = next((name for one in suites for name in _figure_names(one)), "")
+        agents = list(dict.fromkeys(agent for one in self.evaluations.values() for agent in one["agents"]))
+        rows = []
+        for suite, one in self.evaluations.items():
+            name = MEAN if _is_protocol(one) else figure
+            by_agent = (one["agents"].get(agent, {"figures": {}})["figures"].get(name) for agent in agents)
+            rows.append((suite, " ".join(one.get("overrides", [])), [_cell(value) for value in by_agent]))
+        return figure.replace("_", " "), agents, rows
+
+
+def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunFolder:
+    """Read a run's folder.
 
     Args:
         run_dir: The folder.
-        metrics: Rows that stand for those of ``metrics.jsonl``, which is then not read.
+        metrics: Rows to use instead of ``metrics.jsonl``.
 
     Raises:
         ConfigError: it is not a run's folder.
-        RunError: a file of it cannot be read.
+        RunError: one of its files cannot be read.
     """
     config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
-    usual = usual_suite(kind(config.world.id))
-    return ShownRun(
+    world = kind(config.world.id)
+    evaluations = read_evaluations(run_dir, world)
+    return RunFolder(
         run_dir=run_dir,
         config=config,
         metrics=read_metrics(run_dir) if metrics is None else metrics,
-        evaluations={p.stem: read_evaluation(p) for p in suite_files(run_dir / "evaluation", usual)},
-        texts={
-            path.stem: _json_lines(path) for path in _texts_of_the_trained(run_dir, kind(config.world.id))
-        },
-        validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
-        meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
+        evaluations=evaluations,
         samples=[
             sample | {"suite": path.stem}
-            for path in suite_files(run_dir / "samples", usual)
-            if _is_complete(run_dir, path.stem)
+            for path in _suite_files(run_dir / "samples", world)
+            if path.stem in evaluations  # the figures, written last, show that an evaluation is complete
             for sample in _samples(path)
         ],
+        texts={
+            path.stem: _parse(path, lambda path: [row for _, row in read_lines(path)])
+            for suite in world.suites
+            for path in sorted((run_dir / "predictions").glob(f"{suite}-trained*.jsonl"))
+            if suite + path.stem.removeprefix(f"{suite}-trained") in evaluations
+        },
+        validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
+        train_texts=read_rows(run_dir / "samples" / "train.jsonl"),
         forgetting=read_forgetting(run_dir),
     )
 
 
+def read_evaluations(run_dir: Path, world: type[World]) -> dict[str, dict[str, Any]]:
+    """Read a run's evaluations by suite or suite and name, the usual suite first.
+
+    Raises:
+        RunError: one of them cannot be read.
+    """
+    return {path.stem: read_evaluation(path) for path in _suite_files(run_dir / "evaluation", world)}
+
+
 def usual_suite(world: World | type[World]) -> str:
-    """What a run's agent is evaluated on where nothing else is asked for."""
+    """Return the suite of an evaluation that names none."""
     return next(iter(world.suites))
 
 
-def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
-    """The metrics that are drawn, those of the runs' worlds and of their rewards' parts among them."""
+def learning_figures(runs: Sequence[RunFolder]) -> list[str]:
+    """Return the metrics to draw, with those of the runs' worlds and reward parts."""
     of_worlds = [name for run in runs for name in kind(run.config.world.id).presentation.first_figures]
-    columns = dict.fromkeys(chain.from_iterable(row for run in runs for row in run.metrics))
+    columns = dict.fromkeys(name for run in runs for row in run.metrics for name in row)
     parts = [name for name in columns if name.startswith("reward/")]
     return list(dict.fromkeys([*of_worlds, "return_mean", *parts, *_LEARNING_FIGURES]))
 
 
-def suite_files(folder: Path, usual: str) -> list[Path]:
-    """The folder's JSON files, one for each suite and name beside it, with that of the usual suite first."""
-    return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
-
-
-def _texts_of_the_trained(run_dir: Path, world: type[World]) -> list[Path]:
-    """The trained agent's texts in complete evaluations; a name that begins alike may stand beside another agent's."""
-    found = [
-        path
-        for suite in world.suites
-        for path in (run_dir / "predictions").glob(f"{suite}-trained*.jsonl")
-        if _is_complete(run_dir, suite + path.stem.removeprefix(f"{suite}-trained"))
-    ]
-    return sorted(found)
-
-
-def _is_complete(run_dir: Path, name: str) -> bool:
-    """Check that the files of an evaluation belong together, by its figures, which are written last."""
-    return (run_dir / "evaluation" / f"{name}.json").is_file()
-
-
-def settings_of(run: ShownRun) -> str:
-    """The run's settings as YAML, without what a page that is sent around should not tell."""
-    return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(run.run_dir / "config.yaml"))))
-
-
-def figures_of(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """One row for each figure of an evaluation; of each agent its mean and the interval."""
+def figures_of(evaluation: Evaluation) -> list[tuple[str, list[Cell]]]:
+    """Return one row for each figure of an evaluation: its name, and each agent's cell."""
     agents = evaluation["agents"].values()
     return [
-        (name.replace("_", " "), [_mean_and_interval(a["figures"].get(name)) for a in agents])
+        (name.replace("_", " "), [_cell(agent["figures"].get(name)) for agent in agents])
         for name in _figure_names(evaluation)
     ]
 
 
-def by_suite(run: ShownRun) -> tuple[str, list[str], list[tuple[str, str, list[tuple[str, str]]]]]:
-    """The first figure of a run's evaluations: its name, the agents, and by suite each agent's mean and interval.
-
-    Beside a suite stand the overrides that it was played with. Of a protocol, the mean over its suites.
-    """
-    suites = [one for one in run.evaluations.values() if not _is_protocol(one)]
-    figure = next((name for one in suites for name in _figure_names(one)), "")
-    agents = list(dict.fromkeys(agent for one in run.evaluations.values() for agent in one["agents"]))
-    rows = []
-    for suite, one in run.evaluations.items():
-        name = MEAN if _is_protocol(one) else figure
-        by_agent = (one["agents"].get(agent, {"figures": {}})["figures"].get(name) for agent in agents)
-        rows.append(
-            (suite, " ".join(one.get("overrides", [])), [_mean_and_interval(cell) for cell in by_agent])
-        )
-    return figure.replace("_", " "), agents, rows
+def picture_of(frame: Frame, pixels: int) -> str | None:
+    """Return a frame's picture as the data URL of a PNG of at most ``pixels`` a side; None without pictures."""
+    drawn = frame.draw()
+    if drawn is None:
+        return None
+    image = Image.fromarray(drawn)
+    image.thumbnail((pixels, pixels))
+    buffer = io.BytesIO()
+    image.quantize(64).save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _is_protocol(evaluation: Mapping[str, Any]) -> bool:
+def _suite_files(folder: Path, world: type[World]) -> list[Path]:
+    usual = usual_suite(world)
+    return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
+
+
+def _is_protocol(evaluation: Evaluation) -> bool:
     return str(evaluation.get("suite")) in PROTOCOLS
 
 
-def _figure_names(evaluation: Mapping[str, Any]) -> list[str]:
+def _figure_names(evaluation: Evaluation) -> list[str]:
     return list(dict.fromkeys(name for agent in evaluation["agents"].values() for name in agent["figures"]))
 
 
-def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:
+def _cell(figure: Mapping[str, Any] | None) -> Cell:
     if figure is None or figure["value"] is None:
         return "–", ""
     if figure["low"] is None or figure["low"] == figure["high"]:
@@ -222,53 +260,8 @@ def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:
     return number(figure["value"]), f"{number(figure['low'])} – {number(figure['high'])}"
 
 
-def picture_of(frame: Frame, pixels: int) -> str | None:
-    """What a moment looks like, as a data URL; None in a world without pictures."""
-    drawn = frame.draw()
-    return None if drawn is None else _data_url(drawn, pixels)
-
-
-def episodes_of(run: ShownRun) -> dict[str, list[EpisodeView]]:
-    """The run's recorded episodes by suite and name, the usual one first, if it was played.
-
-    Raises:
-        ConfigError: an evaluation's settings cannot be read.
-        RunError: an episode cannot be read.
-    """
-    shown: dict[str, list[EpisodeView]] = {}
-    for sample in run.samples:
-        suite = str(sample["suite"])
-        try:
-            world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
-            if not isinstance(world, Exhibit):
-                raise RunError(
-                    f"{run.run_dir / 'samples'} holds an episode, and {world.spec.name} has none to show: delete it"
-                )
-            shown.setdefault(suite, []).append(world.view(run.run_dir, sample))
-        except ConfigError as error:
-            file = run.run_dir / "samples" / f"{suite}.json"
-            raise ConfigError(
-                f"{file} holds episodes that cannot be played here ({error}): mend that, or delete the file"
-            ) from error
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise RunError(
-                f"an episode in {run.run_dir / 'samples'} cannot be read by this version ({error!r}): run "
-                "`groundling evaluate` again"
-            ) from error
-    return shown
-
-
-def _data_url(picture: np.ndarray, most_pixels: int) -> str:
-    """A PNG of at most so many pixels a side, as a data URL."""
-    image = Image.fromarray(picture)
-    image.thumbnail((most_pixels, most_pixels))
-    buffer = io.BytesIO()
-    image.quantize(64).save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
 def _samples(path: Path) -> list[dict[str, Any]]:
-    samples = _parsed(path, read_json)
+    samples = _parse(path, read_json)
     if not isinstance(samples, list) or not all(
         isinstance(one, dict) and isinstance(one.get("overrides"), list) for one in samples
     ):
@@ -278,11 +271,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
     return samples
 
 
-def _json_lines(path: Path) -> Any:
-    return _parsed(path, lambda path: [row for _, row in read_lines(path)])
-
-
-def _parsed(path: Path, read: Callable[[Path], Any]) -> Any:
+def _parse(path: Path, read: Callable[[Path], Any]) -> Any:
     try:
         return read(path)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What `groundling ui` shows, to whom, and what it does not."""
+"""Pages, access and limits of `groundling ui`."""
 
 import html
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from groundling.io import row_files as rows_module
+from groundling.io import row_files
 from groundling.reports.ui.folders import find_folders
 from tests.thorough import one_in
 
@@ -29,7 +29,7 @@ def client(roots: list[Path]) -> Iterator:
         yield client
 
 
-def test_only_who_has_the_token_is_let_in(roots: list[Path]) -> None:
+def test_requests_need_the_token(roots: list[Path]) -> None:
     asked = testclient.TestClient(app.make_app(roots, TOKEN), base_url=ADDRESS, follow_redirects=False)
     for path in ("/", "/?token=another", "/static/ui.css", "/metrics?id=runs/reader"):
         answer = asked.get(path)
@@ -46,12 +46,12 @@ def test_only_who_has_the_token_is_let_in(roots: list[Path]) -> None:
     )
 
 
-def test_another_pages_name_for_this_machine_is_refused(roots: list[Path]) -> None:
+def test_other_names_of_this_machine_are_refused(roots: list[Path]) -> None:
     asked = testclient.TestClient(app.make_app(roots, TOKEN), base_url="http://evil.example")
     assert asked.get(f"/?token={TOKEN}").status_code == 400
 
 
-def test_answers_forbid_scripts_of_others(client) -> None:
+def test_answers_forbid_foreign_scripts(client) -> None:
     policy = client.get("/").headers["content-security-policy"]
     assert "default-src 'self'" in policy and "script-src" not in policy and "unsafe-eval" not in policy
 
@@ -78,18 +78,18 @@ def test_answers_forbid_scripts_of_others(client) -> None:
         "/nothing",
     ],
 )
-def test_nothing_else_is_opened(client, path: str) -> None:
+def test_nothing_outside_of_the_roots_is_opened(client, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404 and "root:" not in answer.text
 
 
-def test_all_that_is_there_is_listed(client) -> None:
+def test_all_folders_are_listed(client) -> None:
     page = client.get("/").text
     for id in ("runs/reader", "runs/writer", "data/pairs", "results/made"):
         assert f">{id}<" in page
 
 
-def test_a_broken_run_is_listed_with_what_is_wrong(roots: list[Path], client) -> None:
+def test_a_broken_run_is_listed_with_its_problem(roots: list[Path], client) -> None:
     broken = roots[0] / "broken"
     broken.mkdir()
     (broken / "config.yaml").write_text("name: [<b>")
@@ -104,7 +104,7 @@ def test_a_broken_run_is_listed_with_what_is_wrong(roots: list[Path], client) ->
         broken.rmdir()
 
 
-def test_a_run_in_an_env_that_is_not_here_shows_its_figures(roots: list[Path], client) -> None:
+def test_a_run_in_an_unavailable_env_shows_its_figures(roots: list[Path], client) -> None:
     elsewhere = roots[0] / "elsewhere"
     shutil.copytree(roots[0] / "reader", elsewhere)
     settings = (elsewhere / "config.yaml").read_text()
@@ -119,7 +119,7 @@ def test_a_run_in_an_env_that_is_not_here_shows_its_figures(roots: list[Path], c
         shutil.rmtree(elsewhere)
 
 
-def test_curves_are_told_once_and_of_the_figures_that_are_asked_for(client) -> None:
+def test_curves_are_sent_once_and_for_requested_figures(client) -> None:
     whole = client.get("/metrics?id=runs/reader&rows=0&figure=entropy&figure=nothing").json()
     assert (whole["rows"], whole["live"]) == (2, False) and list(whole["curves"]) == ["entropy"]
     assert whole["curves"]["entropy"]["x"] == [16, 32]
@@ -127,7 +127,7 @@ def test_curves_are_told_once_and_of_the_figures_that_are_asked_for(client) -> N
     assert again == {"rows": 2, "curves": None, "live": False}
 
 
-def test_a_figure_that_never_changes_is_drawn_last(roots: list[Path], client) -> None:
+def test_constant_figures_are_drawn_last(roots: list[Path], client) -> None:
     still = roots[0] / "still"
     shutil.copytree(roots[0] / "reader", still)
     rows = [json.loads(line) for line in (still / "metrics.jsonl").read_text().splitlines()]
@@ -156,14 +156,14 @@ def test_judges_are_counted_filtered_and_compared(client) -> None:
     assert client.get("/judge?id=data/pairs&first=20").text.count("<article") == 10
 
 
-def test_what_is_shown_of_files_is_text(client) -> None:
+def test_files_are_shown_as_text(client) -> None:
     page = client.get("/study?id=results/made").text
     assert "&lt;script&gt;" in page and "<script>alert" not in page
     answer = client.get("/picture?id=results/made&name=curve.svg")
     assert answer.headers["content-security-policy"].startswith("sandbox")
 
 
-def test_two_instances_do_not_lock_each_other_out(roots: list[Path]) -> None:
+def test_two_instances_have_their_own_cookies(roots: list[Path]) -> None:
     """Browsers send cookies to every port of a host."""
     browser: dict[str, str] = {}
     instances = [(testclient.TestClient(app.make_app(roots, t), base_url=ADDRESS), t) for t in ("one", "two")]
@@ -282,7 +282,7 @@ def test_links_of_a_dataset_and_of_predictions_are_not_followed(roots: list[Path
     assert "is a link" in client.get("/").text
 
 
-def test_a_long_run_is_read_once_and_told_in_few_points(shown) -> None:
+def test_a_long_run_is_read_once_and_drawn_with_few_points(shown) -> None:
     home, client = shown
     path, count = home / "whole" / "metrics.jsonl", 20_000
     rows = [{"update": n + 1, "step": n + 1, "entropy": float(n == 7777)} for n in range(count)]
@@ -297,14 +297,14 @@ def test_a_long_run_is_read_once_and_told_in_few_points(shown) -> None:
             json.dumps({"update": count + 1, "step": count + 1, "entropy": 2.0}) + "\n" + '{"update": 20002, '
         )
     read: list[int] = []
-    check = rows_module._check
+    check = row_files._check
 
-    def counted(line: bytes, *arguments: Any, **options: Any) -> Any:
+    def counted(line: bytes, *args: Any, **kwargs: Any) -> Any:
         read.append(len(line))
-        return check(line, *arguments, **options)
+        return check(line, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "_check", counted)
+        patch.setattr(row_files, "_check", counted)
         second = client.get(f"{asked}{count}").json()
     assert len(read) == 1 and second["rows"] == count + 1 and second["curves"]["entropy"]["y"][-1] == 2.0
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # another run in its place

@@ -100,20 +100,20 @@ def test_an_episode_is_played_back(browser, until) -> None:
     browser.find_element(By.CSS_SELECTOR, 'a[href^="/episode"]').click()
     until(lambda b: b.find_element(By.ID, "picture").get_attribute("src"))
 
-    def told() -> str:
-        return browser.find_element(By.ID, "told").text
+    def position() -> str:
+        return browser.find_element(By.ID, "position").text
 
-    assert told().startswith("step 1 of ")
+    assert position().startswith("step 1 of ")
     prompts = {browser.find_element(By.ID, "prompt").text}
     bars = browser.find_elements(By.CSS_SELECTOR, ".bar")
     assert len(bars) == 6 and len(browser.find_elements(By.CSS_SELECTOR, ".bar.chosen")) == 1
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.ARROW_RIGHT)
-    assert told().startswith("step 2 of ")
+    assert position().startswith("step 2 of ")
     prompts.add(browser.find_element(By.ID, "prompt").text)
     browser.find_element(By.ID, "back").click()
-    assert told().startswith("step 1 of ") and all("Goal:" in prompt for prompt in prompts)
+    assert position().startswith("step 1 of ") and all("Goal:" in prompt for prompt in prompts)
     browser.find_element(By.ID, "play").click()
-    until(lambda b: not told().startswith("step 1 "))
+    until(lambda b: not position().startswith("step 1 "))
     browser.find_element(By.ID, "play").click()
 
 

@@ -1,1 +1,1 @@
-"""Runs, episodes, judges and studies in a browser: `groundling ui`, on this machine alone."""
+"""`groundling ui`: runs, episodes, judges and studies in a browser on this machine."""

@@ -1,4 +1,4 @@
-"""The curves of the runs that are shown: read incrementally, kept by column, and thinned to what a plot can show."""
+"""Curves of runs: read incrementally, stored by column, and thinned for plots."""
 
 import threading
 from array import array
@@ -13,12 +13,12 @@ from groundling.io.row_files import RowReader
 from groundling.reports.plots import smooth, thinned
 from groundling.training.tracking import METRICS
 
-_MOST_SMOOTH = 1000
-"""Points of a smoothed curve, at most."""
+_MAX_SMOOTH = 1000
+"""Largest number of points of a smoothed curve."""
 
 
 class Curves:
-    """A run's figures over steps. Each update reads only what the run has appended.
+    """A run's metrics over steps. Each update reads only appended rows.
 
     Args:
         run_dir: The run's folder.
@@ -32,13 +32,13 @@ class Curves:
         self.num_rows = 0
 
     def update(self) -> None:
-        """Read what is new.
+        """Read new rows.
 
         Raises:
             OSError: the file cannot be read.
-            RunError: a row is none, or not in its place, or a figure is no number.
+            RunError: a row is invalid or misplaced, or a metric is no number.
         """
-        with self._lock:  # several views may read at once
+        with self._lock:  # several views may read in parallel
             is_other, rows = self._reader.read_new()
             if is_other:
                 self._columns, self._last, self._damage, self.num_rows = {}, {}, None, 0
@@ -59,7 +59,7 @@ class Curves:
         self.num_rows += 1
 
     def outline(self) -> list[dict[str, Any]]:
-        """Rows that stand for all rows: each figure's least, greatest and latest value; none without an update."""
+        """Return rows with each metric's smallest, greatest and latest value; none before the first update."""
         if not self.num_rows:
             return []
         ends = [
@@ -69,22 +69,22 @@ class Curves:
         return [*ends, dict(self._last)]
 
     def drawn(self, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-        """By figure, a few thousand points at most: ``x``, ``y``, and of its moving mean ``smooth_x``, ``smooth_y``."""
+        """Return by metric a few thousand points: ``x``, ``y``, and its moving mean ``smooth_x``, ``smooth_y``."""
         with self._lock:
-            there = {
+            columns = {
                 name: [np.array(one) for one in self._columns[name]]
                 for name in figures
                 if name in self._columns
             }
         curves = {}
-        for name, (steps, values) in there.items():
+        for name, (steps, values) in columns.items():
             finite = np.isfinite(values)
             steps, values = steps[finite], values[finite]
             if not len(steps):
                 continue
             x, y = thinned(steps, values)
             places = np.unique(
-                np.linspace(0, len(steps) - 1, min(_MOST_SMOOTH, len(steps))).round().astype(int)
+                np.linspace(0, len(steps) - 1, min(_MAX_SMOOTH, len(steps))).round().astype(int)
             )
             means = smooth(values, np.ones_like(values))
             curves[name] = {

@@ -1,4 +1,4 @@
-"""What lies below the folders that are shown: runs, datasets of preferences, and studies' results."""
+"""Folders to show: runs, datasets of preferences, and results of studies."""
 
 import os
 import stat
@@ -12,31 +12,31 @@ from groundling.errors import ConfigError
 from groundling.io.locks import LOCK, is_locked
 
 Kind = Literal["run", "pairs", "study"]
-_DEEPEST = 5
-"""Folders below the one that is named."""
+_MAX_DEPTH = 5
+"""Levels of folders below a root."""
 _INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}
-"""Folders of a run, which hold no further ones."""
+"""Folders of a run, which contain no further runs."""
 _FILES_OF_RUN = ("config.yaml", "metrics.jsonl", "validation.jsonl", "probes.jsonl", "predictions")
 _FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Something that can be shown."""
+    """A folder to show."""
 
     id: str
-    """As addresses name it: its path from the folder that was named, and that one's name before it."""
+    """Its path from the root, with the root's name, as in addresses."""
     path: Path
     kind: Kind
 
     def check_links(self) -> None:
-        """Check that what is shown of the folder are no links, which may lead out of it.
+        """Check that its files are no links, which may lead out of it.
 
-        The folders ``samples`` and ``evaluation`` of a run may be links, as to another disk, but not their files. Of a
-        study only regular files are found and shown anyway.
+        The folders ``samples`` and ``evaluation`` of a run may be links, for example to another disk, but not their
+        files. Links in a study's folder are ignored anyway.
 
         Raises:
-            ConfigError: there is a link.
+            ConfigError: a file is a link.
         """
         if self.kind == "pairs":
             paths: Iterator[Path] = self.path.rglob("*")
@@ -49,7 +49,7 @@ class Folder:
 
     @property
     def changed(self) -> float:
-        """When it was last written to, in seconds since 1970."""
+        """Time of the last change, in seconds since 1970."""
         names = {"run": ("metrics.jsonl", "config.yaml"), "pairs": ("preference",), "study": ("README.md",)}
         times = [
             (self.path / name).lstat().st_mtime
@@ -60,12 +60,12 @@ class Folder:
 
     @property
     def is_live(self) -> bool:
-        """Whether a process of this machine trains it now."""
+        """True if a process on this machine is training it."""
         return self.kind == "run" and is_locked(self.path / LOCK)
 
 
 def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
-    """What lies in the folders and below them, by id; links are not followed."""
+    """Find folders in and below the roots, by id, without following links."""
     found: dict[str, Folder] = {}
     for number, root in enumerate(roots):
         name = root.resolve().name or "root"
@@ -73,22 +73,22 @@ def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
             name = f"{name}-{number + 1}"
         for path, kind in _below(root):
             id = _utf8("/".join((name, *path.relative_to(root).parts)))
-            while id in found:  # two names that are not UTF-8 may look alike
+            while id in found:  # two names that are not UTF-8 may look equal
                 id += "+"
             found[id] = Folder(id, path, kind)
     return found
 
 
 def _is_regular(path: Path) -> bool:
-    """Return True for a regular file: no link, and no pipe, which would block."""
+    """True for a regular file: no link, and no pipe, which would block."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # it is gone
+    except OSError:  # it was deleted
         return False
 
 
 def _utf8(name: str) -> str:
-    """A file's name as pages and addresses can hold it."""
+    """Replace bytes that are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
@@ -98,7 +98,7 @@ def _below(root: Path) -> Iterator[tuple[Path, Kind]]:
         kind = _kind(set(folders), {name for name in files if _is_regular(path / name)})
         if kind is not None:
             yield path, kind
-        deep = len(path.relative_to(root).parts) >= _DEEPEST
+        deep = len(path.relative_to(root).parts) >= _MAX_DEPTH
         folders[:] = [] if deep else sorted(f for f in folders if f not in _INNER and not f.startswith("."))
 
 

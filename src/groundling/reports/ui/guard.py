@@ -1,4 +1,4 @@
-"""Access control: only requests that know the token of the address that the command prints."""
+"""Access control by the token in the printed address."""
 
 import hashlib
 import secrets
@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
-    # What a run's files hold is shown as text; if something slipped through, it would still run no script of its own.
+    # Files are shown as text; should markup get through, no script of its own would run.
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -20,16 +20,16 @@ _HEADERS = {
 
 
 class Guard:
-    """Lets in who knows the token, by the address or by the cookie that is given for it, and nobody else.
+    """Middleware that requires the token in the address, or the cookie that is set for it.
 
     Args:
-        app: What is guarded.
-        token: In the address that the command prints.
+        app: The guarded application.
+        token: The token.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
-        # Browsers send a cookie to every port of a host: each instance has a name of its own.
+        # Browsers send a cookie to every port of a host, so each instance has its own name.
         self._cookie = f"groundling-{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,7 +47,7 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"))
         given = dict(query).get("token")
         if given is not None and self._knows(given):
-            # The token is taken out of the address, which may be copied or logged.
+            # The address, which may be copied or logged, loses its token.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
@@ -56,7 +56,7 @@ class Guard:
             await self._app(scope, receive, send_guarded)
         else:
             text = (
-                "This page wants the token of the address that `groundling ui` printed: open that address.\n"
+                "This page needs the token of the address that `groundling ui` printed: open that address.\n"
             )
             await PlainTextResponse(text, 403)(scope, receive, send_guarded)
 

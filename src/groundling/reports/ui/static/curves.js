@@ -1,4 +1,4 @@
-// Learning curves of the runs that the page names; they go on as long as one of the runs is live.
+// Learning curves of the runs that the page names; they are updated as long as one of the runs is live.
 "use strict";
 const section = document.getElementById("curves");
 const runs = JSON.parse(section.dataset.runs);
@@ -52,9 +52,9 @@ async function fetchCurves() {
     const query = new URLSearchParams([["id", id], ["rows", known.rows], ...[...shown].map((name) => ["figure", name])]);
     const answer = await fetch(`/metrics?${query}`);
     if (!answer.ok) continue;
-    const told = await answer.json();
-    if (told.curves) drawn.set(id, told);
-    live ||= told.live;
+    const latest = await answer.json();
+    if (latest.curves) drawn.set(id, latest);
+    live ||= latest.live;
   }
   draw();
   return live;

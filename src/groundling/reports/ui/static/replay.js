@@ -2,7 +2,7 @@
 "use strict";
 const replay = document.getElementById("replay");
 const moments = JSON.parse(replay.dataset.moments);
-const [slider, told, picture] = ["place", "told", "picture"].map((id) => document.getElementById(id));
+const [slider, position, picture] = ["place", "position", "picture"].map((id) => document.getElementById(id));
 let playing = null;
 
 function element(kind, text, parent) {
@@ -16,7 +16,7 @@ function show(place) {
   const moment = moments[place];
   if (!moment) return;
   slider.value = place;
-  told.textContent = `step ${place + 1} of ${moments.length}`;
+  position.textContent = `step ${place + 1} of ${moments.length}`;
   picture.hidden = !moment.picture;
   if (moment.picture) picture.src = moment.picture;
   const lines = document.getElementById("lines"), bars = document.getElementById("bars");

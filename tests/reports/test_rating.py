@@ -18,7 +18,7 @@ from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.reports.rating import read_answers, write_likert, write_pairwise
-from groundling.reports.rating_tasks import RATING_TASKS
+from groundling.reports.rating_tasks import rating_tasks
 from groundling.worlds.writing.validation import MeasuredTexts, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"
@@ -87,7 +87,7 @@ def _answer(folder: Path, path: Path, rater: str, answer: Any) -> Path:
     items = {item["id"]: item for item in _key(folder)["items"]}
     for row in rows:
         row["rater"] = rater
-        for question in RATING_TASKS[_key(folder)["task"]].questions:
+        for question in rating_tasks()[_key(folder)["task"]].questions:
             row[question.id] = answer(items[row["item"]], question.id)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
@@ -96,25 +96,25 @@ def _answer(folder: Path, path: Path, rater: str, answer: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("task", sorted(RATING_TASKS))
+@pytest.mark.parametrize("task", sorted(rating_tasks()))
 @pytest.mark.parametrize("kind", ["likert", "pairwise"])
 def test_each_task_has_both_forms(task: str, kind: str, tmp_path: Path) -> None:
     predictions = {name: _predictions(tmp_path, name) for name in ("ppo", "nlpo")}
     write = write_likert if kind == "likert" else write_pairwise
     page = Page(write(predictions, tmp_path / "form", task, num_samples=3))
     items = 6 if kind == "likert" else 3
-    questions = len(RATING_TASKS[task].questions)
+    questions = len(rating_tasks()[task].questions)
     assert page.tags["section"] == len(_sheet(tmp_path / "form")) == items
     assert Counter(i["name"] for i in page.inputs if i["type"] == "radio") == {
         f"{item['id']}.{question.id}": 5 if kind == "likert" else 3
         for item in _key(tmp_path / "form")["items"]
-        for question in RATING_TASKS[task].questions
+        for question in rating_tasks()[task].questions
     }
     assert page.tags["fieldset"] == items * questions
     assert not page.links and page.tags["link"] == page.tags["img"] == 0  # self-contained
 
 
-def test_what_was_written_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_texts_are_shown_unchanged(tmp_path: Path) -> None:
     predictions = {
         "one": _predictions(tmp_path, "one", 2, generation=NASTY, prompt="<b>prompt</b>"),
         "two": _predictions(tmp_path, "two", 2, generation="=HYPERLINK(1)", prompt="<b>prompt</b>"),
@@ -174,7 +174,7 @@ def test_likert_answers_come_back_to_their_systems(tmp_path: Path) -> None:
     assert math.isnan(ratings["fluency", "ppo"].agreement)  # one rater
 
 
-def test_pairwise_answers_count_wins_whatever_side_they_stood_on(tmp_path: Path) -> None:
+def test_pairwise_answers_count_wins_on_either_side(tmp_path: Path) -> None:
     folder = tmp_path / "form"
     write_pairwise({name: _predictions(tmp_path, name, 8) for name in ("ppo", "nlpo")}, folder, num_samples=8)
 
@@ -217,7 +217,7 @@ def test_the_command_writes_forms_and_reads_answers(
     assert "as ppo=predictions.jsonl" in capsys.readouterr().err
 
 
-def test_what_runs_write_is_read_whatever_was_written(tmp_path: Path) -> None:
+def test_predictions_of_runs_with_any_text_are_read(tmp_path: Path) -> None:
     """Also where prompts repeat, and where a text has what Unicode counts as a line's end, but JSONL does not."""
     samples = [Sample(f"val_{n}", "the same prompt", ("r",)) for n in range(3)]
     texts = ["one\u2028line", "one\x85line", "one\x0bline"]
@@ -239,7 +239,7 @@ def test_a_draw_is_repeatable_and_only_of_common_samples(tmp_path: Path) -> None
     assert pages[0] == pages[1] != pages[2]
 
 
-def test_bad_predictions_are_told(tmp_path: Path) -> None:
+def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     good = _predictions(tmp_path, "ppo")
     form = tmp_path / "form"
     with pytest.raises(ConfigError, match="num_samples=50: there are 6"):
@@ -273,7 +273,7 @@ def test_bad_predictions_are_told(tmp_path: Path) -> None:
         write_likert({"ppo": good}, form, num_samples=2)
 
 
-def test_bad_answers_are_told(tmp_path: Path) -> None:
+def test_bad_answers_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "form"
     write_likert({"ppo": _predictions(tmp_path, "ppo")}, folder, num_samples=6)
     answers = tmp_path / "answers.csv"
@@ -296,7 +296,7 @@ def test_bad_answers_are_told(tmp_path: Path) -> None:
         read_answers(tmp_path, [answers])
 
 
-def test_a_spreadsheet_keeps_what_stands_in_the_sheet(tmp_path: Path) -> None:
+def test_a_spreadsheet_keeps_the_sheets_cells(tmp_path: Path) -> None:
     """Excel takes a file for UTF-8 if it has a byte order mark; a text may be longer than the csv module likes."""
     folder, long = tmp_path / "form", "ä" * 200_000
     write_likert({"ppo": _predictions(tmp_path, "ppo", 1, generation=long)}, folder, num_samples=1)
@@ -330,7 +330,7 @@ def test_alpha_of_the_published_example(level: Any, alpha: float) -> None:
     units=st.lists(st.lists(st.integers(1, 5), min_size=2, max_size=4), min_size=1, max_size=12),
     seed=st.integers(0, 99),
 )
-def test_alpha_does_not_ask_for_order_or_scale(units: list[list[int]], seed: int) -> None:
+def test_alpha_is_invariant_to_order_and_scale(units: list[list[int]], seed: int) -> None:
     shuffled = [list(np.random.default_rng(seed).permutation(unit)) for unit in units[::-1]]
     for level in ("nominal", "ordinal"):
         alpha = krippendorff_alpha(units, level)  # type: ignore[arg-type]

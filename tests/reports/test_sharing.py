@@ -163,7 +163,7 @@ def _assert_nothing_private(folder: Path) -> None:
         ),
     ],
 )
-def test_no_setting_tells_of_the_machine_in_a_report_or_a_published_folder(
+def test_no_setting_reveals_the_machine_in_a_report_or_a_published_folder(
     world: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = tmp_path / "alice" / "run", tmp_path / "shared"
@@ -181,7 +181,7 @@ def test_no_setting_tells_of_the_machine_in_a_report_or_a_published_folder(
     _assert_nothing_private(out)
 
 
-def test_no_name_in_a_picture_tells_of_the_machine(tmp_path: Path) -> None:
+def test_no_name_in_a_picture_reveals_the_machine(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0} for step in range(4)]
     out = tmp_path / "shared"
     out.mkdir()
@@ -207,7 +207,7 @@ def test_no_name_in_a_picture_tells_of_the_machine(tmp_path: Path) -> None:
         (r"from \\nas01\alice\x and C:\Users\alice\y", "from x and y"),
     ],
 )
-def test_addresses_and_keys_are_cut_out_of_a_text(text: str, shared: str) -> None:
+def test_addresses_and_keys_are_removed_from_texts(text: str, shared: str) -> None:
     assert shareable(text) == shared == shareable(shared)
 
 
@@ -225,18 +225,18 @@ def test_addresses_and_keys_are_cut_out_of_a_text(text: str, shared: str) -> Non
         "日本/東京/大阪 क्/ख्/ग",
     ],
 )
-def test_an_ordinary_text_stays(text: str) -> None:
+def test_ordinary_texts_stay(text: str) -> None:
     assert shareable(text) == text and shareable({text: [text]}) == {text: [text]}
 
 
-def test_time_grows_with_the_length_of_a_text() -> None:
+def test_time_is_linear_in_the_length_of_a_text() -> None:
     for part in ("/", "(/a", "a.b@c.", "sk-a-", "eyJ-", "a-", "://", ": ", "/a, "):
         begun = time.process_time()
         shareable(part * (50_000 // len(part)))
         assert time.process_time() - begun < 1, part  # of quadratic ones 10 or more
 
 
-def test_credentials_are_left_out_by_their_settings_name() -> None:
+def test_credentials_are_removed_by_their_key() -> None:
     secrets = (
         "token",
         "hf_token",

@@ -22,7 +22,9 @@ def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:
 
 def test_runs_without_a_figure_are_left_out() -> None:
     whole = [{"step": s, "success_rate": 0.5, "episodes": s} for s in (1, 2, 3)]
-    figure = plots.learning_curve({"a": [whole, []], "b": [[]]}, "success_rate", "success rate")
+    figure = plots.svg(
+        plots.draw_learning_curve({"a": [whole, []], "b": [[]]}, "success_rate", "success rate")
+    )
     assert "nan" not in figure.lower() and ">b<" not in figure
 
 
@@ -31,13 +33,13 @@ def test_figures_that_no_run_has_are_not_drawn():
     assert plots.small_multiples({"a": [[{"step": 1, "loss": 2.0}]]}, ["loss"]).count("<svg") == 1
 
 
-def test_one_that_has_not_the_first_metric_is_in_the_legend_all_the_same() -> None:
+def test_a_group_without_the_first_metric_is_in_the_legend() -> None:
     runs = {name: [[{"step": s, key: float(s)} for s in (1, 2)]] for name, key in (("a", "x"), ("b", "y"))}
     figure = plots.draw_curves(runs, {"x": "first", "y": "second"}, {})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_arms_of_a_single_test_are_the_rows_of_one_panel() -> None:
+def test_arms_with_a_single_suite_are_rows_of_one_panel() -> None:
     def panels(*suites: str) -> dict[str, dict[str, dict[str, IntervalEstimate]]]:
         return {arm: {"trained": {s: IntervalEstimate(0.5, 0.4, 0.6) for s in suites}} for arm in ("a", "b")}
 
@@ -48,7 +50,7 @@ def test_arms_of_a_single_test_are_the_rows_of_one_panel() -> None:
     assert [axes.get_title(loc="left") for axes in several] == ["a", "b"]
 
 
-def test_a_link_in_a_picture_s_place_is_replaced(tmp_path: Path) -> None:
+def test_a_link_is_replaced_by_the_picture(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine\n")
     for suffix in ("svg", "png"):
         (tmp_path / f"curves.{suffix}").symlink_to(tmp_path / "mine.txt")
@@ -59,13 +61,13 @@ def test_a_link_in_a_picture_s_place_is_replaced(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_steps_are_written_short() -> None:
+def test_steps_are_abbreviated() -> None:
     assert [plots._short(x) for x in (0, 500, -2000, 20_000, 1_500_000, 12e6)] == [
         *("0", "500", "-2k", "20k", "1.5M", "12M")
     ]
 
 
-def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
+def test_dollar_signs_in_names_are_no_mathematics(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0} for step in range(4)]
     name, title = r"cost $\nothing$ and $5", "$x^$"
     figure = plots.draw_learning_curve({name: [rows]}, "loss", title, {"$}$": 0.5}, steps="$_$")
