@@ -1,14 +1,18 @@
 """Tiny models of all kinds, saved in folders: nothing is downloaded."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.bert import BertConfig, BertForSequenceClassification, BertModel
 
 from groundling.errors import GroundlingError
 from groundling.metrics.wordnet import wordnet
+from tests.convert.rl4lms_configs import config
 from tests.lm.conftest import _tokenizer
 from tests.lm.families import CONFIGS, VOCABULARY
 
@@ -52,3 +56,19 @@ def has_wordnet() -> bool:
     except GroundlingError:
         return False
     return True
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """`write(name, **changes)`: a file of the original's, with entries changed by their dotted keys."""
+
+    def write(name: str, **changes: Any) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = OmegaConf.create(config(name))
+        for key, value in changes.items():
+            OmegaConf.update(made, key.replace("__", "."), value, merge=False)
+        OmegaConf.save(made, path)
+        return path
+
+    return write

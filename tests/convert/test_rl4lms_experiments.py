@@ -67,7 +67,7 @@ def test_a_task_trains(name: str, models: dict[str, str], tmp_path: Path) -> Non
     assert read_rows(tmp_path / "validation.jsonl")[0]["metrics"]
 
 
-def test_rl_goes_on_from_a_supervised_model(models: dict[str, str], tmp_path: Path) -> None:
+def test_rl_starts_from_a_supervised_model(models: dict[str, str], tmp_path: Path) -> None:
     first, second = tmp_path / "supervised", tmp_path / "ppo"
     small = _small("rl4lms/imdb_supervised", models, first)
     assert main(["train", "rl4lms/imdb_supervised", *small]) == 0
