@@ -79,7 +79,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
             start_up = time.monotonic() - started
         if update == 2:  # warm
             frames, begin, cpu = 0, time.monotonic(), _cpu_seconds()
-        rollout = Rollout.beside(processes.gather(rollout))
+        rollout = Rollout.concatenate(processes.gather(rollout))
         algorithm.update(policy, rollout, generator=generator)
         frames, update = frames + len(rollout), update + 1
         if update > 2 and processes.agree(time.monotonic() - begin > seconds):

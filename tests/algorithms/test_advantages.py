@@ -160,7 +160,7 @@ def test_the_groups_whose_returns_deviate_most_are_selected(share: float, select
     assert steps.tolist() == [[group in selected for group in groups]] * 3
 
 
-def test_equal_answers_teach_nothing_whenever_their_rewards_come() -> None:
+def test_equal_returns_have_no_advantage_whenever_rewards_come() -> None:
     rollout = _texts([0.7, 0.7, 3.0, 8.0], groups=[1, 1, 2, 2])
     rollout.rewards[:] = torch.tensor([[0.1, 0.7, 1.0, 8.0], [0.2, 0.3, 3.0, 2.0], [0.7, 0.0, -1.0, 0.0]])
     for gamma, spread in ((1.0, 7.0), (0.5, 9.0 - 2.25)):
@@ -179,22 +179,20 @@ def test_equal_answers_teach_nothing_whenever_their_rewards_come() -> None:
             assert not group_relative(alike, returns, normalize).any()
 
 
-def test_an_envs_episodes_are_compared_from_where_the_rollout_sees_them_and_by_what_they_gave_so_far() -> (
-    None
-):
+def test_cut_episodes_of_envs_are_compared_by_their_returns_so_far() -> None:
     rewards = torch.tensor([[1.0, 0.0], [2.0, 0.0], [4.0, 3.0], [8.0, 0.0]])
     dones = torch.tensor([[False, False], [True, False], [False, True], [False, False]])
     zero = torch.zeros(4, 2)
     rollout = Rollout(list(range(8)), zero.long(), zero, zero, rewards, dones, zero[0], [])
     returns = returns_to_go(rewards, dones, 0.5)
     assert torch.allclose(returns, torch.tensor([[2.0, 0.75], [2.0, 1.5], [8.0, 3.0], [8.0, 0.0]]))
-    # Four episodes, two of them cut off; from their beginnings on they gave 2 and 8, 0.75 and 0.
+    # Four episodes, two of them cut off, with returns 2 and 8, 0.75 and 0.
     baselines = [(8 + 0.75 + 0) / 3, (2 + 0.75 + 0) / 3, (2 + 8 + 0) / 3, (2 + 8 + 0.75) / 3]
     which = torch.tensor([[0, 2], [0, 2], [1, 2], [1, 3]])
     assert torch.allclose(leave_one_out(rollout, returns), returns - torch.tensor(baselines)[which])
 
 
-def test_every_part_of_the_reward_is_logged_but_a_world_s_own_alone() -> None:
+def test_parts_of_the_reward_are_logged_unless_the_world_s_is_the_only_one() -> None:
     ones = torch.ones(4, 2)
 
     def logged(*names: str) -> dict[str, float]:
@@ -208,7 +206,7 @@ def test_every_part_of_the_reward_is_logged_but_a_world_s_own_alone() -> None:
     assert logged("env", "count") == {"reward/env": 3.0, "reward/count": 3.0}
 
 
-def test_an_episode_alone_is_told() -> None:
+def test_a_group_of_one_text_is_an_error() -> None:
     for groups in ([1, 1, 2], [3]):
         rollout = _texts([1.0] * len(groups), groups)
         for advantages in (leave_one_out, group_relative):
@@ -216,7 +214,7 @@ def test_an_episode_alone_is_told() -> None:
                 advantages(rollout, rollout.rewards)
 
 
-def test_an_env_alone_is_told_in_the_words_of_its_world() -> None:
+def test_a_group_of_one_env_is_an_error() -> None:
     zero = torch.zeros(4, 1)
     rollout = Rollout(list(range(4)), zero.long(), zero, zero, zero, zero.bool(), zero[0], [])
     with pytest.raises(ConfigError, match=r"let world\.num_envs, and world\.group_size where it is set, be"):
@@ -241,9 +239,9 @@ def test_many_equal_numbers_have_no_advantages(value: float, count: int) -> None
     assert not group_relative(many, returns).any()
 
 
-def test_nothing_is_explained_of_returns_that_are_equal_but_for_rounding() -> None:
+def test_no_variance_of_constant_returns_is_explained() -> None:
     values = torch.rand(500, generator=torch.Generator().manual_seed(0))
-    returns = (1e-7 - values) + values  # as R = Â + V has them
+    returns = (1e-7 - values) + values  # as in R = Â + V
     assert returns.unique().numel() > 1
     assert explained_variance(values, returns) == 0.0
     diverged = torch.tensor([1e4, -1e4, 1e4, -1e4])

@@ -1,4 +1,3 @@
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from groundling.algorithms import APPO, Rollout, v_trace
-from groundling.envs.seeds import training_seed
-from groundling.envs.vector import TextVectorEnv
+from groundling.algorithms.batch import Batch
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
 from groundling.runtime.processes import Processes
-from groundling.worlds.text.collect import EnvCollector
-from tests.conftest import Corridor, TablePolicy
+from tests.algorithms.rollouts import corridor, generator, updated
+from tests.conftest import TablePolicy
 
 
 class RecallPolicy(Policy):
@@ -69,45 +67,33 @@ class RecallPolicy(Policy):
         return torch.tensor([[g * f, f] for g, f in zip(goal, first, strict=True)])
 
 
-def _envs(num_envs: int = 6) -> TextVectorEnv:
-    envs = TextVectorEnv(
-        Corridor, num_envs, ["left", "right", "stay"], seed_of=lambda i, k: training_seed(0, i, k)
-    )
-    envs.reset()
-    return envs
-
-
 def _policy_and_rollout(num_steps: int = 8) -> tuple[RecallPolicy, Rollout]:
     torch.manual_seed(0)
     policy = RecallPolicy()
-    collector = EnvCollector(_envs(), num_steps, policy.initial_memory(6))
-    return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))[0]
+    return policy, corridor(policy, 6, num_steps).collect(policy, generator=generator())[0]
 
 
 def _learn(policy: Policy, rollout: Rollout, **options: object) -> tuple[Policy, dict[str, float]]:
-    learner, appo = copy.deepcopy(policy), APPO(**{"learning_rate": 1e-2, **options})
-    appo.setup(learner)
-    return learner, appo.update(learner, rollout, generator=torch.Generator().manual_seed(1))
+    return updated(policy, rollout, "appo", **{"learning_rate": 1e-2, **options})
 
 
 def test_learns_what_must_be_remembered() -> None:
     torch.manual_seed(0)
     policy, appo = RecallPolicy(), APPO(learning_rate=2e-2, minibatch_size=64, gamma=0.9)
     appo.setup(policy)
-    collector = EnvCollector(_envs(16), 16, policy.initial_memory(16))
-    generator, rates = torch.Generator().manual_seed(0), []
+    collector, draws, rates = corridor(policy, 16, 16), generator(), []
     for _ in range(40):
-        rollout, episodes = collector.collect(policy, generator=generator)
-        appo.update(policy, rollout, generator=generator)
+        rollout, episodes = collector.collect(policy, generator=draws)
+        appo.update(policy, rollout, generator=draws)
         rates.append(sum(e.success for e in episodes) / len(episodes))
     assert np.mean(rates[:3]) < 0.7
     assert np.mean(rates[-3:]) > 0.95
 
 
-def test_the_first_step_is_one_on_the_rollouts_own_targets() -> None:
+def test_the_first_step_uses_the_rollouts_targets() -> None:
     policy, rollout = _policy_and_rollout()
     _, figures = _learn(policy, rollout, entropy_coefficient=0.0)
-    # As nothing has been learnt yet, ratios are 1, and present values are those of the rollout.
+    # Before the first step, ratios are 1, and values are those of the rollout.
     targets, advantages = [], []
     for start in (0, 4):
         steps = slice(start, start + 4)
@@ -131,7 +117,7 @@ def test_the_first_step_is_one_on_the_rollouts_own_targets() -> None:
     assert torch.cat(advantages).std() > 0
 
 
-def test_late_data_is_weighed_by_the_ratio_and_clipped() -> None:
+def test_off_policy_data_is_weighted_by_the_clipped_ratio() -> None:
     policy, rollout = _policy_and_rollout()
     rollout.log_probs = rollout.log_probs - np.log(2.0)  # every action is twice as likely now
     _, figures = _learn(policy, rollout)
@@ -142,7 +128,7 @@ def test_late_data_is_weighed_by_the_ratio_and_clipped() -> None:
     assert figures["lag_ratio"] == pytest.approx(20, rel=1e-4)
 
 
-def test_what_does_not_count_is_in_no_figure() -> None:
+def test_masked_steps_are_in_no_figure() -> None:
     policy, rollout = _policy_and_rollout()
     rollout.log_probs = rollout.log_probs - np.log(2.0)
     rollout.log_probs[4:] -= np.log(4.0)
@@ -151,30 +137,30 @@ def test_what_does_not_count_is_in_no_figure() -> None:
     assert _learn(policy, rollout)[1]["lag_ratio"] == pytest.approx(2, rel=1e-4)
 
 
-def test_the_originals_last_step_teaches_nothing() -> None:
+def test_the_original_learns_nothing_from_last_steps() -> None:
     policy, rollout = _policy_and_rollout()
     rollout.dones[:] = False
     learned = []
     for original in (False, True):
         appo = APPO(original_bootstrap=original)
-        appo._normalise = lambda advantages, weights: learned.append(advantages) or advantages
-        learner = copy.deepcopy(policy)
-        appo.setup(learner)
-        appo.update(learner, rollout, generator=torch.Generator().manual_seed(1))
+        appo._normalize = lambda advantages, weights: learned.append(advantages) or advantages
+        appo.setup(policy)
+        batch = Batch.of(policy, rollout, appo.targets(rollout))
+        appo.loss(policy.evaluate(batch.observations, batch.actions), batch)
     assert learned[0].shape == (12, 4)
     assert learned[0][:, -1].abs().min() > 1e-4
     assert learned[1][:, -1].abs().max() < 1e-6
 
 
-def test_processes_normalise_over_what_all_of_them_have() -> None:
+def test_processes_normalise_over_all_of_their_steps() -> None:
     advantages = torch.randn(10, 4) * 3 + 5
     appo = APPO()
-    whole = appo._normalise(advantages, None)
+    whole = appo._normalize(advantages, None)
     assert whole.mean().abs() < 1e-6 and whole.std(correction=0) == pytest.approx(1, abs=1e-5)
     halves = [advantages[0::2], advantages[1::2]]
 
     class Pair:
-        """One of two processes, which knows what the other one will say."""
+        """One of two processes, which knows the sums of both."""
 
         def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
             exact = advantages.double()
@@ -184,22 +170,22 @@ def test_processes_normalise_over_what_all_of_them_have() -> None:
 
     appo.processes = Pair()
     for i, half in enumerate(halves):
-        torch.testing.assert_close(appo._normalise(half, None), whole[i::2])
+        torch.testing.assert_close(appo._normalize(half, None), whole[i::2])
     weights = torch.zeros(10, 4)
     weights[:5] = 1
-    alone = APPO()._normalise(advantages, weights)[:5]
+    alone = APPO()._normalize(advantages, weights)[:5]
     assert alone.mean().abs() < 1e-6
 
 
-def test_advantages_that_are_next_to_nothing_stay_small() -> None:
-    noise = torch.tensor([[1e-6, -1e-6], [1e-6, -1e-6]])  # of deviation 1e-6: the original divides by 1e-3
-    torch.testing.assert_close(APPO()._normalise(noise, None), noise / 1e-3)
+def test_tiny_advantages_stay_small() -> None:
+    noise = torch.tensor([[1e-6, -1e-6], [1e-6, -1e-6]])  # deviation 1e-6; divided by at least 1e-3
+    torch.testing.assert_close(APPO()._normalize(noise, None), noise / 1e-3)
 
 
 def test_a_policy_without_memory_learns_from_single_steps() -> None:
     torch.manual_seed(0)
     policy = TablePolicy()
-    rollout, _ = EnvCollector(_envs(), 8).collect(policy, generator=torch.Generator().manual_seed(0))
+    rollout, _ = corridor(policy, 6, 8).collect(policy, generator=generator())
     learner, figures = _learn(policy, rollout, minibatch_size=16)
     assert figures["grad_norm"] > 0
     assert any(not p.equal(q) for p, q in zip(policy.parameters(), learner.parameters(), strict=True))
@@ -213,11 +199,11 @@ def test_defaults_are_the_originals() -> None:
 
 
 def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
-    """Its advantages are normalised over it: halves would be learnt otherwise, and other processes would wait."""
+    """Advantages are normalised over a minibatch: halves would give another result, and other processes would wait."""
     policy, rollout = _policy_and_rollout()
     appo = APPO(minibatch_size=16)
     appo.setup(policy)
-    terms, calls = appo._terms, []
+    loss, calls = appo.loss, []
 
     class Full(torch.autograd.Function):
         @staticmethod
@@ -228,37 +214,29 @@ def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
 
-    def full(policy: Policy, batch: Any, share: Tensor) -> Any:
-        calls.append(len(share))
-        figures = terms(policy, batch, share)
-        return {**figures, "loss": Full.apply(figures["loss"])}
+    def full(evaluation: Evaluation, batch: Batch) -> Any:
+        calls.append(len(batch))
+        terms = loss(evaluation, batch)
+        return {**terms, "loss": Full.apply(terms["loss"])}
 
-    appo._terms = full
+    appo.loss = full
     with pytest.raises(RunError, match=r"CUDA out of memory: set algorithm\.args\.minibatch_size lower"):
-        appo.update(policy, rollout, generator=torch.Generator())
+        appo.update(policy, rollout, generator=generator())
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("options", [{"micro_batch_size": 8}, {"rho_bar": 0.0}, {"clip_range": 0.0}])
-def test_impossible_options_are_named(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        APPO(**options)
-
-
-def test_learn_is_given_whole_segments() -> None:
+def test_minibatches_hold_whole_segments() -> None:
     policy, rollout = _policy_and_rollout()
-    seen = []
     appo = APPO(minibatch_size=8)
     appo.setup(policy)
-    appo._terms = lambda policy, batch, share: seen.append(len(share)) or {"loss": torch.zeros(())}
-    appo.update(policy, rollout, generator=torch.Generator())
-    assert seen == [2] * 6
+    batch = Batch.of(policy, rollout, appo.targets(rollout))
+    assert [len(indices) for indices in appo.minibatches(batch, generator())] == [2] * 6
 
 
-def test_every_process_must_have_a_segment_of_every_minibatch() -> None:
+def test_every_process_needs_a_segment_of_every_minibatch() -> None:
     policy, rollout = _policy_and_rollout()
     appo = APPO(minibatch_size=8)  # two segments each
     appo.setup(policy)
     appo.processes = Processes(0, 3)
     with pytest.raises(ConfigError, match="2 segments for 3 processes"):
-        appo.update(policy, rollout, generator=torch.Generator())
+        appo.update(policy, rollout, generator=generator())

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from groundling.algorithms import Rollout, create
 from groundling.algorithms.algorithm import check_trains
-from groundling.algorithms.batch import Batch
-from groundling.algorithms.contrast import with_contrast
+from groundling.algorithms.contrast import ContrastiveLoss
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
 from groundling.worlds.text.world import TextWorld
+from tests.algorithms.rollouts import batch_of, difference, generator, updated
 from tests.thorough import THOROUGH, thorough
 
 _FORMS = ("glam", "brief", "tagged")
@@ -36,7 +36,7 @@ def policy() -> ActionScoringPolicy:
 
 
 def _rollout(things: tuple[str, ...]) -> Rollout:
-    """One step of each env, from which nothing else can be learnt."""
+    """One step of each env, without rewards."""
     shape = 1, len(things)
     return Rollout(
         observations=[_see(thing) for thing in things],
@@ -50,27 +50,16 @@ def _rollout(things: tuple[str, ...]) -> Rollout:
     )
 
 
-def _batch(policy: ActionScoringPolicy, things: tuple[str, ...]) -> Batch:
-    nothing = torch.zeros(1, len(things))
-    return Batch.of(policy, _rollout(things), nothing, nothing)
-
-
 def _contrast(policy: ActionScoringPolicy, things: tuple[str, ...], seed: int = 1) -> list[float]:
-    """Of each element alone."""
-    terms = with_contrast(
-        lambda micro: {"loss": torch.zeros(())},
-        2.0,
-        _FORMS,
-        policy,
-        _batch(policy, things),
-        torch.Generator().manual_seed(seed),
-    )
-    losses = [terms(torch.tensor([i])) for i in range(len(things))]
-    assert all(one["loss"].item() == pytest.approx(2 * one["contrast"].item()) for one in losses)
-    return [one["contrast"].item() for one in losses]
+    """The loss of each element."""
+    batch = batch_of(policy, _rollout(things))
+    contrast = ContrastiveLoss(2.0, _FORMS)
+    contrast.prepare(policy, batch, generator(seed))
+    evaluation = policy.evaluate(batch.observations, batch.actions)
+    return [contrast.value(policy, evaluation, batch[i]).item() for i in batch.index.split(1)]
 
 
-def test_each_element_has_one_of_the_triplets_that_can_be(policy: ActionScoringPolicy) -> None:
+def test_each_element_is_compared_in_one_of_the_possible_triplets(policy: ActionScoringPolicy) -> None:
     @functools.cache
     def state(thing: str, form: str) -> torch.Tensor:
         return policy.states(policy.read([_see(thing)], [form]))
@@ -88,7 +77,7 @@ def test_each_element_has_one_of_the_triplets_that_can_be(policy: ActionScoringP
                 assert min(abs(loss - one) for one in possible) < 1e-4
 
 
-def test_what_is_told_alike_adds_nothing(policy: ActionScoringPolicy) -> None:
+def test_equal_texts_add_nothing(policy: ActionScoringPolicy) -> None:
     assert _contrast(policy, ("a wall", "a wall")) == [0.0, 0.0]
     assert _contrast(policy, ("a wall",)) == [0.0]
 
@@ -101,15 +90,13 @@ def _learn(
         "ppo", learning_rate=3e-4, entropy_coefficient=0.0, epochs=2, minibatch_size=6, **options
     )
     algorithm.setup(learner)
-    generator = torch.Generator().manual_seed(0)
-    return learner, [
-        algorithm.update(learner, _rollout(_THINGS), generator=generator) for _ in range(updates)
-    ]
+    draws = generator()
+    return learner, [algorithm.update(learner, _rollout(_THINGS), generator=draws) for _ in range(updates)]
 
 
 @torch.no_grad()
 def _nearer(policy: ActionScoringPolicy) -> float:
-    """How often an observation is nearer to itself in another form than to another one in its own."""
+    """Share of the observations that are nearer to themselves in another form than to others in the same form."""
     states = {
         form: policy.states(policy.read([_see(t) for t in _THINGS], [form] * len(_THINGS))) for form in _FORMS
     }
@@ -125,7 +112,7 @@ def _nearer(policy: ActionScoringPolicy) -> float:
 
 @THOROUGH
 @pytest.mark.parametrize(("updates", "nearer"), [(8, 0.25), *thorough((30, 0.8))])
-def test_it_brings_forms_together(updates: int, nearer: float, policy: ActionScoringPolicy) -> None:
+def test_training_brings_forms_together(updates: int, nearer: float, policy: ActionScoringPolicy) -> None:
     without, _ = _learn(policy, updates)
     learnt, figures = _learn(policy, updates, contrast_coefficient=0.5, contrast_prompts=_FORMS)
     assert _nearer(policy) < 0.2
@@ -156,17 +143,22 @@ def test_micro_batches_change_nothing(policy: ActionScoringPolicy) -> None:
     ],
 )
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
-def test_settings_that_cannot_be(algorithm: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(algorithm: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         create(algorithm, **options)
 
 
-def test_appo_which_has_no_such_term_refuses_it() -> None:
-    with pytest.raises(ConfigError, match="is not for appo"):
-        create("appo", contrast_coefficient=0.5, contrast_prompts=["glam", "brief"])
+@pytest.mark.parametrize("algorithm", ["ppo", "appo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp"])
+def test_every_algorithm_can_add_it(algorithm: str, policy: ActionScoringPolicy) -> None:
+    options: dict[str, Any] = {"contrast_coefficient": 0.5, "contrast_prompts": _FORMS}
+    learner, figures = updated(policy, _rollout(_THINGS), algorithm, **options)
+    assert figures["contrast"] > 0
+    if algorithm != "trpo":  # whose step depends on the sampled actions
+        body = next(p for name, p in learner.named_parameters() if "value_head" not in name)
+        assert difference(policy, learner) > 0 and body.grad is not None and body.grad.abs().sum() > 0
 
 
-def test_prompts_and_a_system_prompt_that_cannot_be_together() -> None:
+def test_texts_and_a_system_prompt_are_refused() -> None:
     options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
     with pytest.raises(
         ConfigError, match=r"policy\.args\.system is for conversations, and the prompt 'glam'"
@@ -177,7 +169,7 @@ def test_prompts_and_a_system_prompt_that_cannot_be_together() -> None:
 
 
 @pytest.mark.parametrize("policy", ["action_head", "symbolic", "drrn"])
-def test_policies_that_read_no_texts_of_actions_are_refused(policy: str) -> None:
+def test_policies_that_do_not_read_actions_are_refused(policy: str) -> None:
     world = TextWorld.offers
     options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
     check_trains("ppo", options, "action_writing", {}, world)

@@ -140,7 +140,7 @@ def test_the_gradient_is_that_of_enumeration(credit, lam):
         assert (exact - torch.autograd.grad(objective(logits, 1.0), logits)[0]).abs().max() > 0.01
 
 
-def test_tokens_of_a_turn_of_one_token_are_turns():
+def test_turns_of_one_token_are_steps():
     generator = torch.Generator().manual_seed(0)
     rewards, values = torch.randn(5, 3, generator=generator), torch.randn(5, 3, generator=generator)
     dones, last = torch.rand(5, 3, generator=generator) < 0.3, torch.randn(3, generator=generator)
@@ -151,7 +151,7 @@ def test_tokens_of_a_turn_of_one_token_are_turns():
         torch.testing.assert_close(one[..., 0], other)
 
 
-def test_what_was_not_written_counts_for_nothing():
+def test_masked_tokens_have_no_influence():
     rewards, dones = torch.tensor([[1.0], [2.0]]), torch.tensor([[False], [True]])
     values = torch.tensor([[[0.5, 0.2, 9.0]], [[0.1, 7.0, 9.0]]])
     mask = torch.tensor([[[True, True, False]], [[True, False, False]]])
@@ -169,31 +169,31 @@ def test_a_turn_without_tokens_is_refused():
         token_advantages(flat, torch.zeros(2, 1, 2), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
 
 
-# An agent that stops when it likes: it gets 1 for each turn that it goes on, and 0 for stopping.
+# An agent that may stop at any turn: 1 for each turn that it continues, 0 for stopping.
 
 
 def stopping(logits):
-    """Every episode of at most three turns as its decisions (go on or not), rewards, log-probability."""
+    """Every episode of at most three turns: its decisions to continue, rewards, log-probability."""
     for length in range(MOST + 1):
-        goes_on = [True] * length + ([False] if length < MOST else [])
+        continues = [True] * length + ([False] if length < MOST else [])
         log_prob = sum(
-            torch.nn.functional.logsigmoid(logits[t] if on else -logits[t]) for t, on in enumerate(goes_on)
+            torch.nn.functional.logsigmoid(logits[t] if on else -logits[t]) for t, on in enumerate(continues)
         )
-        yield goes_on, [float(on) for on in goes_on], log_prob
+        yield continues, [float(on) for on in continues], log_prob
 
 
 def gradient_of_groups(logits, advantages_of):
     """E[Σ ∇ log π Â] of the first episode of a group of two."""
     every, total = list(stopping(logits)), 0.0
-    for (goes_on, rewards, log_prob), (_, others, likely) in itertools.product(every, repeat=2):
+    for (continues, rewards, log_prob), (_, others, likely) in itertools.product(every, repeat=2):
         probability = (log_prob + likely).exp().detach()
-        for t, (on, advantage) in enumerate(zip(goes_on, advantages_of(rewards, others), strict=True)):
+        for t, (on, advantage) in enumerate(zip(continues, advantages_of(rewards, others), strict=True)):
             total += probability * torch.nn.functional.logsigmoid(logits[t] if on else -logits[t]) * advantage
     return torch.autograd.grad(total, logits)[0]
 
 
 def pair(rewards, others):
-    """Two episodes side by side."""
+    """A rollout of two episodes."""
     length = max(len(rewards), len(others))
     columns = [[*one, *[0.0] * (length - len(one))] for one in (rewards, others)]
     dones = torch.zeros(length, 2, dtype=torch.bool)
@@ -208,8 +208,8 @@ def pair(rewards, others):
     )
 
 
-def test_a_group_is_no_reason_to_stop():
-    """verl's issue 7244: a baseline by turn, summed up to an episode's own end, charges for each turn that is taken."""
+def test_the_group_baseline_is_unbiased_by_length():
+    """verl's issue 7244: a baseline for each turn, summed up to an episode's end, penalises each turn that is taken."""
     logits = torch.tensor([0.3, -0.4, 0.2], dtype=torch.float64, requires_grad=True)
     exact = torch.autograd.grad(
         sum(log_prob.exp() * sum(rewards) for _, rewards, log_prob in stopping(logits)), logits
@@ -227,7 +227,7 @@ def test_a_group_is_no_reason_to_stop():
 
     torch.testing.assert_close(gradient_of_groups(logits, ours), exact, atol=1e-6, rtol=0)
     biased = gradient_of_groups(logits, by_turn)
-    assert (biased[:2] < exact[:2] - 0.01).all()  # less for going on
+    assert (biased[:2] < exact[:2] - 0.01).all()
 
 
 def rollout_of(rewards, dones, groups=None):
@@ -257,8 +257,8 @@ def test_steps_at_one_state_are_compared():
     torch.testing.assert_close(anchored(rollout, returns, states)[0], of_steps[0] / (1 + 1e-4))
 
 
-def test_what_an_episode_gave_is_compared_without_a_discount_and_its_steps_with_one():
-    """Feng et al. 2025: γ is in the steps' returns alone, so that a success is no worse for taking longer."""
+def test_gigpo_discounts_steps_but_not_episodes():
+    """Feng et al. 2025: γ is only in the steps' returns, so that long successes are as good as short ones."""
     rewards = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     dones = torch.tensor([[False] * 3, [True, False, False], [True, True, True]])
     mask = torch.tensor([[True] * 3, [True] * 3, [False, True, True]])
@@ -271,7 +271,7 @@ def test_what_an_episode_gave_is_compared_without_a_discount_and_its_steps_with_
     torch.testing.assert_close(computed[0], of_episodes + 2 * torch.tensor([0.5 - 0.25, 0.0, -0.25]))
 
 
-def test_many_equal_returns_at_one_state_teach_nothing():
+def test_equal_returns_at_one_state_have_no_advantage():
     rewards = torch.full((1, 4095), 19.1)
     dones, states = torch.ones(1, 4095, dtype=torch.bool), torch.zeros(1, 4095).long()
     assert not anchored(rollout_of(rewards, dones), rewards, states).any()

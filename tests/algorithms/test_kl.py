@@ -24,7 +24,7 @@ def _rollout() -> Rollout:
         ),
     ],
 )
-def test_the_controller_does_what_rl4lms_does(
+def test_the_controller_is_that_of_rl4lms(
     coefficient: float, target: float | None, measured: list[float], expected: list[float]
 ) -> None:
     penalty, rollout = KLPenalty(coefficient, target), _rollout()
@@ -36,7 +36,7 @@ def test_the_controller_does_what_rl4lms_does(
         assert penalty.coefficient == pytest.approx(after, abs=1e-6)
 
 
-def test_only_what_counts_is_penalised_and_measured() -> None:
+def test_masked_steps_are_neither_penalised_nor_measured() -> None:
     rollout = _rollout()
     rollout.rewards = torch.tensor([[0.0, 1.0], [2.0, 9.0]])
     rollout.mask = torch.tensor([[True, True], [True, False]])
@@ -47,7 +47,7 @@ def test_only_what_counts_is_penalised_and_measured() -> None:
     assert penalty.coefficient == pytest.approx(2.0 * 0.98)  # the error of -0.85 counts as -0.2
 
 
-def test_a_penalty_without_reference_is_told_before_anything_is_learnt() -> None:
+def test_a_penalty_without_a_reference_is_an_error() -> None:
     rollout = _rollout()
     rollout.kl = None
     for algorithm in ("ppo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp"):
@@ -59,7 +59,7 @@ def test_a_penalty_without_reference_is_told_before_anything_is_learnt() -> None
     assert KLPenalty(0.0).adapt(rollout) == {}
 
 
-def test_normalised_rewards_hold_the_penalty_and_only_what_counts() -> None:
+def test_normalised_rewards_include_the_penalty() -> None:
     rollout = _rollout()
     ppo = create("ppo", kl_coefficient=0.5, normalize_rewards=True)
     assert rollout.kl is not None and rollout.mask is not None
@@ -67,12 +67,12 @@ def test_normalised_rewards_hold_the_penalty_and_only_what_counts() -> None:
     rewards = ppo.rewards(rollout)
     assert torch.allclose(rewards[rollout.mask], (raw - raw.mean()) / raw.std(correction=0), atol=1e-5)
     assert not rewards[~rollout.mask].any()
-    # What a time limit cut off is told by the critic, in these units already, and only where a step counts.
+    # Values at truncations are in these units, and count only under the mask.
     rollout.truncation_values = torch.full_like(rollout.rewards, 3.0)
     torch.testing.assert_close(ppo.rewards(rollout) - rewards, 3.0 * rollout.mask)
 
 
-def test_a_penalty_that_is_rounding_is_not_scaled_up() -> None:
+def test_rounding_errors_of_the_penalty_are_not_scaled_up() -> None:
     rollout = _rollout()
     assert rollout.kl is not None
     rollout.rewards, noise = torch.zeros_like(rollout.rewards), torch.randn_like(rollout.kl)
@@ -83,7 +83,7 @@ def test_a_penalty_that_is_rounding_is_not_scaled_up() -> None:
     assert ppo.rewards(rollout)[rollout.mask].std(correction=0) == pytest.approx(1, abs=1e-3)
 
 
-def test_the_estimate_is_unbiased_and_the_divergence_is_that_of_the_definition() -> None:
+def test_the_estimate_is_unbiased_and_the_divergence_exact() -> None:
     torch.manual_seed(0)
     p, q = torch.randn(4, 6).log_softmax(-1), torch.randn(4, 6).log_softmax(-1)
     expected = torch.distributions.kl_divergence(
@@ -92,5 +92,5 @@ def test_the_estimate_is_unbiased_and_the_divergence_is_that_of_the_definition()
     assert torch.allclose(kl_divergence(p, q), expected, atol=1e-6)
     assert torch.allclose((p.exp() * kl_estimate(p - q)).sum(-1), expected, atol=1e-5)
     assert (kl_estimate(p - q) >= 0).all()
-    p[:, 2] = q[:, 2] = -torch.inf  # cannot be taken
+    p[:, 2] = q[:, 2] = -torch.inf  # impossible
     assert kl_divergence(p.log_softmax(-1), q.log_softmax(-1)).isfinite().all()

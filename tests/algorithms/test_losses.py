@@ -41,7 +41,7 @@ def test_total_is_the_weighted_sum() -> None:
     assert torch.allclose(loss.total, loss.policy + 0.3 * loss.value - 0.07 * loss.entropy)
 
 
-def test_masked_elements_count_for_nothing() -> None:
+def test_masked_elements_have_no_influence() -> None:
     torch.manual_seed(0)
     parts = [torch.randn(4, 3) for _ in range(7)]
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])

@@ -1,4 +1,4 @@
-"""What all algorithms share, on sequences with masks, groups and a reference."""
+"""The update that on-policy algorithms share, on texts with masks, groups and a reference."""
 
 import copy
 import math
@@ -8,16 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundling.algorithms import Rollout, create
-from groundling.algorithms.batch import Batch
-from groundling.algorithms.optimisation import accumulate, make_adamw, share_of_rate
+from groundling.algorithms import create
+from groundling.algorithms.optimisation import accumulate, learning_rate_factor, make_adamw
 from groundling.errors import ConfigError, RunError
-from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
+from tests.algorithms.rollouts import PROMPTS, batch_of, difference, generator, texts, updated
 from tests.conftest import MaskedSequencePolicy, SequencePolicy
 from tests.thorough import thorough
 
-_PROMPTS = [0, 1, 2] * 8
 _ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"learning_rate": 0.05, "normalize_advantages": True, "kl_coefficient": 0.01},
     "nlpo": {"learning_rate": 0.05, "normalize_advantages": True, "target_update_iterations": 4},
@@ -34,168 +32,152 @@ def _policy(algorithm: str) -> SequencePolicy:
     return MaskedSequencePolicy() if algorithm == "nlpo" else SequencePolicy()
 
 
-def _update(
-    algorithm: str, policy: Policy, rollout: Rollout, **options: Any
-) -> tuple[Policy, dict[str, float]]:
-    learner = copy.deepcopy(policy)
-    made = create(algorithm, **{**_ALGORITHMS[algorithm], **options})
-    made.setup(learner)
-    return learner, made.update(learner, rollout, generator=torch.Generator().manual_seed(1))
-
-
-def _difference(a: Policy, b: Policy) -> float:
-    return max((p - q).abs().max().item() for p, q in zip(a.parameters(), b.parameters(), strict=True))
+def _update(algorithm: str, policy: Any, rollout: Any, **options: Any) -> tuple[Any, dict[str, float]]:
+    return updated(policy, rollout, algorithm, **{**_ALGORITHMS[algorithm], **options})
 
 
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)
 def test_learns_to_write(algorithm: str) -> None:
     policy, made = _policy(algorithm), create(algorithm, **_ALGORITHMS[algorithm])
     made.setup(policy)
-    generator = torch.Generator().manual_seed(0)
-    rewards = []
+    draws, rewards = generator(), []
     for _ in range(25):
-        rollout = policy.write(_PROMPTS, generator)
+        rollout = policy.write(PROMPTS, draws)
         rewards.append(rollout.rewards.sum(0).mean().item())
-        figures = made.update(policy, rollout, generator=generator)
+        figures = made.update(policy, rollout, generator=draws)
         assert all(math.isfinite(value) for value in figures.values())
     assert rewards[0] < 0.35
     assert sum(rewards[-3:]) / 3 > 0.6
-    assert figures["kl_mean"] > 0.1  # it is no longer where it began
+    assert figures["kl_mean"] > 0.1  # it has moved away from the reference
 
 
 @pytest.mark.parametrize("micro", [13, *thorough(1, 40)])
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)
-def test_accumulated_micro_batches_of_unequal_masks_give_the_same_step(algorithm: str, micro: int) -> None:
+def test_micro_batches_of_unequal_masks_give_the_same_step(algorithm: str, micro: int) -> None:
     policy = _policy(algorithm)
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    rollout = policy.write(PROMPTS, generator())
     assert rollout.mask is not None and not rollout.mask.all()
     whole, figures = _update(algorithm, policy, rollout)
     pieces, same_figures = _update(algorithm, policy, rollout, micro_batch_size=micro)
-    assert _difference(whole, policy) > 1e-3
-    assert _difference(whole, pieces) < 1e-5
+    assert difference(whole, policy) > 1e-3
+    assert difference(whole, pieces) < 1e-5
     assert figures == pytest.approx(same_figures, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)
-def test_what_the_mask_leaves_out_counts_for_nothing(algorithm: str) -> None:
+def test_masked_steps_have_no_influence(algorithm: str) -> None:
     policy = _policy(algorithm)
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    rollout = policy.write(PROMPTS, generator())
     spoilt = copy.deepcopy(rollout)
     assert spoilt.mask is not None and spoilt.kl is not None
     for tensor in (spoilt.log_probs, spoilt.values, spoilt.rewards, spoilt.kl):
         tensor[~spoilt.mask] = -200.0
     learnt, figures = _update(algorithm, policy, rollout, normalize_rewards=True)
     same, same_figures = _update(algorithm, policy, spoilt, normalize_rewards=True)
-    assert _difference(learnt, same) < 1e-6
+    assert difference(learnt, same) < 1e-6
     assert figures == pytest.approx(same_figures, abs=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", _ALGORITHMS)
+def test_the_entropy_bonus_raises_the_entropy(algorithm: str) -> None:
+    policy = _policy(algorithm)
+    rollout = policy.write(PROMPTS, generator())
+    rollout.rewards.zero_()
+    rollout.values.zero_()
+    options: dict[str, Any] = (
+        {"kl_coefficient": 0.0, "epochs": 1} if "epochs" in _ALGORITHMS[algorithm] else {}
+    )
+    options |= {"kl_coefficient": 0.0, "entropy_coefficient": 0.5}
+    learner, figures = _update(algorithm, policy, rollout, **options)
+    with torch.no_grad():
+        after = learner.evaluate(rollout.observations, rollout.actions.T).entropies[rollout.mask.T].mean()
+    assert after.item() > figures["entropy"] + 1e-3
+
+
 class _Part(Processes):
-    """One of several processes, which keeps its sums to itself."""
+    """One of several processes, whose sums stay its own."""
 
     def sum_gradients(self, parameters: Any) -> None: ...
 
 
 @pytest.mark.parametrize("processes", [2, 30])
 def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:
-    policy = _policy("ppo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
-    batch = Batch.of(policy, rollout, rollout.rewards, rollout.rewards)
-    parameters = list(policy.parameters())
+    policy, rollout = texts()
+    batch, parameters = batch_of(policy, rollout), list(policy.parameters())
 
     def gradient(processes: Processes) -> tuple[list[Tensor], dict[str, float]]:
         ppo = create("ppo", micro_batch_size=20)
         ppo.setup(policy)
         ppo.processes = processes
-        figures = accumulate(
-            ppo, batch, lambda micro: ppo._terms(policy, batch, micro), torch.arange(24), parameters
-        )
+        figures = accumulate(ppo, batch, ppo.loss_of(policy), batch.index, parameters)
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters], figures
 
     whole, figures = gradient(Processes())
     parts = [gradient(_Part(rank, processes)) for rank in range(processes)]
     for i, expected in enumerate(whole):
-        assert torch.allclose(
-            expected, torch.stack([gradients[i] for gradients, _ in parts]).sum(0), atol=1e-6
+        torch.testing.assert_close(
+            torch.stack([g[i] for g, _ in parts]).sum(0), expected, atol=1e-6, rtol=1e-5
         )
     for name, value in figures.items():
         assert value == pytest.approx(sum(part_figures.get(name, 0.0) for _, part_figures in parts), abs=1e-6)
 
 
-def test_a_minibatch_holds_so_many_steps_that_count() -> None:
-    policy = _policy("ppo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+def test_minibatch_sizes_are_in_steps_that_count() -> None:
+    policy, rollout = texts()
     assert rollout.mask is not None
-    batch = Batch.of(policy, rollout, rollout.rewards, rollout.rewards)
-    mean = rollout.mask.sum().item() / len(_PROMPTS)
+    batch, mean = batch_of(policy, rollout), rollout.mask.sum().item() / len(PROMPTS)
     assert 1 < mean < 5
-    assert batch.elements(1) == 1 and batch.elements(rollout.mask.sum().item()) == len(_PROMPTS)
+    assert batch.elements(1) == 1 and batch.elements(rollout.mask.sum().item()) == len(PROMPTS)
     assert batch.elements(math.ceil(4 * mean)) == 4
-    minibatches = list(batch.minibatches(math.ceil(5 * mean), 2, torch.Generator().manual_seed(0)))
+    minibatches = list(batch.minibatches(math.ceil(5 * mean), 2, generator()))
     assert [len(m) for m in minibatches] == [5, 5, 5, 5, 4] * 2
     assert sorted(torch.cat(minibatches[:5]).tolist()) == list(range(24))
 
 
-def test_only_the_share_of_elements_with_the_largest_advantages_is_learnt_from() -> None:
-    policy = _policy("ppo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+def test_only_the_share_of_elements_with_the_largest_advantages_is_used() -> None:
+    policy, rollout = texts()
     assert rollout.mask is not None
-    advantages = torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(1))
+    advantages = torch.randn(rollout.rewards.shape, generator=generator(1))
     mean = (advantages.abs() * rollout.mask).sum(0) / rollout.mask.sum(0)  # (num_texts,)
     expected = sorted(mean.topk(6).indices.tolist())
-    garbage = torch.where(rollout.mask, advantages, 1e9)  # what is masked does not count
-    batch = Batch.of(policy, rollout, garbage, rollout.rewards)
+    batch = batch_of(policy, rollout, torch.where(rollout.mask, advantages, 1e9))
     for epochs in (1, 2):
         made = create("ppo", advantage_share=0.25, epochs=epochs)
-        minibatches = list(made.minibatches(batch, torch.Generator().manual_seed(0)))
+        minibatches = list(made.minibatches(batch, generator()))
         assert sorted(torch.cat(minibatches).tolist()) == sorted(expected * epochs)
+    batch.chosen = torch.tensor(PROMPTS) == 1
+    learnt = torch.cat(list(create("grpo", advantage_share=0.25).minibatches(batch, generator())))
+    assert len(learnt) == 2 and batch.chosen[learnt].all()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo"])
-def test_a_share_of_one_changes_nothing_and_a_smaller_one_learns(algorithm: str) -> None:
-    policy = _policy(algorithm)
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+def test_an_advantage_share_of_one_changes_nothing(algorithm: str) -> None:
+    policy, rollout = texts()
     whole, _ = _update(algorithm, policy, rollout)
     same, _ = _update(algorithm, policy, rollout, advantage_share=1.0)
     half, _ = _update(algorithm, policy, rollout, advantage_share=0.5)
-    assert _difference(whole, same) == 0 < _difference(whole, half)
-    assert _difference(policy, half) > 0
+    assert difference(whole, same) == 0 < difference(whole, half)
+    assert difference(policy, half) > 0
 
 
-def test_the_largest_advantages_are_those_of_the_chosen_groups() -> None:
-    policy = _policy("grpo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
-    advantages = torch.ones_like(rollout.rewards)
-    chosen = torch.tensor(_PROMPTS) == 1
-    advantages[:, chosen] = 0.1  # smaller than all others
-    batch = Batch.of(policy, rollout, advantages, rollout.rewards)
-    made = create("grpo", advantage_share=0.25, epochs=1)
-    learnt = torch.cat(list(made.minibatches(batch, torch.Generator().manual_seed(0), chosen)))
-    assert len(learnt) == 2 and chosen[learnt].all()
-
-
-def test_groups_without_differences_are_left_out() -> None:
-    policy = _policy("grpo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+def test_groups_with_similar_returns_are_left_out() -> None:
+    policy, rollout = texts()
     seen: list[int] = []
-    learner = copy.deepcopy(policy)
-    evaluate = learner.evaluate
-    learner.evaluate = lambda observations, actions: (  # type: ignore[method-assign]
+    evaluate = policy.evaluate
+    policy.evaluate = lambda observations, actions: (  # type: ignore[method-assign]
         seen.extend(observations) or evaluate(observations, actions)
     )
     made = create("grpo", group_share=1 / 3, learning_rate=0.2)
-    made.setup(learner)
-    made.update(learner, rollout, generator=torch.Generator().manual_seed(1))
-    deviations = {
-        p: rollout.rewards.sum(0)[torch.tensor(_PROMPTS) == p].std(correction=0).item() for p in range(3)
-    }
+    made.setup(policy)
+    made.update(policy, rollout, generator=generator(1))
+    returns = rollout.rewards.sum(0)
+    deviations = {p: returns[torch.tensor(PROMPTS) == p].std(correction=0).item() for p in range(3)}
     assert {*seen} == {max(deviations, key=deviations.__getitem__)}
 
 
 @pytest.mark.parametrize("fits", [5, 1])
-def test_too_little_memory_halves_the_micro_batch_and_changes_nothing_else(fits: int) -> None:
-    policy = _policy("ppo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_else(fits: int) -> None:
+    policy, rollout = texts()
     expected, _ = _update("ppo", policy, rollout)
     evaluate, sizes = SequencePolicy.evaluate, []
 
@@ -204,7 +186,7 @@ def test_too_little_memory_halves_the_micro_batch_and_changes_nothing_else(fits:
             sizes.append(len(observations))
             result = evaluate(self, observations, actions)
             if len(observations) > fits:
-                (result.log_probs.sum() * 3).backward()  # half-done
+                (result.log_probs.sum() * 3).backward()  # leaves a gradient behind
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB. And so on.")
             return result
 
@@ -213,15 +195,14 @@ def test_too_little_memory_halves_the_micro_batch_and_changes_nothing_else(fits:
     ppo = create("ppo", **_ALGORITHMS["ppo"])
     ppo.setup(small)
     with pytest.warns(UserWarning, match="micro_batch_size="):
-        ppo.update(small, rollout, generator=torch.Generator().manual_seed(1))
-    assert _difference(expected, small) < 1e-5
-    assert sum(size > fits for size in sizes) <= 5  # learnt once, not again at each minibatch
+        ppo.update(small, rollout, generator=generator(1))
+    assert difference(expected, small) < 1e-5
+    assert sum(size > fits for size in sizes) <= 5  # halved once for all minibatches
     assert max(sizes[6:]) <= fits
 
 
-def test_memory_that_does_not_suffice_for_one_is_told() -> None:
-    policy = _policy("ppo")
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+def test_too_little_memory_for_one_element_is_an_error() -> None:
+    policy, rollout = texts()
 
     def fail(observations: Any, actions: Tensor) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
@@ -233,10 +214,10 @@ def test_memory_that_does_not_suffice_for_one_is_told() -> None:
         pytest.warns(UserWarning),
         pytest.raises(RunError, match=r"CUDA out of memory: .*gradient_checkpointing"),
     ):
-        ppo.update(policy, rollout, generator=torch.Generator())
+        ppo.update(policy, rollout, generator=generator())
 
 
-def test_weights_decay_but_biases_and_gains_do_not() -> None:
+def test_matrices_decay_but_biases_and_gains_do_not() -> None:
     class Net(SequencePolicy):
         def __init__(self) -> None:
             super().__init__()
@@ -249,48 +230,63 @@ def test_weights_decay_but_biases_and_gains_do_not() -> None:
         p.grad = torch.zeros_like(p)
     optimizer.step()
     decayed = {name for name, p in policy.named_parameters() if not p.equal(before[name])}
-    assert decayed == {"actor", "linear.weight"}  # critic is 0 anyway
+    assert decayed == {"actor", "linear.weight"}  # critic is 0
     assert torch.allclose(policy.linear.weight, before["linear.weight"] * 0.95)
 
 
-def test_schedules() -> None:
-    for schedule, half in (("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)):
-        assert share_of_rate(schedule, 0.0, 1.0) == 1.0
-        assert share_of_rate(schedule, 0.0, 0.5) == pytest.approx(half)
-        assert share_of_rate(schedule, 0.2, 1.0) == pytest.approx(0.1)
-        assert share_of_rate(schedule, 0.2, 0.9) == pytest.approx(0.55)
-        assert share_of_rate(schedule, 0.2, 0.4) == pytest.approx(half)
-    assert share_of_rate("linear", 0.0, 0.0) == 0.0
-    assert share_of_rate("cosine", 0.0, 0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
+@pytest.mark.parametrize(("schedule", "half"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)])
+def test_schedules(schedule: Any, half: float) -> None:
+    assert learning_rate_factor(schedule, 0.0, 1.0) == 1.0
+    assert learning_rate_factor(schedule, 0.0, 0.5) == pytest.approx(half)
+    assert learning_rate_factor(schedule, 0.2, 1.0) == pytest.approx(0.1)
+    assert learning_rate_factor(schedule, 0.2, 0.9) == pytest.approx(0.55)
+    assert learning_rate_factor(schedule, 0.2, 0.4) == pytest.approx(half)
+    assert learning_rate_factor("linear", 0.0, 0.0) == 0.0
+    assert learning_rate_factor("cosine", 0.0, 0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
+        ("ppo", {"learning_rate": math.nan}),
+        ("ppo", {"learning_rate": 0}),
+        ("ppo", {"adam_beta1": 1.0}),
+        ("ppo", {"value_clip_range": -1.0}),
+        ("ppo", {"gamma": 1.5}),
+        ("ppo", {"micro_batch_size": 65}),
+        ("ppo", {"epochs": 0}),
+        ("ppo", {"gae_lambda": -0.1}),
+        ("ppo", {"value_epochs": -1}),
+        ("ppo", {"value_learning_rate": 0}),
+        ("ppo", {"value_warmup": 2}),  # without value_epochs
+        ("ppo", {"value_rollouts": 3}),
+        ("appo", {"micro_batch_size": 8}),
+        ("appo", {"rho_bar": 0.0}),
+        ("appo", {"clip_range": 0.0}),
         ("a2c", {"rms_alpha": 1.0}),
+        ("a2c", {"micro_batch_size": 0}),
         ("trpo", {"damping": -1}),
         ("trpo", {"line_search_factor": 1.0}),
         ("trpo", {"target_kl": 0}),
         ("nlpo", {"target_update_iterations": 0}),
         ("rloo", {"kl_coefficient": -0.1}),
-        ("grpo", {"kl_target": 0.5}),  # steers a coefficient of 0
+        ("grpo", {"kl_target": 0.5}),  # without kl_coefficient
         ("reinforce_pp", {"warmup": 1.0}),
-        ("a2c", {"micro_batch_size": 0}),
     ],
 )
-def test_impossible_options_are_named(algorithm: str, options: dict[str, float]) -> None:
+def test_an_invalid_option_is_named(algorithm: str, options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         create(algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)
-def test_state_goes_on_where_it_was(algorithm: str) -> None:
+def test_state_is_restored(algorithm: str) -> None:
     policy = _policy(algorithm)
-    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    rollout = policy.write(PROMPTS, generator())
     options = {**_ALGORITHMS[algorithm], "kl_coefficient": 0.1, "kl_target": 1.0}
     first = create(algorithm, **options)
     first.setup(policy)
-    first.update(policy, rollout, generator=torch.Generator())
+    first.update(policy, rollout, generator=generator())
     again = create(algorithm, **options)
     again.load_state_dict(first.state_dict())
     assert again.state_dict() == first.state_dict() and first.kl.coefficient == pytest.approx(0.098)

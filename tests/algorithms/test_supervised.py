@@ -1,4 +1,4 @@
-"""Supervised learning of whole texts; of single choices see tests/training/test_cloning.py."""
+"""Supervised learning of whole texts; tests/training/test_cloning.py has single choices."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.conftest import SequencePolicy, TablePolicy
 
 
 def _references() -> Rollout:
-    """To prompt p the text p+1, p+1, 0; and to prompt 0 also one of full length."""
+    """For prompt p the text p+1, p+1, 0; and for prompt 0 also one of full length."""
     texts = torch.tensor([[1, 1, 0, 0, 0], [2, 2, 0, 0, 0], [3, 3, 0, 0, 0], [1, 1, 1, 1, 1]]).T  # (5, 4)
     mask = torch.tensor([[1, 1, 1, 0, 0]] * 3 + [[1] * 5]).bool().T
     zero = torch.zeros(5, 4)
@@ -31,7 +31,7 @@ def test_the_loss_is_the_cross_entropy_of_the_texts_tokens() -> None:
         assert figures["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_texts_are_learnt_and_a_minibatch_is_so_many_of_them() -> None:
+def test_texts_are_learnt_in_minibatches_of_texts() -> None:
     torch.manual_seed(0)
     policy, rollout = SequencePolicy(), _references()
     algorithm = create("supervised", learning_rate=0.3, learning_rate_schedule="constant", minibatch_size=2)
@@ -39,12 +39,12 @@ def test_texts_are_learnt_and_a_minibatch_is_so_many_of_them() -> None:
     for _ in range(60):
         figures = algorithm.update(policy, rollout, generator=torch.Generator(), remaining=0.5)
     assert algorithm.optimizer.state[policy.actor]["step"] == 120
-    # Who sees only the token before knows the first, half of what follows a 2 or 3, and that a 1 mostly follows a 1.
+    # Optimal for a policy that sees only the previous token.
     best = (2 * (1 + 0.5 + 0.5) + (1 + 5 / 6 + 1 / 6) + (1 + 4 * 5 / 6)) / 14
     assert figures["probability"] == pytest.approx(best, abs=0.03)
 
 
-def test_texts_are_not_what_a_table_chooses_by() -> None:
+def test_a_policy_without_texts_is_refused() -> None:
     policy, rollout = TablePolicy(), _references()
     rollout.sequences, rollout.mask = False, None
     algorithm = create("supervised")

@@ -7,19 +7,14 @@ from torch import Tensor, nn
 from groundling.algorithms import TRPO, Rollout
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import kl_divergence
-from groundling.algorithms.trpo import _flat_gradient, _parts, conjugate_gradient
+from groundling.algorithms.trpo import _actor_and_critic, _flat_gradient, conjugate_gradient
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionWritingPolicy
 from groundling.policies.policy import Evaluation, Policy
+from tests.algorithms.rollouts import generator, texts
 from tests.algorithms.test_ppo import _policy_and_rollout
 from tests.conftest import SequencePolicy
-
-
-def _texts() -> tuple[SequencePolicy, Rollout]:
-    torch.manual_seed(0)
-    policy = SequencePolicy()
-    return policy, policy.write([0, 1, 2] * 8, torch.Generator().manual_seed(0))
 
 
 def _corridor() -> tuple[Policy, Rollout]:
@@ -27,26 +22,24 @@ def _corridor() -> tuple[Policy, Rollout]:
 
 
 def _batch(policy: Policy, rollout: Rollout) -> Batch:
-    advantages, returns = TRPO().advantages(rollout, 0.95, normalize=True)
-    return Batch.of(policy, rollout, advantages, returns)
+    return Batch.of(policy, rollout, TRPO().targets(rollout))
 
 
 def _mean(x: Tensor, batch: Batch) -> Tensor:
     return x.mean() if batch.weights is None else (x * batch.weights).sum() / batch.weights.sum()
 
 
-@pytest.mark.parametrize("world", [_texts, _corridor])
+@pytest.mark.parametrize("world", [texts, _corridor])
 @pytest.mark.parametrize("target_kl", [0.001, 0.03])
 def test_a_step_keeps_its_bound_and_improves_the_surrogate(world, target_kl: float) -> None:  # type: ignore[no-untyped-def]
     policy, rollout = world()
     old = copy.deepcopy(policy)
     trpo = TRPO(target_kl=target_kl, damping=1e-3, micro_batch_size=16)
     trpo.setup(policy)
-    figures = trpo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+    figures = trpo.update(policy, rollout, generator=generator())
     batch = _batch(policy, rollout)
-    everything = torch.arange(len(batch))
     with torch.no_grad():
-        before, after = batch.evaluate(old, everything), batch.evaluate(policy, everything)
+        before, after = (p.evaluate(batch.observations, batch.actions) for p in (old, policy))
     kl = _mean(kl_divergence(before.log_distributions(), after.log_distributions()), batch)
     gain = _mean((after.log_probs - before.log_probs).exp() * batch.advantages, batch) - _mean(
         batch.advantages, batch
@@ -58,10 +51,10 @@ def test_a_step_keeps_its_bound_and_improves_the_surrogate(world, target_kl: flo
 
 
 def test_the_curvature_is_the_hessian_of_the_kl() -> None:
-    policy, rollout = _texts()
+    policy, rollout = texts()
     batch = _batch(policy, rollout)
     with torch.no_grad():
-        present = batch.evaluate(policy, torch.arange(len(batch))).log_distributions()
+        present = policy.evaluate(batch.observations, batch.actions).log_distributions()
 
     def kl(actor: Tensor) -> Tensor:
         before = policy._before(batch.actions)
@@ -70,14 +63,14 @@ def test_the_curvature_is_the_hessian_of_the_kl() -> None:
 
     size = policy.actor.numel()
     hessian = torch.autograd.functional.hessian(kl, policy.actor.detach()).reshape(size, size)
-    vector = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    vector = torch.randn(size, generator=generator())
     trpo = TRPO(damping=0.3, micro_batch_size=20)
     trpo.setup(policy)
     product = trpo._curvature(policy, batch, [policy.actor], vector)
     assert torch.allclose(product, hessian @ vector + 0.3 * vector, atol=1e-5)
 
 
-def test_conjugate_gradients_solve_what_is_positive_definite() -> None:
+def test_conjugate_gradients_solve_positive_definite_systems() -> None:
     torch.manual_seed(0)
     root = torch.randn(12, 12, dtype=torch.float64)
     matrix, b = root @ root.T + torch.eye(12), torch.randn(12, dtype=torch.float64)
@@ -86,7 +79,7 @@ def test_conjugate_gradients_solve_what_is_positive_definite() -> None:
 
 
 class _Shared(SequencePolicy):
-    """A value head, and nothing more of its own, on what the choice depends on."""
+    """A value head on the weights that the choice depends on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,30 +90,30 @@ class _Shared(SequencePolicy):
         return Evaluation.of(scores.log_softmax(-1), actions, self.head(scores)[..., 0])
 
 
-def test_weights_are_told_apart_by_what_depends_on_them() -> None:
+def test_actor_and_critic_are_found_by_dependence() -> None:
     torch.manual_seed(0)
     policy = _Shared()
     policy.critic.requires_grad_(False)
-    batch = _batch(policy, policy.write([0, 1, 2] * 4, torch.Generator().manual_seed(0)))
-    actor, critic = _parts(policy, batch)
+    batch = _batch(policy, policy.write([0, 1, 2] * 4, generator()))
+    actor, critic = _actor_and_critic(policy, batch)
     assert [id(p) for p in actor] == [id(policy.actor)]
     assert [id(p) for p in critic] == [id(policy.head.weight), id(policy.head.bias)]
-    separate, rollout = _texts()
-    actor, critic = _parts(separate, _batch(separate, rollout))
+    separate, rollout = texts()
+    actor, critic = _actor_and_critic(separate, _batch(separate, rollout))
     assert [id(p) for p in actor] == [id(separate.actor)] and [id(p) for p in critic] == [id(separate.critic)]
 
 
-def test_what_is_certain_does_not_tell_what_choices_depend_on() -> None:
-    """An agent writes its only action without a logit, and the next one with the output layer."""
+def test_the_dependence_is_that_of_a_real_choice() -> None:
+    """A single admissible action takes no logits; a choice between two needs the output layer."""
     lm = LanguageModel.from_pretrained("starter-causal")
     head = lm.model.get_output_embeddings()
-    head.weight = nn.Parameter(head.weight.detach().clone())  # of its own, and not the embeddings'
+    head.weight = nn.Parameter(head.weight.detach().clone())  # untied from the embeddings
     policy = ActionWritingPolicy(lm, prompt="brief", value_hidden_sizes=(8,))
     seen = [TextObservation("go", (("You see a key",),), (), a, {}) for a in (("wait",), ("go left", "wait"))]
-    action = policy.act(seen, generator=torch.Generator().manual_seed(0))
+    action = policy.act(seen, generator=generator())
     figures = (one[None] for one in (action.actions, action.log_probs, action.values))
     rollout = Rollout(seen, *figures, torch.rand(1, 2), torch.ones(1, 2).bool(), torch.zeros(2), [])
-    actor, critic = _parts(policy, _batch(policy, rollout))
+    actor, critic = _actor_and_critic(policy, _batch(policy, rollout))
     assert sum(weight is head.weight for weight in actor) == 1
     assert {id(p) for p in critic} == {id(p) for p in policy.value_head.parameters()}
 
@@ -128,36 +121,31 @@ def test_what_is_certain_does_not_tell_what_choices_depend_on() -> None:
 def test_the_value_function_is_fitted() -> None:
     torch.manual_seed(0)
     policy = _Shared()
-    rollout = policy.write([0, 1, 2] * 8, torch.Generator().manual_seed(0))
+    rollout = policy.write([0, 1, 2] * 8, generator())
     trpo = TRPO(learning_rate=0.05, normalize_rewards=True, minibatch_size=10)
     trpo.setup(policy)
-    losses = [
-        trpo.update(policy, rollout, generator=torch.Generator().manual_seed(0))["value_loss"]
-        for _ in range(3)
-    ]
+    losses = [trpo.update(policy, rollout, generator=generator())["value_loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
 
 
-def test_where_no_try_improves_the_policy_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, rollout = _texts()
+def test_the_policy_stays_if_no_try_improves(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rollout = texts()
     before = policy.actor.detach().clone()
-    monkeypatch.setattr(
-        "groundling.algorithms.trpo.conjugate_gradient", lambda product, b, steps: -b
-    )  # downhill
+    monkeypatch.setattr("groundling.algorithms.trpo.conjugate_gradient", lambda product, b, steps: -b)
     trpo = TRPO()
     trpo.setup(policy)
-    figures = trpo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+    figures = trpo.update(policy, rollout, generator=generator())
     assert figures["step_size"] == figures["step_kl"] == figures["surrogate_gain"] == 0
     assert torch.equal(policy.actor, before)
 
 
-def test_without_a_gradient_nothing_moves() -> None:
-    policy, rollout = _texts()
+def test_no_gradient_no_step() -> None:
+    policy, rollout = texts()
     trpo = TRPO(normalize_advantages=False, critic_epochs=1, gamma=1.0, gae_lambda=1.0)
     rollout.rewards.zero_()
     rollout.values.zero_()
     trpo.setup(policy)
     before = policy.actor.detach().clone()
-    assert trpo.update(policy, rollout, generator=torch.Generator())["step_size"] == 0
+    assert trpo.update(policy, rollout, generator=generator())["step_size"] == 0
     assert torch.equal(policy.actor, before)
     assert not _flat_gradient([policy.actor]).any()

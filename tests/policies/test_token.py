@@ -211,9 +211,9 @@ def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
     )
     grpo = GRPO(kl_coefficient=0.5, mean_of_sequences=False, minibatch_size=1000)
     grpo.setup(policy)
-    figures = grpo.update(policy, Rollout.beside([rollout]), generator=torch.Generator())
+    figures = grpo.update(policy, Rollout.concatenate([rollout]), generator=torch.Generator())
     assert figures["reference_kl"] == pytest.approx(((-d).exp() + d - 1).mean().item(), rel=1e-3)
-    two = Rollout.beside([rollout, rollout])
+    two = Rollout.concatenate([rollout, rollout])
     assert torch.equal(two.raw_log_probs, torch.cat([written.raw_log_probs] * 2, dim=1))
 
 

@@ -268,7 +268,7 @@ def test_passes_over_the_data_decide_the_length(
         assert one.in_passes(2) == (2 * total, 2 * math.ceil(total / 15))
     for _ in range(math.ceil(total / 15)):
         rollout, parts = whole.rollout(3), [one.rollout(3) for one in shares]
-    joined = Rollout.beside(parts)  # one of the processes may have none that is masked
+    joined = Rollout.concatenate(parts)  # one of the processes may have none that is masked
     assert rollout.num_transitions == (total % 15 or 15) == joined.num_transitions
     assert joined.elements(1)[0] == rollout.elements(1)[0]
 
@@ -279,7 +279,7 @@ def test_processes_share_a_dataset(dataset: Path) -> None:
         Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3)
         for rank in (0, 1)
     ]
-    joined = Rollout.beside(shares)
+    joined = Rollout.concatenate(shares)
     assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)
 
 

@@ -378,7 +378,7 @@ def test_rollouts_of_two_processes_are_joined() -> None:
     policy = _policy()
     parts = [_collect(NetHackCollector(ScriptedEnvs(2), 4, _EXTRINSIC, rank=r), policy)[0] for r in (0, 1)]
     assert not torch.equal(parts[0].actions, parts[1].actions)
-    whole = Rollout.beside(parts)
+    whole = Rollout.concatenate(parts)
     assert isinstance(whole.observations, NetHackObservations)
     assert (
         whole.actions.shape == (4, 4) and len(whole.observations) == 16 and len(whole.last_observations) == 4

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import distributed
 
 from groundling.algorithms import Rollout
-from groundling.algorithms.rollout import micro_batches
+from groundling.algorithms.micro_batches import micro_batches
 from groundling.cli.main import main
 from groundling.errors import RunError
 from groundling.policies import Work
@@ -360,7 +360,7 @@ def test_rollouts_are_joined_over_envs() -> None:
         last = list(range(30 + first_env, 30 + first_env + envs))
         return Rollout(index.flatten().tolist(), index, real, real, real, real > 5, real[-1], last)
 
-    whole, joined = rollout(0, 5), Rollout.beside([rollout(0, 2), rollout(2, 3)])
+    whole, joined = rollout(0, 5), Rollout.concatenate([rollout(0, 2), rollout(2, 3)])
     assert whole.observations == joined.observations and whole.last_observations == joined.last_observations
     assert torch.equal(whole.actions, joined.actions) and torch.equal(whole.last_values, joined.last_values)
 

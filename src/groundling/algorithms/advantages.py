@@ -19,16 +19,16 @@ def generalized_advantage(
     Args:
         rewards: ``(num_steps, ...)``, the reward of the transition at step t.
         values: ``(num_steps, ...)``, V(s_t).
-        dones: ``(num_steps, ...)`` bool or 0/1; whether the episode ended with the transition at step t.
-        last_value: ``(...)``, V of the observation after the last step; counts where that is not done.
+        dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
+        last_value: ``(...)``, V of the observation after the last step; used where that is not done.
         gamma: Discount factor.
         lam: λ: 0 is the one-step temporal difference, 1 the Monte Carlo return.
 
     Returns:
-        Advantages and returns (advantages + values), each ``(num_steps, ...)``, of the rewards' dtype.
+        Advantages, and returns (advantages + values), each ``(num_steps, ...)`` with the rewards' dtype.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: the shapes do not match.
     """
     if not rewards.shape == values.shape == dones.shape or last_value.shape != rewards.shape[1:]:
         raise ValueError(
@@ -36,20 +36,20 @@ def generalized_advantage(
             f"{tuple(rewards.shape)}, {tuple(values.shape)}, {tuple(dones.shape)}, {tuple(last_value.shape)}"
         )
     advantages = torch.empty_like(rewards)
-    going_on = 1.0 - dones.to(rewards.dtype)
+    continues = 1.0 - dones.to(rewards.dtype)
     advantage, next_value = torch.zeros_like(last_value), last_value
     for t in reversed(range(len(rewards))):
-        delta = rewards[t] + gamma * going_on[t] * next_value - values[t]
-        advantage = delta + gamma * lam * going_on[t] * advantage
+        delta = rewards[t] + gamma * continues[t] * next_value - values[t]
+        advantage = delta + gamma * lam * continues[t] * advantage
         advantages[t], next_value = advantage, values[t]
     return advantages, advantages + values
 
 
 def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
-    """G_t = r_t + γ (1 - done_t) G_{t+1}, what an episode gave from each of its steps on.
+    """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}.
 
-    An episode that the rollout cuts off counts with what it gave so far, as if it had ended there: without a value
-    function nothing is known of the rest. Let rollouts be long in comparison with episodes.
+    An episode that the rollout cuts off counts as if it had ended there, since no value function estimates the rest:
+    make rollouts long in comparison with episodes.
 
     Args:
         rewards: ``(num_steps, ...)``.
@@ -57,36 +57,36 @@ def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
         gamma: Discount factor.
 
     Returns:
-        ``(num_steps, ...)``, of the rewards' dtype.
+        ``(num_steps, ...)`` with the rewards' dtype.
     """
     returns = torch.empty_like(rewards)
-    going_on = 1.0 - dones.to(rewards.dtype)
+    continues = 1.0 - dones.to(rewards.dtype)
     following = torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
-        following = rewards[t] + gamma * going_on[t] * following
+        following = rewards[t] + gamma * continues[t] * following
         returns[t] = following
     return returns
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedEpisodes:
-    """The episodes of a rollout, those that it cuts off among them, by the groups that they are compared in."""
+    """Episodes of a rollout, including those that it cuts off, and the groups in which they are compared."""
 
     number: Tensor
-    """``(num_steps, num_envs)`` int64: which episode a step is of."""
+    """``(num_steps, num_envs)`` int64: index of a step's episode."""
     returns: Tensor
-    """``(num_episodes,)``: from an episode's first step in the rollout on."""
+    """``(num_episodes,)``: return from an episode's first step in the rollout."""
     group: Tensor
     """``(num_episodes,)`` int64: index of its group."""
     counts: Tensor
-    """``(num_groups,)``: episodes of each group, as a float."""
+    """``(num_groups,)``: number of episodes in each group, as a float."""
 
     @classmethod
     def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":
-        """Those of ``rollout``, by its ``groups``, with their returns to go, ``(num_steps, num_envs)``.
+        """Find the episodes of ``rollout``, given returns to go ``(num_steps, num_envs)``.
 
         Raises:
-            ConfigError: a group has one episode only, and nothing to compare it with.
+            ConfigError: a group has a single episode, which cannot be compared.
         """
         begins = torch.ones_like(rollout.dones)  # (num_steps, num_envs)
         begins[1:] = rollout.dones[:-1]
@@ -98,25 +98,25 @@ class GroupedEpisodes:
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
         counts = torch.bincount(group).to(returns.dtype)
         if (counts < 2).any():
-            mend = "let world.num_envs, and world.group_size where it is set, be at least 2"
+            fix = "let world.num_envs, and world.group_size where it is set, be at least 2"
             if rollout.sequences:
-                mend = "let world.num_texts be at least 2, and each prompt be answered twice (world.texts_per_prompt)"
+                fix = "let world.num_texts be at least 2, and each prompt be answered twice (world.texts_per_prompt)"
             raise ConfigError(
-                f"an episode is compared with the others of its group, and one group has a single episode: {mend}"
+                f"an episode is compared with the others of its group, and one group has a single episode: {fix}"
             )
         return cls(number, returns.T[columns], group, counts)
 
     def sums(self, x: Tensor) -> Tensor:
-        """``(num_episodes,)``: of ``x`` over the group that an episode is of."""
+        """Sum ``x`` over each episode's group, ``(num_episodes,)``."""
         return torch.zeros_like(self.counts).index_add(0, self.group, x)[self.group]
 
     def are_equal(self, x: Tensor) -> Tensor:
-        """``(num_episodes,)`` bool: whether all of ``x`` in the group that an episode is of are one number."""
+        """Bool ``(num_episodes,)``: all ``x`` of an episode's group are equal."""
         return all_equal(x, self.group, len(self.counts))[self.group]
 
 
 def all_equal(x: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """``(num_groups,)`` bool: whether a group's ``x`` are one number; ``x`` and ``group``, which it is of, ``(n,)``."""
+    """Bool ``(num_groups,)``: all ``x`` of a group are equal; ``x`` and the index ``group`` are ``(n,)``."""
     least, most = (
         x.new_zeros(num_groups).scatter_reduce(0, group, x, to, include_self=False) for to in ("amin", "amax")
     )
@@ -127,14 +127,14 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
 
     Args:
-        rollout: Whose episodes, and groups.
-        returns: ``(num_steps, num_envs)``: returns to go.
+        rollout: The episodes and their groups.
+        returns: ``(num_steps, num_envs)``, returns to go.
 
     Returns:
-        ``(num_steps, num_envs)``. Where a reward comes at an episode's end alone, all its steps have one advantage.
+        ``(num_steps, num_envs)``. If an episode is rewarded only at its end, all its steps have one advantage.
 
     Raises:
-        ConfigError: a group has one episode only.
+        ConfigError: a group has a single episode.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     others = episodes.sums(episodes.returns) - episodes.returns
@@ -145,9 +145,9 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
 def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True) -> Tensor:
     """Â = (R - mean R) / std R over the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
 
-    All steps of an episode have its one advantage, also where rewards come on the way: R is its whole return, since the
-    spread of these tells nothing of the spread of what was left to gain at a step. The deviation is the unbiased one,
-    plus 1e-4; where a group's returns are equal, their advantages are 0.
+    R is an episode's whole return, and all its steps have one advantage, also if rewards come before its end: the
+    deviation of whole returns is not that of returns to go. The deviation is the unbiased one, plus 1e-4; advantages
+    are 0 if all returns of the group are equal.
 
     Arguments, result and errors as of `leave_one_out`.
     """
@@ -156,7 +156,7 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     mean = episodes.sums(episodes.returns) / counts  # (num_episodes,)
     advantages = episodes.returns - mean
     squares = episodes.sums(advantages.square())
-    # The sum of many equal numbers is rounded, and the second condition then is not met.
+    # The mean of many equal numbers may be rounded, which the second condition does not notice.
     equal = episodes.are_equal(episodes.returns) | (
         squares <= 1e-12 * episodes.sums(episodes.returns.square())
     )
@@ -170,14 +170,14 @@ def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
 
     Args:
         rollout: Episodes and their groups.
-        returns: ``(num_steps, num_envs)``: returns to go.
-        share: Share of the groups to select, in (0, 1]; at least one is.
+        returns: ``(num_steps, num_envs)``, returns to go.
+        share: Share of the groups to select, in (0, 1]; at least one group.
 
     Returns:
         Bool ``(num_steps, num_envs)``: the steps of the selected groups.
 
     Raises:
-        ConfigError: a group has one episode only.
+        ConfigError: a group has a single episode.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     mean = episodes.sums(episodes.returns) / episodes.counts[episodes.group]  # (num_episodes,)
@@ -191,9 +191,9 @@ def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
 
 
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
-    """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere.
+    """Shift and scale ``x`` to mean 0 and deviation 1 where ``mask`` (bool) is True; 0 elsewhere.
 
-    All of it is 0 where what counts is equal, or deviates by no more than ``rounding``: that would be scaled up to 1.
+    If the deviation is at most ``rounding``, everything is 0, so that rounding errors are not scaled up.
     """
     counted = x if mask is None else x[mask]
     if (counted == counted.flatten()[:1]).all():
@@ -210,12 +210,12 @@ def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None =
 
     Args:
         values, returns: V and R, of one shape.
-        weights: 0 where a step does not count; None where all do.
+        weights: 0 for steps that do not count; None if all count.
     """
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    # Constant but for rounding, of R = Â + V also that of V, a few times 6e-8 of it: nothing to explain.
+    # Constant up to rounding, also up to that of V in R = Â + V (a few times 6e-8 V): nothing to explain.
     if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()

@@ -1,4 +1,4 @@
-"""What an algorithm is."""
+"""The interface of algorithms, and their registry."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -21,43 +21,46 @@ class Algorithm(ABC):
 
     gamma: float
     """Discount factor."""
-    demonstrated: ClassVar[bool] = False
-    """Whether it learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
+    offline: ClassVar[bool] = False
+    """Learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
     needs_values: ClassVar[bool] = True
-    """Whether it learns by a value function; where it does not, a policy may do without one."""
-    tells_entropy: ClassVar[bool] = True
-    """Whether `update` gives the policy's ``entropy``."""
-    compares: ClassVar[bool] = False
-    """Whether it compares an episode with others of its group, as the texts to one prompt."""
+    """Learns from values; a policy may do without a value function otherwise."""
+    reports_entropy: ClassVar[bool] = True
+    """`update` returns the policy's ``entropy``."""
+    compares_episodes: ClassVar[bool] = False
+    """Compares an episode with others of its group, such as the texts to one prompt."""
     divides_minibatches: ClassVar[bool] = True
-    """Whether a minibatch may be computed in parts, where memory does not suffice for the whole."""
+    """A minibatch can be computed in parts, if the memory does not suffice for the whole."""
     steps_per_gradient: int = 1
-    """Env steps for each gradient step of one that learns from a memory; 1: it learns from each rollout as a whole."""
+    """Env steps per gradient step of an algorithm with a replay memory; 1: it learns from each rollout as a whole."""
     optimizer: torch.optim.Optimizer
     processes: Processes = Processes()
-    """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in
-    each of them, which is right, and no faster."""
+    """Processes that share the work. All have the same rollout: an algorithm that ignores them computes everything in
+    each, which is correct, but no faster."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Whether it can train a policy in a world, asked before anything is loaded: None, or why not and what to set.
+        """Check, before anything is loaded, that the algorithm can train a policy in a world.
 
         Args:
-            policy: The policy's class; or a function, which does not say what it makes.
-            args: What it will be called with, but for what is loaded.
-            world: Where the policy acts, or what shows it how to.
+            policy: The policy's class, or a factory function, of whose product nothing is known yet.
+            args: The policy's arguments, except for what is loaded.
+            world: Where the policy acts, or what demonstrates actions to it.
+
+        Returns:
+            None, or why not and what to set.
         """
-        if not getattr(policy, "trainable", True):  # a function that makes a policy does not say
+        if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
-        if self.demonstrated and "demonstrated" not in world.experience:
+        if self.offline and "demonstrated" not in world.experience:
             return (
                 "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's "
                 "references"
             )
-        if not self.demonstrated and "acted" not in world.experience:
+        if not self.offline and "acted" not in world.experience:
             return "it learns from the policy's own episodes or texts (world.dataset must be null)"
-        if self.compares and world.group_size == 1:
+        if self.compares_episodes and world.group_size == 1:
             return "it compares texts written to the same prompt (world.texts_per_prompt must be at least 2)"
-        if not self.compares and world.group_size is not None and world.action == "choice":
+        if not self.compares_episodes and world.group_size is not None and world.action == "choice":
             return "it does not compare episodes that begin alike (leave world.group_size out)"
         return None
 
@@ -72,37 +75,38 @@ class Algorithm(ABC):
         """Learn from one rollout.
 
         Args:
-            policy: What learns.
+            policy: The policy to train.
             rollout: What the policy gathered since the last update.
             generator: Shuffles the minibatches.
-            remaining: The share of the training that is left, from 1 to 0, for schedules.
+            remaining: Share of the training that is left, from 1 to 0, for schedules.
 
         Returns:
-            The figures to log.
+            Figures to log.
         """
 
-    def keep_in(self, folder: Path) -> None:  # noqa: B027 (most keep nothing)
-        """Be told a run's folder, before anything is learnt or taken up: what grows with the run is kept there, beside
-        the checkpoints; of several processes, by the main one.
+    def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)
+        """Keep data that grows with the run, such as a replay memory, in the run's folder.
+
+        Called before anything is learnt or loaded; of several processes, only the main one writes.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What else a run needs to go on exactly, beside the optimizer's state; as JSON holds it."""
+        """State that a run needs to continue exactly, besides the optimizer's; serialisable as JSON."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most algorithms have nothing to take up)
-        """Take up what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have no state)
+        """Restore what `state_dict` returned."""
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Tensors that a run needs to continue exactly, by name."""
         return {}
 
-    def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027 (most algorithms keep none)
-        """Take up what `tensors` gave."""
+    def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027 (most have none)
+        """Restore what `tensors` returned."""
 
 
 class AlgorithmRegistry(Registry[Any]):
-    """Refuses algorithms of Stable-Baselines3, which RL4LMs wraps."""
+    """Registry that rejects algorithms of Stable-Baselines3, on which those of RL4LMs are based."""
 
     def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorate a class or function; see `Registry.register`."""
@@ -130,8 +134,8 @@ def check_trains(
     """Check that the algorithm ``id`` can train the policy ``policy_id`` in a world, before anything is loaded.
 
     Raises:
-        ConfigError: no such algorithm or policy, options that cannot be run, or it cannot; the message names the
-            policies and algorithms that would do.
+        ConfigError: an unknown algorithm or policy, invalid options, or they do not suit each other; the message names
+            suitable policies and algorithms.
     """
     reason = algorithms.create(id, **args).accepts(policies.get(policy_id), policy_args, world)
     if reason is None:
@@ -146,14 +150,14 @@ def check_trains(
 
 
 def penalises(id: str, args: Mapping[str, Any]) -> bool:
-    """Whether the algorithm ``id`` has a KL penalty, for which the policy needs the weights as training began."""
+    """Return True if the algorithm ``id`` has a KL penalty, for which the policy needs a reference."""
     return bool(args.get("kl_coefficient", getattr(algorithms.get(id), "kl_coefficient", 0)))
 
 
 def _suits(
     id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
 ) -> bool:
-    """Whether the algorithm ``id``, with those of ``args`` that it takes, could train the policy."""
+    """Return True if the algorithm ``id``, with those of ``args`` that it has, could train the policy."""
     policy, known = policies.get(policy_id), inspect.signature(algorithms.get(id)).parameters
     if not (isinstance(policy, type) and issubclass(policy, Policy)) or policy.accepts(world) is not None:
         return False
@@ -162,8 +166,3 @@ def _suits(
     except ConfigError:
         return False
     return algorithm.accepts(policy, policy_args, world) is None
-
-
-def is_other(policy: Callable[..., Policy], kind: type) -> bool:
-    """Whether a policy is a class that is no ``kind``."""
-    return isinstance(policy, type) and not issubclass(policy, kind)

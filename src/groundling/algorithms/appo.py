@@ -1,29 +1,27 @@
-"""Asynchronous PPO with V-trace, as Motif trains NetHack's agents with it."""
+"""Asynchronous PPO with V-trace, with which Motif trains its NetHack agents."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Batch
-from groundling.algorithms.losses import masked_mean, ppo_loss
+from groundling.algorithms.batch import Batch, Targets
+from groundling.algorithms.losses import clipped_surrogate, clipped_value_loss, masked_mean
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import Terms, learn
+from groundling.algorithms.optimisation import Terms
 from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.vtrace import v_trace
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Evaluation, Policy
 
-_LEAST_LOG_RATIO, _MOST_LOG_RATIO = math.log(0.05), math.log(20.0)
-"""Probabilities further apart than this count as being so far apart, and have no gradient."""
-_LEAST_DEVIATION = 1e-3
-"""Advantages that deviate less are as noise, and stay small: where nothing is paid, they would else be blown up."""
+_MIN_LOG_RATIO, _MAX_LOG_RATIO = math.log(0.05), math.log(20.0)
+_MIN_DEVIATION = 1e-3
+"""Advantages are divided by this much at least, which keeps noise small where nothing is rewarded."""
 
 
 @algorithms.register("appo")
@@ -31,12 +29,14 @@ _LEAST_DEVIATION = 1e-3
 class APPO(ClippedOnPolicy):
     """PPO on segments of rollouts that an earlier policy may have gathered (Petrenko et al. 2020, arXiv 2006.11751).
 
-    Targets and advantages come from V-trace with the values and the ratios that the present policy has on the
-    minibatch; the advantages are normalised over it. A minibatch holds whole segments of the policy's ``recurrence``. A
-    policy without memory has segments of one step, for which `ppo` is the better choice.
+    Returns and advantages come from V-trace with the present policy's values and ratios, computed for each minibatch;
+    the advantages are normalised over it. A minibatch holds whole segments of the policy's ``recurrence``; a policy
+    without memory has segments of one step, for which `ppo` is the better choice.
 
-    How far behind the acting policy may be is up to the collector: none here is more than one update behind, far less
-    than Motif's bound of 10,000 optimizer steps. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166).
+    L = -E[min(ρ Â, clip(ρ, 1/(1+ε), 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
+
+    The collector decides how old the acting policy may be: at most one update, where Motif allows 10,000 optimizer
+    steps. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166).
     """
 
     learning_rate: float = 1e-4
@@ -54,27 +54,21 @@ class APPO(ClippedOnPolicy):
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.01."""
     max_grad_norm: float = 4.0
     rho_bar: float = 1.0
-    """V-trace's ρ̄: bounds the weight of each step's surprise."""
+    """V-trace's ρ̄: bounds the weight of each step's temporal difference."""
     c_bar: float = 1.0
-    """V-trace's c̄: bounds how far back it is felt."""
+    """V-trace's c̄: bounds how far back a temporal difference is propagated."""
     original_bootstrap: bool = False
-    """Keep the original's fault: it takes (V - r) / γ for the value after a segment, so that its last step teaches
-    nothing, instead of the value that the acting policy saw there."""
+    """Reproduce the original's fault: the value after a segment is (V - r) / γ, so that nothing is learnt from its last
+    step, instead of the acting policy's value there."""
 
     divides_minibatches = False
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on options that cannot be run."""
         super().__post_init__()
         if self.micro_batch_size is not None:
             raise ConfigError(
                 "algorithm.args.micro_batch_size is not for appo, which normalises advantages over all that it "
                 f"computes at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
-            )
-        if self.contrast_coefficient:
-            raise ConfigError(
-                f"algorithm.args.contrast_coefficient={self.contrast_coefficient} is not for appo: leave it out, or "
-                "set algorithm.id=ppo"
             )
         if min(self.rho_bar, self.c_bar) <= 0:
             raise ConfigError(
@@ -83,112 +77,87 @@ class APPO(ClippedOnPolicy):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if getattr(policy, "writes_turns", False):
-            return "it weighs each step by itself, and that policy's turns have many tokens"
+            return "it weighs single steps, and that policy's turns have many tokens"
         return super().accepts(policy, args, world)
 
-    def update(
-        self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
-    ) -> dict[str, float]:
-        """Go ``epochs`` times through ``rollout`` in shuffled minibatches, one optimizer step for each.
-
-        Returns:
-            Means over the minibatches of ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approx_kl``,
-            ``clip_fraction``, ``lag_ratio`` (how much more likely the actions are now than when they were taken) and
-            ``grad_norm``, and the rollout's ``explained_variance``.
-
-        Raises:
-            ConfigError: a minibatch has too few segments for every process to have one.
-            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
-                after the last minibatch.
-        """
-        learning_rate = self.schedule(remaining)
+    def targets(self, rollout: Rollout) -> Targets:
+        """V-trace of the acting policy itself; `loss` replaces it by that of the present policy."""
         rewards = self.rewards(rollout)
         returns, advantages = v_trace(
             torch.zeros_like(rewards), rewards, rollout.values, rollout.dones, rollout.last_values, self.gamma
         )
-        batch = Batch.of(
-            policy,
-            rollout,
-            advantages,
-            returns,
-            rewards=rewards,
-            dones=rollout.dones,
-            following=torch.cat([rollout.values[1:], rollout.last_values[None]]),
-        )
-        minibatches = list(self.minibatches(batch, generator))
-        self._check_shares(min(map(len, minibatches)))
-        figures = learn(
-            self, batch, lambda share: self._terms(policy, batch, share), minibatches, self.target_kl
-        )
-        figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
-        return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
+        next_values = torch.cat([rollout.values[1:], rollout.last_values[None]])
+        more = {"rewards": rewards, "dones": rollout.dones, "next_values": next_values}
+        return Targets(advantages, returns, more=more)
 
-    def _check_shares(self, segments: int) -> None:
-        """Every process must have a share, or the others would wait for it when they normalise."""
+    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+        """Terms of a process's share of a minibatch."""
+        log_ratios = (evaluation.log_probs - batch.log_probs).clamp(_MIN_LOG_RATIO, _MAX_LOG_RATIO)
+        returns, advantages = self._v_trace(batch, log_ratios.detach(), evaluation.values.detach())
+        surrogate = clipped_surrogate(
+            batch.log_probs + log_ratios,
+            batch.log_probs,
+            self._normalize(advantages, batch.weights),
+            clip_range=self.clip_range,
+            min_ratio=1 / (1 + self.clip_range),
+            mask=batch.weights,
+        )
+        value_loss = clipped_value_loss(
+            evaluation.values, batch.values, returns, clip_range=self.value_clip_range, mask=batch.weights
+        )
+        return {
+            "loss": surrogate.loss + self.value_coefficient * value_loss,
+            "policy_loss": surrogate.loss,
+            "value_loss": value_loss,
+            "approx_kl": surrogate.approx_kl,
+            "clip_fraction": surrogate.clip_fraction,
+            "lag_ratio": masked_mean(log_ratios.detach().exp(), batch.weights),
+        }
+
+    def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
+        """Shuffled minibatches of all epochs.
+
+        Raises:
+            ConfigError: a minibatch has too few segments for every process to have one: it could not take part in the
+                normalisation of advantages.
+        """
+        minibatches = list(super().minibatches(batch, generator))
+        segments = min(map(len, minibatches))
         if segments < self.processes.size:
             raise ConfigError(
                 f"the smallest minibatch has {segments} segments for {self.processes.size} processes: raise "
                 "algorithm.args.minibatch_size or world.num_envs, so that it has one for each, or start fewer processes"
             )
+        return minibatches
 
-    def _terms(self, policy: Policy, batch: Batch, share: Tensor) -> Terms:
-        """Of this process's share of a minibatch."""
-        evaluation = batch.evaluate(policy, share)
-        log_ratios = (evaluation.log_probs - batch.log_probs[share]).clamp(_LEAST_LOG_RATIO, _MOST_LOG_RATIO)
-        targets, advantages = self._targets(batch, share, log_ratios.detach(), evaluation.values.detach())
-        weights = batch.weights_of(share)
-        loss = ppo_loss(
-            batch.log_probs[share] + log_ratios,
-            batch.log_probs[share],
-            self._normalise(advantages, weights),
-            evaluation.values,
-            batch.values[share],
-            targets,
-            evaluation.entropies,
-            clip_range=self.clip_range,
-            least_ratio=1 / (1 + self.clip_range),
-            value_clip_range=self.value_clip_range,
-            value_coefficient=self.value_coefficient,
-            entropy_coefficient=self.entropy_coefficient,
-            mask=weights,
-        )
-        return {**loss.terms(), "lag_ratio": masked_mean(log_ratios.detach().exp(), weights)}
+    def _v_trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """V-trace's returns and advantages of segments ``(num_segments, length)``, or of single steps ``(n,)``."""
 
-    def _targets(
-        self, batch: Batch, share: Tensor, log_ratios: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """V-trace's targets and advantages of segments ``(num_segments, length)``, or of single steps ``(n,)``."""
-        rewards, following = batch.more["rewards"][share], batch.more["following"][share]
-        dones = batch.more["dones"][share]
-        shape = values.shape
+        def time_first(tensor: Tensor) -> Tensor:  # (length, num_segments)
+            return tensor.reshape(len(batch), -1).T
 
-        def in_time(tensor: Tensor) -> Tensor:  # (length, num_segments)
-            return tensor.reshape(len(share), -1).T
-
-        last = in_time(following)[-1]
+        rewards = time_first(batch.more["rewards"])
+        last_values = time_first(batch.more["next_values"])[-1]
         if self.original_bootstrap:
-            last = (in_time(values)[-1] - in_time(rewards)[-1]) / self.gamma
-        targets, advantages = v_trace(
-            in_time(log_ratios),
-            in_time(rewards),
-            in_time(values),
-            in_time(dones),
-            last,
+            last_values = (time_first(values)[-1] - rewards[-1]) / self.gamma
+        returns, advantages = v_trace(
+            time_first(log_ratios),
+            rewards,
+            time_first(values),
+            time_first(batch.more["dones"]),
+            last_values,
             self.gamma,
             self.rho_bar,
             self.c_bar,
         )
-        return targets.T.reshape(shape), advantages.T.reshape(shape)
+        return returns.T.reshape(values.shape), advantages.T.reshape(values.shape)
 
-    def _normalise(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift to mean 0 over the minibatch, of which every process has a share, and divide by the deviation there.
-
-        As in the original, by `_LEAST_DEVIATION` at least.
-        """
+    def _normalize(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
+        """Shift to mean 0 over the minibatch of all processes, and divide by its deviation or `_MIN_DEVIATION`."""
         counted = torch.ones_like(advantages) if weights is None else weights
         counted, exact = counted.double(), advantages.double()
         sums = torch.stack([counted.sum(), (counted * exact).sum(), (counted * exact**2).sum()]).tolist()
         total = self.processes.sum_figures(dict(zip(("count", "sum", "squares"), sums, strict=True)))
         mean = total["sum"] / total["count"]
         variance = max(total["squares"] / total["count"] - mean**2, 0.0)
-        return (advantages - mean) / max(variance**0.5, _LEAST_DEVIATION)
+        return (advantages - mean) / max(variance**0.5, _MIN_DEVIATION)

@@ -1,103 +1,147 @@
-"""A rollout with its advantages, cut into what a policy evaluates at once."""
+"""A rollout with its targets, cut into what a policy evaluates at once."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.policies.policy import Evaluation, Policy, Work
+from groundling.policies.policy import Policy, Work
+
+
+@dataclass
+class Targets:
+    """What an algorithm computes for each step of a rollout before it learns from it.
+
+    Tensors ``(num_steps, num_envs)``; where each token of a turn has its own, ``(num_steps, num_envs, num_tokens)``.
+    """
+
+    advantages: Tensor
+    returns: Tensor
+    weights: Tensor | None = None
+    """How much each step counts in means; None: the rollout's mask."""
+    chosen: Tensor | None = None
+    """bool: steps to learn from; None: all."""
+    more: dict[str, Tensor] = field(default_factory=dict)
+    """Further tensors that a loss needs, by name."""
 
 
 @dataclass
 class Batch:
     """Elements that a policy evaluates at once: single steps, segments of a recurrent policy, or whole sequences.
 
-    Tensors ``(num_elements,)``, or ``(num_elements, length)`` of segments, of sequences, and of turns that were
-    written, whose length is in tokens; on the policy's device, float32 unless said otherwise.
+    Tensors ``(num_elements,)``, or ``(num_elements, length)`` for segments, sequences and turns (in tokens); on the
+    policy's device, float32 unless stated otherwise.
     """
 
     observations: Sequence[Any]
-    """``num_elements`` of them, or `Segment`s."""
+    """``num_elements`` observations, or `Segment`s."""
     actions: Tensor
-    """int64; the tokens of turns."""
+    """int64; of turns their tokens."""
     log_probs: Tensor
     """When the actions were taken."""
     values: Tensor
     advantages: Tensor
     returns: Tensor
     weights: Tensor | None
-    """How much each step, or token, counts in means: 0 or 1; None where all count alike."""
+    """How much each step, or token, counts in means; None: all equally."""
     work: Sequence[Work] | None
-    """What it takes to evaluate each element; None where all take the same."""
+    """Cost of evaluating each element; None if all cost the same."""
     num_steps: int
-    """How many steps count, of all elements together: sizes of minibatches are told in steps."""
+    """Steps that count in the whole rollout; sizes of minibatches are in steps."""
+    chosen: Tensor | None = None
+    """bool: elements to learn from; None: all."""
     more: dict[str, Tensor] = field(default_factory=dict)
-    """What else an algorithm needs to know of the steps, by its name."""
+    """Further tensors that a loss needs, by name."""
+    index: Tensor = field(init=False)
+    """int64 ``(num_elements,)``, on the CPU: place of each element in the whole rollout's batch."""
+
+    def __post_init__(self) -> None:
+        self.index = torch.arange(len(self.observations))
 
     @classmethod
-    def of(
-        cls, policy: Policy, rollout: Rollout, advantages: Tensor, returns: Tensor, **more: Tensor
-    ) -> "Batch":
-        """``rollout`` with ``advantages``, ``returns`` and ``more`` of its steps, all ``(num_steps, num_envs)``, or of
-        its turns' tokens, ``(num_steps, num_envs, num_tokens)``.
-        """
+    def of(cls, policy: Policy, rollout: Rollout, targets: Targets) -> "Batch":
+        """All elements of ``rollout``."""
         observations, transitions = rollout.elements(policy.recurrence)
         tokens = rollout.tokens
 
         def cut(tensor: Tensor) -> Tensor:
-            if tokens is not None and tensor.ndim == 2:  # of a step: the same for all of its tokens
+            if tokens is not None and tensor.ndim == 2:  # of a turn: the same for all its tokens
                 tensor = tensor[..., None].expand_as(tokens.ids)
             return tensor.flatten(0, 1)[transitions].to(policy.device)
 
-        # Single steps that do not count are no elements.
+        # Single steps that do not count are not among the elements.
         mask = rollout.mask if transitions.ndim > 1 else None
         mask = mask if tokens is None else tokens.mask
-        weights = None if mask is None else cut(mask).to(rollout.rewards.dtype)
+        weights = mask if targets.weights is None else targets.weights
+        chosen = None if targets.chosen is None else cut(targets.chosen)
         counted = len(rollout) if rollout.mask is None else int(rollout.mask.sum())
         return cls(
             observations,
             cut(rollout.actions if tokens is None else tokens.ids),
             cut((tokens or rollout).log_probs),
             cut((tokens or rollout).values),
-            cut(advantages),
-            cut(returns),
-            weights,
+            cut(targets.advantages),
+            cut(targets.returns),
+            None if weights is None else cut(weights).to(rollout.rewards.dtype),
             policy.work(observations),
             max(counted, len(observations)),
-            {name: cut(tensor) for name, tensor in more.items()},
+            chosen if chosen is None or chosen.ndim == 1 else chosen.any(1),
+            {name: cut(tensor) for name, tensor in targets.more.items()},
         )
 
     def __len__(self) -> int:
         return len(self.observations)
 
+    def __getitem__(self, indices: Tensor) -> "Batch":
+        """The elements at ``indices``, int64 on the CPU."""
+        rows = indices.tolist()
+        part = replace(
+            self,
+            observations=[self.observations[i] for i in rows],
+            actions=self.actions[indices],
+            log_probs=self.log_probs[indices],
+            values=self.values[indices],
+            advantages=self.advantages[indices],
+            returns=self.returns[indices],
+            weights=None if self.weights is None else self.weights[indices],
+            work=None if self.work is None else [self.work[i] for i in rows],
+            chosen=None,
+            more={name: tensor[indices] for name, tensor in self.more.items()},
+        )
+        part.index = self.index[indices]
+        return part
+
     def elements(self, steps: int) -> int:
-        """How many elements hold so many steps, on average; at least one."""
+        """Number of elements that hold ``steps`` on average; at least one."""
         return max(1, steps * len(self) // self.num_steps)
 
     def minibatches(
         self, steps: int, epochs: int, generator: torch.Generator, chosen: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Indices of all elements in each epoch, shuffled and cut into minibatches of about so many ``steps``.
+        """Indices of all elements in each epoch, shuffled and cut into minibatches of about ``steps`` steps.
 
-        Where elements are steps of conversations, these are shuffled in their place, and few are cut.
+        Steps of a conversation are kept together: conversations are shuffled instead of steps, and few are cut.
 
         Args:
             steps: Size of a minibatch.
             epochs: Number of epochs.
             generator: Shuffles.
-            chosen: Bool ``(num_elements,)``: the elements to go through; None: all.
+            chosen: Bool ``(num_elements,)``: the elements to use; None: all.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
-        size, texts = self.elements(steps), self._texts(indices.tolist())
+        size, conversations = self.elements(steps), self._conversations(indices.tolist())
         for _ in range(epochs):
-            order = torch.randperm(len(indices) if texts is None else len(texts), generator=generator)
-            shuffled = indices[order] if texts is None else torch.cat([texts[i] for i in order.tolist()])
+            if conversations is None:
+                shuffled = indices[torch.randperm(len(indices), generator=generator)]
+            else:
+                order = torch.randperm(len(conversations), generator=generator)
+                shuffled = torch.cat([conversations[i] for i in order.tolist()])
             yield from shuffled.split(size)
 
-    def _texts(self, indices: Sequence[int]) -> list[Tensor] | None:
+    def _conversations(self, indices: Sequence[int]) -> list[Tensor] | None:
         """Group ``indices`` by conversation, int64; None without conversations."""
         if self.work is None or all(work.text is None for work in self.work):
             return None
@@ -129,16 +173,8 @@ class Batch:
         chosen[order[: max(1, round(share * count))]] = True
         return chosen
 
-    def share(self, micro: Tensor, indices: Tensor) -> float:
-        """How much of what counts in the elements ``indices`` is in those of ``micro``."""
+    def share(self, part: Tensor, whole: Tensor) -> float:
+        """Share of the weights of the elements ``whole`` that those of ``part`` have."""
         if self.weights is None:
-            return len(micro) / len(indices)
-        return float(self.weights[micro].sum() / self.weights[indices].sum().clamp(min=1))
-
-    def evaluate(self, policy: Policy, micro: Tensor) -> Evaluation:
-        """The elements ``micro`` as the present policy sees them, with gradients."""
-        return policy.evaluate([self.observations[i] for i in micro.tolist()], self.actions[micro])
-
-    def weights_of(self, micro: Tensor) -> Tensor | None:
-        """How much the steps of the elements ``micro`` count."""
-        return None if self.weights is None else self.weights[micro]
+            return len(part) / len(whole)
+        return float(self.weights[part].sum() / self.weights[whole].sum().clamp(min=1))

@@ -1,6 +1,6 @@
-"""A regulariser for agents that read: one thing told in two prompts is to be nearer than two things in one prompt."""
+"""Contrastive loss between forms of a prompt, for policies that read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,79 +9,87 @@ from torch.nn import functional as F
 
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import masked_mean
-from groundling.algorithms.optimisation import Terms
+from groundling.algorithms.regularizers import Regularizer
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Evaluation, Policy
 from groundling.policies.turns import Turn
+from groundling.prompts.prompt import BLANK, PromptReader, check_prompts
 
 
-def with_contrast(
-    terms_of: Callable[[Tensor], Terms],
-    coefficient: float,
-    prompts: Sequence[str],
-    policy: Policy,
-    batch: Batch,
-    generator: torch.Generator,
-) -> Callable[[Tensor], Terms]:
-    """The terms of a loss with c C added, where C is a triplet loss of prompts' states, after Aissi et al. 2024
-    (arXiv 2410.19920), who found agents trained on one form of their prompt to fail in others::
+class ContrastiveLoss(Regularizer):
+    """Triplet loss that brings together the states of one observation in several prompts.
+
+    After Aissi et al. 2024 (arXiv 2410.19920), who found that agents trained with one form of their prompt fail with
+    others::
 
         C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
 
-    z_i(o) is the state that the policy makes of the observation o, told in prompt i, which its value is told from; o'
-    is another observation of the batch. Prompts i and j, and o', are drawn for each observation, once a batch. Where o
-    and o' are told alike, nothing is added. It costs three more readings of each observation, without actions.
+    z_i(o) is the policy's state for the observation o in prompt i, from which its value is computed; o' is another
+    observation of the rollout. Prompts i and j, and o', are drawn once for each observation. Where the texts of o and
+    o' are equal, the loss is 0. It costs three more forward passes over the prompts, without actions.
 
     Args:
-        terms_of: Gives a micro-batch's terms, from the indices of its elements.
-        coefficient: c.
-        prompts: Ids of the prompts, two at least, all texts or all conversations.
-        policy: What learns.
-        batch: What it learns from.
-        generator: Draws.
-
-    Returns:
-        What gives the terms with ``contrast``, which is C.
+        coefficient: Weight of the loss.
+        prompts: Ids of at least two prompts, all texts or all conversations.
 
     Raises:
-        ConfigError: the policy is none that reads actions' texts.
+        ConfigError: fewer or unknown prompts.
     """
-    if not isinstance(policy, ActionTextPolicy):
-        raise ConfigError(
-            f"algorithm.args.contrast_coefficient={coefficient} is not for a {type(policy).__name__}: leave it out, or "
-            "set policy.id=action_scoring"
-        )
-    count = len(batch)
-    first = torch.randint(len(prompts), (count,), generator=generator)
-    second = (first + torch.randint(1, len(prompts), (count,), generator=generator)) % len(prompts)
-    other = (torch.arange(count) + torch.randint(1, max(count, 2), (count,), generator=generator)) % count
 
-    def terms(micro: Tensor) -> Terms:
-        anchor = policy.read(_seen(batch, micro), _named(prompts, first[micro]))
-        positive = policy.read(_seen(batch, micro), _named(prompts, second[micro]))
-        negative = policy.read(_seen(batch, other[micro]), _named(prompts, first[micro]))
+    name = "contrast"
+
+    def __init__(self, coefficient: float, prompts: Sequence[str]) -> None:
+        check_prompts(prompts, "algorithm.args.contrast_prompts", 2)
+        self.coefficient, self.prompts = coefficient, prompts
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
+            return (
+                f"contrast_coefficient={self.coefficient} is for policies whose model reads a prompt and "
+                "actions' texts"
+            )
+        if args.get("system") is not None:  # refused by prompts that are texts
+            PromptReader(self.prompts, world.language, system=args["system"]).forms(BLANK)
+        return None
+
+    def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
+        """Draw two prompts and another observation for each element.
+
+        Raises:
+            ConfigError: the policy does not read texts of actions.
+        """
+        if not isinstance(policy, ActionTextPolicy):
+            raise ConfigError(
+                f"algorithm.args.contrast_coefficient={self.coefficient} is not for a {type(policy).__name__}: leave "
+                "it out, or set policy.id=action_scoring"
+            )
+        count, num_prompts = len(batch), len(self.prompts)
+        self._observations = batch.observations
+        self._first = torch.randint(num_prompts, (count,), generator=generator)
+        offset = torch.randint(1, num_prompts, (count,), generator=generator)
+        self._second = (self._first + offset) % num_prompts
+        offset = torch.randint(1, max(count, 2), (count,), generator=generator)
+        self._other = (torch.arange(count) + offset) % count
+
+    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+        assert isinstance(policy, ActionTextPolicy)
+        index, other = batch.index, self._other[batch.index]
+        anchor = policy.read(self._observed(index), self._named(self._first[index]))
+        positive = policy.read(self._observed(index), self._named(self._second[index]))
+        negative = policy.read(self._observed(other), self._named(self._first[index]))
         differ = torch.tensor([a != n for a, n in zip(anchor, negative, strict=True)], device=policy.device)
-        anchor_states, positive_states, negative_states = policy.states(
-            [*anchor, *positive, *negative]
-        ).chunk(3)
-        losses = F.triplet_margin_loss(
-            anchor_states, positive_states, negative_states, margin=1.0, reduction="none"
-        )  # (micro,)
-        weights = batch.weights_of(micro)
+        z_anchor, z_positive, z_negative = policy.states([*anchor, *positive, *negative]).chunk(3)
+        losses = F.triplet_margin_loss(z_anchor, z_positive, z_negative, margin=1.0, reduction="none")  # (n,)
+        weights = batch.weights
         if weights is not None and weights.ndim > 1:
             weights = weights.sum(-1)
-        contrast = masked_mean(losses * differ, weights)
-        plain = terms_of(micro)
-        return {**plain, "loss": plain["loss"] + coefficient * contrast, "contrast": contrast}
+        return masked_mean(losses * differ, weights)
 
-    return terms
+    def _observed(self, indices: Tensor) -> list[Any]:
+        elements = [self._observations[i] for i in indices.tolist()]
+        return [one.observation if isinstance(one, Turn) else one for one in elements]
 
-
-def _seen(batch: Batch, indices: Tensor) -> list[Any]:
-    elements = [batch.observations[i] for i in indices.tolist()]
-    return [one.observation if isinstance(one, Turn) else one for one in elements]
-
-
-def _named(prompts: Sequence[str], numbers: Tensor) -> list[str]:
-    return [prompts[number] for number in numbers.tolist()]
+    def _named(self, numbers: Tensor) -> list[str]:
+        return [self.prompts[number] for number in numbers.tolist()]

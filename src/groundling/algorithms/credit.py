@@ -1,10 +1,10 @@
-"""Whose doing a reward was: of a turn's tokens, and of steps at which several episodes of a group came by.
+"""Credit assignment: to the tokens of turns, and to steps at states that several episodes of a group share.
 
-An agent that writes its actions takes a turn at each step of its world: some tokens, after which the world answers.
-What the world says between two turns is nobody's action. It has no value of its own here, no discount and no share in
-an advantage: a turn's last token leads straight to the next turn's first.
+An agent that writes its actions takes a turn at each step of its world. The world's answer between two turns is not an
+action: it has no value, discount or share in an advantage, and a turn's last token leads to the next turn's first.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,10 +12,21 @@ from torch import Tensor
 
 from groundling.algorithms.advantages import GroupedEpisodes, all_equal
 from groundling.algorithms.rollout import Rollout
+from groundling.policies.policy import Policy
 
 Credit = Literal["turn", "token", "poad"]
-"""Whose advantages the tokens of a turn have: the turn's; each its own, as if each token were a step of the world's; or
-each its own, with discount from turn to turn alone (POAD, arXiv 2405.15821)."""
+"""Advantages of a turn's tokens: "turn": the turn's; "token": a separate one for each, as if it were a step of the
+world; "poad": likewise, but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
+
+
+def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
+    """Return why the policy cannot be trained with ``credit``, or None; see `Algorithm.accepts`."""
+    if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
+        return None
+    return (
+        f"credit={credit} goes to the tokens of turns, which that policy does not write (leave it out, or set "
+        "policy.id=action_generating)"
+    )
 
 
 def token_advantages(
@@ -27,7 +38,6 @@ def token_advantages(
     gamma: float,
     lam: float,
     token_gamma: float = 1.0,
-    token_lam: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation through the tokens of turns.
 
@@ -36,26 +46,24 @@ def token_advantages(
         δ_k = γ_w V_{k+1} - V_k,                    Â_k = δ_k + γ_w λ_w Â_{k+1}
         δ_K = r + γ (1 - done) V'_1 - V_K,          Â_K = δ_K + γ λ (1 - done) Â'_1
 
-    where ' is the next turn. With ``token_gamma`` (γ_w) of 1 that is POAD's, the Bellman backup with action
-    decomposition (Wen et al. 2024, arXiv 2405.15821): how many tokens an action has does not change what it is worth.
-    With γ_w = γ each token is a step of the world's, so that long actions are discounted more, and another objective is
-    optimised.
+    where ' is the next turn. γ_w = 1 is POAD's Bellman backup with action decomposition (Wen et al. 2024, arXiv
+    2405.15821): the worth of an action does not depend on its number of tokens. γ_w = γ makes each token a step of the
+    world, so that long actions are discounted more, which is another objective.
 
     Args:
-        rewards: ``(num_steps, num_envs)``: of each turn.
-        values: ``(num_steps, num_envs, num_tokens)``: V before each token is written.
-        mask: Bool, likewise: which tokens count; each turn's first among them. Those between them that do not, as such
-            that a rule puts there, are passed over.
+        rewards: ``(num_steps, num_envs)``, of each turn.
+        values: ``(num_steps, num_envs, num_tokens)``, V before each token is written.
+        mask: Bool, likewise: the tokens that count, among them each turn's first. Others, such as those forced by a
+            grammar, are passed over.
         dones: ``(num_steps, num_envs)`` bool: the episode ended with this turn.
-        last_value: ``(num_envs,)``: V before the first token after the last turn.
+        last_value: ``(num_envs,)``, V before the first token after the last turn.
         gamma: γ, from turn to turn.
         lam: λ, from turn to turn.
-        token_gamma: γ_w, from token to token.
-        token_lam: λ_w, likewise; None: ``lam``.
+        token_gamma: γ_w, from token to token. λ_w is ``lam``.
 
     Returns:
-        Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 where nothing was
-        written.
+        Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a
+        turn's end.
 
     Raises:
         ValueError: the shapes differ, or a turn has no token.
@@ -71,21 +79,19 @@ def token_advantages(
             f"{tuple(dones.shape)}, {tuple(last_value.shape)}"
         )
     if not mask[..., 0].all():
-        raise ValueError("a turn has no token: each must have one at least, which may be its end token")
-    token_lam = lam if token_lam is None else token_lam
+        raise ValueError("a turn has no token: each needs at least one, which may be its end token")
     advantages = torch.zeros_like(values)
-    going_on = 1.0 - dones.to(values.dtype)
+    continues = 1.0 - dones.to(values.dtype)
     first_value, first_advantage = last_value, torch.zeros_like(last_value)
     for t in reversed(range(len(rewards))):
-        # Of the token before the present one, were it the turn's last.
-        target = rewards[t] + gamma * going_on[t] * first_value
-        carried = gamma * lam * going_on[t] * first_advantage
+        target = rewards[t] + gamma * continues[t] * first_value
+        carried = gamma * lam * continues[t] * first_advantage
         for k in reversed(range(mask.shape[2])):
             written, value = mask[t, :, k], values[t, :, k]
             advantage = target - value + carried
             advantages[t, :, k] = advantage.where(written, torch.zeros_like(advantage))
             target = torch.where(written, token_gamma * value, target)
-            carried = torch.where(written, token_gamma * token_lam * advantage, carried)
+            carried = torch.where(written, token_gamma * lam * advantage, carried)
         first_value, first_advantage = values[t, :, 0], advantages[t, :, 0]
     return advantages, (advantages + values).where(mask, torch.zeros_like(values))
 
@@ -93,17 +99,17 @@ def token_advantages(
 def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: bool = True) -> Tensor:
     """GiGPO's advantages of steps (Feng et al. 2025, arXiv 2505.10978).
 
-    Episodes that begin alike often come by the same states. Their steps at one state are compared with each other:
+    Episodes that begin alike often reach the same states. Their steps at one state are compared with each other:
     Â^S_t = (G_t - mean G) / std G over the group's steps at that state.
 
     Args:
-        rollout: Whose episodes, and groups.
-        returns: ``(num_steps, num_envs)``: returns to go, G_t.
-        states: ``(num_steps, num_envs)`` int64: equal where an agent stands before the same.
-        normalize_std: Divide by deviations; false: 1 stands in their place.
+        rollout: The episodes and their groups.
+        returns: ``(num_steps, num_envs)``, returns to go G_t.
+        states: ``(num_steps, num_envs)`` int64, equal for equal states.
+        normalize_std: Divide by the deviation.
 
     Returns:
-        ``(num_steps, num_envs)``; 0 of a step that has its state to itself.
+        ``(num_steps, num_envs)``; 0 for a step whose state no other step has.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     group = episodes.group[episodes.number]  # (num_steps, num_envs)
@@ -112,7 +118,7 @@ def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: b
     _, anchor = pairs.unique(dim=0, return_inverse=True)  # (num_steps * num_envs,)
 
     def sums(x: Tensor) -> Tensor:
-        """Of ``x`` over the steps that share a step's anchor."""
+        """Sum ``x`` over the steps that share a step's state and group."""
         totals = torch.zeros(int(anchor.max()) + 1, dtype=returns.dtype)
         return totals.index_add(0, anchor, (x * counted).flatten())[anchor].view(returns.shape)
 

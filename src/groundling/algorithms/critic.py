@@ -1,24 +1,22 @@
-"""A value head that is trained on its own: warm-up, more epochs over recent rollouts, its own learning rate."""
+"""Extra training of a value head: on more epochs, over recent rollouts, without gradients into its input."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from groundling.algorithms.batch import Batch
-from groundling.algorithms.optimisation import Learner, Terms, accumulate, learn
+from groundling.algorithms.optimisation import Learner, LossFunction, Terms, accumulate, learn
 from groundling.policies.policy import Policy
 from groundling.policies.texts import Written
 from groundling.policies.turns import Turn
 
-TermsOf = Callable[[Tensor], Terms]
-
 
 @contextmanager
 def detached(head: nn.Module) -> Iterator[None]:
-    """Keep the head's loss out of the weights that compute its input."""
+    """Detach the head's input, so that its loss trains the head alone."""
     handle = head.register_forward_pre_hook(lambda head, given: (given[0].detach(),))
     try:
         yield
@@ -27,17 +25,17 @@ def detached(head: nn.Module) -> Iterator[None]:
 
 
 class HeadInputs:
-    """Inputs of a value head at each element of a batch, recorded while the batch is evaluated.
+    """Inputs of a value head for each element of a batch, recorded while the batch is evaluated.
 
     Args:
-        batch: The batch.
+        batch: The whole batch.
         head: The value head; rows of its input are steps, or tokens that count, in the order of the elements.
     """
 
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
         self._calls: list[Tensor] = []
-        self._number = 0  # of the minibatch, which is the same in all processes
+        self._number = 0  # of the minibatch, equal in all processes
         self._rows: dict[int, tuple[int, Tensor]] = {}
         """By element: the minibatch that it was last evaluated in, and float32 ``(num_steps, hidden_size)``."""
 
@@ -55,31 +53,33 @@ class HeadInputs:
             handle.remove()
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Pass the minibatches through: of an element that several evaluate, the last one's input is kept."""
+        """Number the minibatches: the last input of an element that several evaluate is kept."""
         for minibatch in minibatches:
             self._number += 1
             yield minibatch
 
-    def watched(self, terms_of: TermsOf) -> TermsOf:
-        """Return ``terms_of``, after each call of which the inputs of its elements are kept."""
+    def watched(self, loss: LossFunction) -> LossFunction:
+        """Return ``loss`` as a function that also keeps the inputs of the elements it evaluates."""
 
-        def watching(micro: Tensor) -> Terms:
+        def watching(part: Batch) -> Terms:
             self._calls.clear()
-            terms = terms_of(micro)
-            counted = self._counted(micro)
-            rows = torch.cat(self._calls)[counted[self._evaluated(micro, counted)]]
-            for i, own in zip(micro.tolist(), rows.split(counted.sum(1).tolist()), strict=True):
-                self._rows[i] = self._number, own
+            terms = loss(part)
+            counted = _counted(part)
+            rows = torch.cat(self._calls)[counted[_evaluated(part, counted)]]
+            for i, row in zip(part.index.tolist(), rows.split(counted.sum(1).tolist()), strict=True):
+                self._rows[i] = self._number, row
             return terms
 
         return watching
 
     def complete(self, learner: Learner, policy: Policy) -> None:
-        """Evaluate, without gradients, the elements that have not been; all processes then have the inputs of all."""
+        """Evaluate the remaining elements, without gradients; all processes then have the inputs of all elements."""
         self._share(learner)
         missing = [i for i in range(len(self._batch)) if i not in self._rows]
         if missing:
-            evaluate = self.watched(lambda micro: {"loss": self._batch.evaluate(policy, micro).values.sum()})
+            evaluate = self.watched(
+                lambda part: {"loss": policy.evaluate(part.observations, part.actions).values.sum()}
+            )
             with self.recorded(), torch.no_grad():
                 accumulate(learner, self._batch, evaluate, torch.tensor(missing), [])
             self._share(learner)
@@ -92,28 +92,24 @@ class HeadInputs:
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``."""
-        everything = torch.arange(len(self._batch))
-        returns = self._batch.returns.reshape(len(self._batch), -1)[self._counted(everything)]
+        returns = self._batch.returns.reshape(len(self._batch), -1)[_counted(self._batch)]
         return torch.cat([self._rows[i][1] for i in range(len(self._batch))]), returns
 
-    def _evaluated(self, micro: Tensor, counted: Tensor) -> Tensor:
-        """Bool, of ``counted``'s shape: the steps or tokens that the head has a row for."""
-        seen = [self._batch.observations[i] for i in micro.tolist()]
-        lengths = torch.tensor([[_num_rows(one, counted.shape[1])] for one in seen], device=counted.device)
-        return torch.arange(counted.shape[1], device=counted.device) < lengths
 
-    def _counted(self, micro: Tensor) -> Tensor:
-        """Bool ``(num_elements, length)``: the steps or tokens that count."""
-        weights = self._batch.weights_of(micro)
-        shape = self._batch.returns[micro].reshape(len(micro), -1).shape
-        device = self._batch.returns.device
-        return (
-            torch.ones(shape, dtype=torch.bool, device=device) if weights is None else weights.view(shape) > 0
-        )
+def _counted(batch: Batch) -> Tensor:
+    """Bool ``(num_elements, length)``: the steps or tokens that count."""
+    returns = batch.returns.reshape(len(batch), -1)
+    return torch.ones_like(returns).bool() if batch.weights is None else batch.weights.view_as(returns) > 0
+
+
+def _evaluated(batch: Batch, counted: Tensor) -> Tensor:
+    """Bool, of ``counted``'s shape: the steps or tokens for which the head has a row."""
+    lengths = torch.tensor([[_num_rows(o, counted.shape[1])] for o in batch.observations])
+    return (torch.arange(counted.shape[1]) < lengths).to(counted.device)
 
 
 def _num_rows(observation: object, num_steps: int) -> int:
-    """Rows of the head's input at an element: the tokens of a turn or a text, or all ``num_steps`` steps."""
+    """Rows of the head's input for an element: the tokens of a turn or a text, or all ``num_steps`` steps."""
     match observation:
         case Turn():
             return len(observation.tokens)
@@ -126,7 +122,7 @@ class CriticMemory:
     """Inputs of the value head and returns, of the last rollouts.
 
     Args:
-        rollouts: How many rollouts are kept.
+        rollouts: Number of rollouts to keep.
     """
 
     def __init__(self, rollouts: int) -> None:
@@ -139,34 +135,44 @@ class CriticMemory:
     def fit(
         self, learner: Learner, head: nn.Module, size: int, epochs: int, generator: torch.Generator
     ) -> dict[str, float]:
-        """Fit the head alone to all that is kept: ½ E[(V - R)²], in minibatches of ``size`` rows.
+        """Fit the head alone to all kept rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows.
 
         Returns:
             ``value_fit_loss``, the mean over the minibatches.
         """
         device = next(head.parameters()).device
         states, returns = (torch.cat(parts).to(device) for parts in zip(*self._kept, strict=True))
-        none = torch.zeros_like(returns)
-        batch = Batch(range(len(returns)), none, none, none, none, returns, None, None, len(returns))
+        zeros = torch.zeros_like(returns)
+        batch = Batch(
+            range(len(returns)),
+            zeros,
+            zeros,
+            zeros,
+            zeros,
+            returns,
+            None,
+            None,
+            len(returns),
+            more={"states": states},
+        )
 
-        def terms(micro: Tensor) -> Terms:
-            return {"loss": 0.5 * (head(states[micro]) - returns[micro]).square().mean()}
+        def loss(part: Batch) -> Terms:
+            return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
 
-        learner.optimizer.zero_grad(set_to_none=True)  # gradients of other weights would be stepped on again
+        learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not step on old gradients
         minibatches = batch.minibatches(size, epochs, generator)
-        figures = learn(learner, batch, terms, minibatches, None, [*head.parameters()])
+        figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
         return {"value_fit_loss": figures["loss"]}
 
     def tensors(self) -> dict[str, Tensor]:
         """All that is kept, by name, for a checkpoint."""
-        pairs = ((i, *pair) for i, pair in enumerate(self._kept))
         return {
-            name: tensor
-            for i, states, returns in pairs
-            for name, tensor in ((f"{i}.states", states), (f"{i}.returns", returns))
+            f"{i}.{name}": tensor
+            for i, pair in enumerate(self._kept)
+            for name, tensor in zip(("states", "returns"), pair, strict=True)
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` gave."""
+        """Restore what `tensors` returned."""
         for i in range(len(tensors) // 2):
             self.add(tensors[f"{i}.states"], tensors[f"{i}.returns"])

@@ -20,20 +20,19 @@ from groundling.policies.policy import Policy
 @algorithms.register("gigpo")
 @dataclass
 class GiGPO(GRPO):
-    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares what is done at states that episodes share.
+    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares actions at states that episodes share.
 
-    Â = Â^E + ω Â^S: what the episode gave in all, not discounted, among its group's; and the discounted return to go of
-    a step among those that the group's episodes took before the same goal, view and actions; see `anchored`.
+    Â = Â^E + ω Â^S. Â^E compares the episode's undiscounted return within its group. Â^S compares a step's discounted
+    return to go with those of the group's other steps with the same goal, view and actions; see `anchored`.
     """
 
     gamma: float = 0.95
-    """Discount factor of Â^S; below 1, for where reward comes at an episode's end alone, it is what tells its steps
-    apart; 0.95 in the paper."""
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, it tells apart the steps of an episode that is rewarded only
+    at its end."""
     step_weight: float = 1.0
-    """ω: how much the comparison of steps counts; 1 in the paper."""
+    """ω: weight of the comparison of steps; 1 in the paper."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on options that cannot be run."""
         super().__post_init__()
         if not 0 < self.step_weight < math.inf:
             raise ConfigError(

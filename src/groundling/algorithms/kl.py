@@ -1,78 +1,107 @@
-"""The penalty for moving away from a reference policy, and the controller of its weight."""
+"""KL penalty against a reference policy, and the controller of its coefficient."""
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor
 
+from groundling.algorithms.batch import Batch
+from groundling.algorithms.losses import kl_estimate, masked_mean
+from groundling.algorithms.regularizers import Regularizer
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.policies.policy import Evaluation, Policy
 
-_CLIP = 0.2
-"""How large a relative error the controller believes at most."""
+_MAX_ERROR = 0.2
 _RATE = 0.1
-"""What share of this error it changes the coefficient by."""
 
 
-@dataclass
-class KLPenalty:
-    """c · (log π(a) - log π_ref(a)), an estimate of c · KL(π ‖ π_ref), taken off the reward of each step.
+class KLPenalty(Regularizer):
+    """Penalty for moving away from the reference, in the rewards or in the loss.
 
-    With a target the coefficient c follows the measured KL (Ziegler et al. 2019, arXiv 1909.08593, section 2.2, with
-    RL4LMs's rate and once per rollout)::
+    In the rewards each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
+    arXiv 1909.08593, equation 2). In the loss it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
+    2402.03300, equation 4). Both use log-probabilities before any filter or mask.
+
+    With a target, c follows the measured KL, once per rollout (arXiv 1909.08593, section 2.2, with RL4LMs's rate)::
 
         e = clip((KL - target) / target, -0.2, 0.2);  c ← c (1 + 0.1 e)
+
+    Args:
+        coefficient: c; 0: no penalty.
+        target: KL per step; None: c is constant.
+        in_loss: Add the penalty to the loss instead of subtracting it from the rewards.
+
+    Raises:
+        ConfigError: a target, but no penalty.
     """
 
-    coefficient: float
-    """c; 0: no penalty."""
-    target: float | None = None
-    """KL per step that c is steered to; None: c is constant."""
+    name = "reference_kl"
 
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on a target that nothing can be steered to."""
-        if self.target is not None and not self.coefficient:
+    def __init__(self, coefficient: float, target: float | None = None, in_loss: bool = False) -> None:
+        if target is not None and not coefficient:
             raise ConfigError(
-                f"algorithm.args.kl_target={self.target} adapts kl_coefficient, which is 0: set kl_coefficient "
-                "above 0"
+                f"algorithm.args.kl_target={target} adapts kl_coefficient, which is 0: set kl_coefficient above 0"
             )
+        self.coefficient, self.target, self.in_loss = coefficient, target, in_loss
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if self.coefficient and isinstance(policy, type) and not _has_reference(policy):
+            return f"kl_coefficient={self.coefficient} needs a reference to compare the policy to"
+        return None
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """``(num_steps, num_envs)``: r - c (log π - log π_ref) where the rollout's mask counts, 0 elsewhere.
+        """Rewards ``(num_steps, num_envs)`` minus the penalty, unless it is in the loss; 0 outside of the mask.
 
         Raises:
-            ConfigError: there is a coefficient, but no reference.
+            ConfigError: the rollout has no KL.
         """
         rewards = rollout.rewards
-        if self.coefficient:
-            rewards = rewards - self.coefficient * reference_kl(rollout, self.coefficient)
+        if self.coefficient and not self.in_loss:
+            rewards = rewards - self.coefficient * self._kl(rollout)
         return rewards if rollout.mask is None else rewards.masked_fill(~rollout.mask, 0.0)
 
+    def targets(self, rollout: Rollout) -> dict[str, Tensor]:
+        """``reference``: log π_ref of the actions, or of the tokens of turns."""
+        kl = self._kl(rollout)
+        if rollout.tokens is not None and rollout.tokens.kl is not None:
+            return {"reference": rollout.tokens.log_probs - rollout.tokens.kl}
+        raw = rollout.log_probs if rollout.raw_log_probs is None else rollout.raw_log_probs
+        return {"reference": raw - kl}
+
+    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+        log_ratio = evaluation.raw_log_probs() - batch.more["reference"]
+        if batch.weights is not None:
+            log_ratio = log_ratio.masked_fill(batch.weights == 0, 0.0)
+        return masked_mean(kl_estimate(log_ratio), batch.weights)
+
     def adapt(self, rollout: Rollout) -> dict[str, float]:
-        """Steer the coefficient by the KL of ``rollout``, which was penalised with the present one.
+        """Adapt the coefficient to the KL of a ``rollout`` that was penalised with the present one.
 
         Returns:
-            ``kl_mean`` and the present ``kl_coefficient``; nothing where there is no reference.
+            ``kl_mean``, and ``kl_coefficient`` before the adaptation; {} without a reference.
         """
         if rollout.kl is None:
             return {}
         kl = rollout.kl if rollout.mask is None else rollout.kl[rollout.mask]
         figures = {"kl_mean": kl.mean().item(), "kl_coefficient": self.coefficient}
         if self.target is not None:
-            error = max(-_CLIP, min(_CLIP, (figures["kl_mean"] - self.target) / self.target))
+            error = max(-_MAX_ERROR, min(_MAX_ERROR, (figures["kl_mean"] - self.target) / self.target))
             self.coefficient *= 1 + _RATE * error
         return figures
 
+    def _kl(self, rollout: Rollout) -> Tensor:
+        if rollout.kl is None:
+            raise ConfigError(
+                f"algorithm.args.kl_coefficient={self.coefficient} needs a policy that compares itself to a reference, "
+                "and this one does not: set it to 0, or choose policy.id=action_scoring, action_writing or "
+                "action_generating (in a world) or token (for texts)"
+            )
+        return rollout.kl
 
-def reference_kl(rollout: Rollout, coefficient: float) -> Tensor:
-    """The rollout's ``kl``.
 
-    Raises:
-        ConfigError: it has none.
-    """
-    if rollout.kl is None:
-        raise ConfigError(
-            f"algorithm.args.kl_coefficient={coefficient} needs a policy that compares itself to a reference, and this "
-            "one does not: set it to 0, or choose policy.id=action_scoring, action_writing or action_generating (in a "
-            "world) or token (of texts)"
-        )
-    return rollout.kl
+def _has_reference(policy: type[Policy]) -> bool:
+    """Return True for a policy that is made with a reference, or computes one itself."""
+    return "reference" in inspect.signature(policy).parameters or "reference_log_probs" in vars(policy)

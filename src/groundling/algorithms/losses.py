@@ -8,10 +8,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """PPO's clipped surrogate, each a mean over the elements that count; scalars."""
+    """PPO's clipped surrogate; scalars, each a mean over the elements that count."""
 
-    policy: Tensor
-    """The policy's loss."""
+    loss: Tensor
     approx_kl: Tensor
     """Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)."""
     clip_fraction: Tensor
@@ -19,23 +18,17 @@ class Surrogate:
 
 
 @dataclass(frozen=True, slots=True)
-class PPOLoss(Surrogate):
-    """The terms of PPO's loss, each a mean over the elements that count; scalars."""
+class PPOLoss:
+    """Terms of PPO's loss; scalars, each a mean over the elements that count."""
 
     total: Tensor
+    policy: Tensor
     value: Tensor
     entropy: Tensor
-
-    def terms(self) -> dict[str, Tensor]:
-        """All of them, by the names that they are logged under; the gradient is taken of ``"loss"``, the total."""
-        return {
-            "loss": self.total,
-            "policy_loss": self.policy,
-            "value_loss": self.value,
-            "entropy": self.entropy,
-            "approx_kl": self.approx_kl,
-            "clip_fraction": self.clip_fraction,
-        }
+    approx_kl: Tensor
+    """As of `Surrogate`."""
+    clip_fraction: Tensor
+    """As of `Surrogate`."""
 
 
 def ppo_loss(
@@ -48,7 +41,6 @@ def ppo_loss(
     entropy: Tensor,
     *,
     clip_range: float = 0.2,
-    least_ratio: float | None = None,
     value_clip_range: float | None = 0.2,
     value_coefficient: float = 1.0,
     entropy_coefficient: float = 0.01,
@@ -64,31 +56,22 @@ def ppo_loss(
         value, old_value, value_target: V now, V when the action was taken, and the return R.
         entropy: H of the present policy.
         clip_range: ε.
-        least_ratio: The lower bound of the clipped ratio; None: 1 - ε.
         value_clip_range: ε_v; None leaves the value unclipped.
         value_coefficient: c_v.
         entropy_coefficient: c_e.
-        mask: 1 where an element counts, 0 where it does not (or how much it counts); None where all do.
+        mask: 1 for elements that count, 0 for others, or their weights; None if all count.
 
     Raises:
-        ValueError: not all tensors have one shape. A value of shape (n, 1) against a target of shape (n,) would be
-            regressed on every return, as the original GLAM's was.
+        ValueError: the tensors differ in shape. A value of shape (n, 1) against a target of shape (n,) would be
+            regressed on every return, as in the original GLAM.
     """
-    _check_shapes(log_prob, old_log_prob, advantage, value, old_value, value_target, entropy, mask)
-    surrogate = clipped_surrogate(
-        log_prob, old_log_prob, advantage, clip_range=clip_range, least_ratio=least_ratio, mask=mask
-    )
-
-    squared_error = (value - value_target).square()
-    if value_clip_range is not None:
-        clipped_value = old_value + (value - old_value).clamp(-value_clip_range, value_clip_range)
-        squared_error = torch.maximum(squared_error, (clipped_value - value_target).square())
-    value_loss = 0.5 * masked_mean(squared_error, mask)
-
+    _check_shapes(log_prob, value, entropy)
+    surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, clip_range=clip_range, mask=mask)
+    value_loss = clipped_value_loss(value, old_value, value_target, clip_range=value_clip_range, mask=mask)
     mean_entropy = masked_mean(entropy, mask)
-    total = surrogate.policy + value_coefficient * value_loss - entropy_coefficient * mean_entropy
+    total = surrogate.loss + value_coefficient * value_loss - entropy_coefficient * mean_entropy
     return PPOLoss(
-        surrogate.policy, surrogate.approx_kl, surrogate.clip_fraction, total, value_loss, mean_entropy
+        total, surrogate.loss, value_loss, mean_entropy, surrogate.approx_kl, surrogate.clip_fraction
     )
 
 
@@ -98,24 +81,44 @@ def clipped_surrogate(
     advantage: Tensor,
     *,
     clip_range: float = 0.2,
-    least_ratio: float | None = None,
+    min_ratio: float | None = None,
     mask: Tensor | None = None,
 ) -> Surrogate:
     """PPO's surrogate (arXiv 1707.06347, equation 7): -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a).
 
-    The arguments are those of `ppo_loss`, and as there of one shape.
+    Arguments and errors as of `ppo_loss`; ``min_ratio`` replaces 1-ε.
     """
     _check_shapes(log_prob, old_log_prob, advantage, mask)
     log_ratio = log_prob - old_log_prob
     if mask is not None:
-        log_ratio = log_ratio.masked_fill(mask == 0, 0.0)  # nothing there may overflow
+        log_ratio = log_ratio.masked_fill(mask == 0, 0.0)  # exp of padding could overflow
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_range if least_ratio is None else least_ratio, 1 + clip_range)
+    clipped_ratio = ratio.clamp(1 - clip_range if min_ratio is None else min_ratio, 1 + clip_range)
     loss = -masked_mean(torch.minimum(ratio * advantage, clipped_ratio * advantage), mask)
     with torch.no_grad():
         approx_kl = masked_mean(ratio - 1 - log_ratio, mask)
         clip_fraction = masked_mean((ratio != clipped_ratio).to(ratio.dtype), mask)
     return Surrogate(loss, approx_kl, clip_fraction)
+
+
+def clipped_value_loss(
+    value: Tensor,
+    old_value: Tensor,
+    value_target: Tensor,
+    *,
+    clip_range: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """PPO's value loss: ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)]; without ``clip_range`` ½ E[(V-R)²].
+
+    Arguments and errors as of `ppo_loss`.
+    """
+    _check_shapes(value, old_value, value_target, mask)
+    squared_error = (value - value_target).square()
+    if clip_range is not None:
+        clipped_value = old_value + (value - old_value).clamp(-clip_range, clip_range)
+        squared_error = torch.maximum(squared_error, (clipped_value - value_target).square())
+    return 0.5 * masked_mean(squared_error, mask)
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
@@ -127,9 +130,9 @@ def kl_estimate(log_ratio: Tensor) -> Tensor:
 
 
 def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
-    """KL(old ‖ new) of normalised log-probabilities ``(..., num_actions)``, as ``(...)``; differentiable twice.
+    """KL(old ‖ new) of normalised log-probabilities ``(..., num_actions)``, as ``(...)``; twice differentiable.
 
-    -inf stands where an action cannot be taken, in both.
+    Impossible actions are -inf in both.
     """
     possible = old.isfinite()
     difference = old.masked_fill(~possible, 0.0) - new.masked_fill(~possible, 0.0)
@@ -137,7 +140,7 @@ def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of ``x`` where ``mask`` is 1; weighted, if the mask holds other numbers. 0 where nothing counts."""
+    """Mean of ``x`` where ``mask`` is 1, or weighted by it; 0 if nothing counts."""
     if mask is None:
         return x.mean()
     weights = mask.to(x.dtype)

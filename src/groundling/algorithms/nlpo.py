@@ -20,9 +20,9 @@ from groundling.policies.policy import Policy
 class NLPO(PPO):
     """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
 
-    The policy draws from, and PPO's ratio and entropy are taken over, the tokens that the mask model allows (the
-    policy's part); every μ updates the mask model becomes a copy of the policy. In the released RL4LMs it never does.
-    The KL penalty is that of the distributions before the mask.
+    The policy holds a mask model, an older copy of itself. It samples among the tokens that the mask model finds
+    likely, and PPO's ratio and entropy are those of the masked distribution; the KL penalty is that of the unmasked
+    one. Every μ updates the mask model becomes a copy of the policy; in the released RL4LMs it never does.
     """
 
     target_update_iterations: int = 20
@@ -33,10 +33,10 @@ class NLPO(PPO):
         self._updates = 0  # since training began
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        masks = hasattr(policy, "refresh_mask")
-        if isinstance(policy, type) and not masks:
+        has_mask = hasattr(policy, "refresh_mask")
+        if isinstance(policy, type) and not has_mask:
             return "it needs a policy that masks its tokens"
-        if masks and "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") is None:
+        if has_mask and "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") is None:
             return "it needs a mask (policy.args.mask_type=learned_top_p)"
         if args.get("mask_type") == "topk":
             return "a mask of the policy's own likeliest tokens (mask_type=topk) has nothing to refresh"
@@ -54,13 +54,10 @@ class NLPO(PPO):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """PPO's update; then, every ``target_update_iterations`` updates, refresh the mask model.
+        """PPO's update; every ``target_update_iterations`` updates the mask model is refreshed after it.
 
         Returns:
-            PPO's figures and ``mask_age``, the updates since the mask model was last refreshed before this one.
-
-        Raises:
-            RunError: as of PPO.
+            PPO's figures, and ``mask_age``: updates since the last refresh before this one.
         """
         age = self._updates % self.target_update_iterations
         figures = super().update(policy, rollout, generator=generator, remaining=remaining)
@@ -78,7 +75,7 @@ class NLPO(PPO):
 
 
 def _refresh_of(policy: Policy) -> Callable[[], None]:
-    """What makes the policy's mask model a copy of its present self."""
+    """The policy's method that copies its weights into its mask model."""
     refresh: Callable[[], None] | None = getattr(policy, "refresh_mask", None)
     if refresh is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What every algorithm that follows gradients shares: optimizer, schedule, accumulation, and one step."""
+"""Optimizers, learning rate schedules, and gradient steps that accumulate over micro-batches and processes."""
 
 import math
 import warnings
@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.batch import Batch
-from groundling.algorithms.rollout import micro_batches, most_micro_batches
+from groundling.algorithms.micro_batches import max_micro_batches, micro_batches
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts
 
 Schedule = Literal["constant", "linear", "cosine"]
-Terms = Mapping[str, Tensor]
-"""Means over the steps of a micro-batch that count, by the name they are logged under; scalars. The gradient is taken
-of ``"loss"``."""
+Terms = dict[str, Tensor]
+"""Terms of a loss by the name they are logged under: scalars, means over the steps of a micro-batch that count. The
+gradient is that of ``"loss"``."""
+LossFunction = Callable[[Batch], Terms]
 
 
 class Learner(Protocol):
@@ -30,13 +31,22 @@ class Learner(Protocol):
     max_grad_norm: float
 
 
+class Scheduled(Protocol):
+    """What `schedule_learning_rate` needs of an algorithm."""
+
+    optimizer: torch.optim.Optimizer
+    learning_rate: float
+    learning_rate_schedule: Schedule
+    warmup: float
+
+
 def trainable(policy: Policy) -> list[Tensor]:
-    """The weights that learn."""
+    """Weights that require gradients."""
     return [p for p in policy.parameters() if p.requires_grad]
 
 
 def whole_and_parts(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Those that each process has as a whole, and those in parts, which no kernel takes together; neither empty."""
+    """Separate whole parameters from sharded ones, which no kernel takes together; no group is empty."""
     whole, parts = list[Tensor](), list[Tensor]()
     for parameter in parameters:
         (parts if in_parts(parameter) else whole).append(parameter)
@@ -50,9 +60,9 @@ def make_adamw(
     epsilon: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), which without decay is Adam, for all weights that learn.
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; without decay this is Adam.
 
-    Matrices decay; biases and the gains of normalisations, which are vectors, do not.
+    Matrices decay; biases and the gains of normalisation layers, which are vectors, do not.
     """
     parameters = trainable(policy)
     groups: list[dict[str, Any]] = [{"params": parameters}]
@@ -67,25 +77,27 @@ def make_adamw(
         betas=betas,
         eps=epsilon,
         weight_decay=weight_decay,
-        fused=True,  # one pass for all weights; one after the other they cost small models more than their gradients
+        fused=True,  # unfused, a step of a small model takes longer than its gradients
     )
 
 
-def give_own_rate(optimizer: torch.optim.Optimizer, parameters: list[Tensor], factor: float) -> None:
-    """Move ``parameters`` into groups whose learning rate is ``factor`` times that of the others."""
+def scale_learning_rate(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], factor: float
+) -> None:
+    """Give ``parameters`` ``factor`` times the learning rate of the others."""
     ids = {id(p) for p in parameters}
     for group in list(optimizer.param_groups):
-        own = [p for p in group["params"] if id(p) in ids]
-        if own:
+        scaled = [p for p in group["params"] if id(p) in ids]
+        if scaled:
             group["params"] = [p for p in group["params"] if id(p) not in ids]
-            optimizer.add_param_group({**group, "params": own, "rate_factor": factor})
+            optimizer.add_param_group({**group, "params": scaled, "rate_factor": factor})
 
 
-def share_of_rate(schedule: Schedule, warmup: float, remaining: float) -> float:
-    """The learning rate's factor when the share ``remaining`` of the training is left.
+def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) -> float:
+    """Factor of the learning rate when the share ``remaining`` of the training is left.
 
-    It rises from a tenth during the first ``warmup`` of the training, and then stays at 1, or falls to 0 along a line
-    or half a cosine.
+    It rises from 0.1 to 1 during the first ``warmup`` of the training, then stays at 1, or falls to 0 along a line or
+    half a cosine.
     """
     if 1 - remaining < warmup:
         return 0.1 + 0.9 * (1 - remaining) / warmup
@@ -93,99 +105,98 @@ def share_of_rate(schedule: Schedule, warmup: float, remaining: float) -> float:
     return {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[schedule]
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Let the next steps be of this size, times the ``rate_factor`` of a group that has one."""
-    for group in optimizer.param_groups:
+def schedule_learning_rate(algorithm: Scheduled, remaining: float) -> float:
+    """Set the learning rate for an update, and return it."""
+    factor = learning_rate_factor(algorithm.learning_rate_schedule, algorithm.warmup, remaining)
+    learning_rate = algorithm.learning_rate * factor
+    for group in algorithm.optimizer.param_groups:
         group["lr"] = learning_rate * group.get("rate_factor", 1.0)
+    return learning_rate
 
 
 def learn(
     learner: Learner,
     batch: Batch,
-    terms_of: Callable[[Tensor], Terms],
+    loss: LossFunction,
     minibatches: Iterable[Tensor],
     target_kl: float | None = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
-    """One step on each of the ``minibatches``, until one is further than ``target_kl`` from the old policy.
+    """Take one optimizer step on each minibatch, until one is further than ``target_kl`` from the old policy.
 
-    On that one no step is taken; its figures count.
+    That minibatch is not learnt from; its figures count.
 
     Args:
         learner: The algorithm.
         batch: What is learnt from.
-        terms_of: The loss and other figures of a micro-batch, from the indices of its elements.
+        loss: Terms of the loss of a micro-batch.
         minibatches: Indices into the batch.
-        target_kl: Compared with the figure ``approx_kl``; None: never stop.
-        parameters: Those of the optimizer's that learn, the others having no gradient; None: all.
+        target_kl: Compared with the term ``approx_kl``; None: never stop.
+        parameters: Parameters of the optimizer that learn, if the others have no gradient; None: all.
 
     Returns:
-        Means over the minibatches of the figures, and of ``grad_norm``.
+        Means over the minibatches of the loss's terms, and of ``grad_norm``.
 
     Raises:
-        RunError: a gradient is NaN or infinite, and the step that would have spoilt the weights is not taken; or a
-            figure is, though its gradient was not: that is told after the last minibatch.
+        RunError: a gradient is NaN or infinite (raised before the step that would spoil the weights), or a term is
+            (raised after the last minibatch).
     """
     if parameters is None:
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
     processes, sums, norms = learner.processes, dict[str, float](), list[float]()
     for indices in minibatches:
-        local_figures = accumulate(learner, batch, terms_of, indices, parameters)
+        local_figures = accumulate(learner, batch, loss, indices, parameters)
         norms.append(_clip(parameters, learner.max_grad_norm))
         if not math.isfinite(norms[-1]):
             check_finite({**processes.sum_figures(local_figures), "grad_norm": norms[-1]})
         for name, value in local_figures.items():
             sums[name] = sums.get(name, 0.0) + value
         if target_kl is not None:
-            far = processes.sum_figures({"approx_kl": local_figures.get("approx_kl", 0.0)})
-            if far["approx_kl"] > target_kl:
+            reached = processes.sum_figures({"approx_kl": local_figures.get("approx_kl", 0.0)})
+            if reached["approx_kl"] > target_kl:
                 break
         learner.optimizer.step()
-    # Of all processes only now: a gather after every step is time in which a small model could learn.
+    # Gathered once per update: after every step it would take a small model as long as the step.
     figures = {name: total / len(norms) for name, total in processes.sum_figures(sums).items()}
     check_finite(figures)
     return {**figures, "grad_norm": sum(norms) / len(norms)}
 
 
 def accumulate(
-    learner: Learner,
-    batch: Batch,
-    terms_of: Callable[[Tensor], Terms],
-    indices: Tensor,
-    parameters: list[Tensor],
+    learner: Learner, batch: Batch, loss: LossFunction, indices: Tensor, parameters: list[Tensor]
 ) -> dict[str, float]:
-    """Leave in ``parameters`` the gradient of the mean loss over what counts in the elements ``indices``.
+    """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``.
 
-    Each process computes its share of them, in micro-batches; the gradients are summed. Where the device's memory does
-    not suffice, the micro-batch is halved for good, and the sum begun again.
+    Each process computes its share in micro-batches, and the gradients are summed. If the device runs out of memory,
+    the micro-batch is halved for the rest of the run, and the minibatch starts again.
 
     Returns:
-        This process's part of every figure: the sum over the processes is the mean.
+        This process's part of every term; the sum over the processes is the mean.
 
     Raises:
-        RunError: the memory does not suffice for a single element, or for a minibatch that cannot be divided.
+        RunError: the memory does not suffice for one element, or for a minibatch that cannot be divided.
     """
     while True:
         size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)
         for parameter in parameters:
             parameter.grad = None
         try:
-            figures = _sum(learner, batch, terms_of, indices, parameters, min(size, len(indices)))
+            figures = _accumulate_share(learner, batch, loss, indices, parameters, min(size, len(indices)))
             break
         except torch.OutOfMemoryError as error:
             problem = str(error).split(". ")[0]
             if not learner.divides_minibatches:
                 raise RunError(f"{problem}: set algorithm.args.minibatch_size lower") from error
-            if any(map(in_parts, parameters)):  # the others do not know, and wait at the next layer
+            if any(map(in_parts, parameters)):  # the other processes already wait at the next layer
                 raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
-        # Only here, past the exception, is what it held of the failed pass free again.
+        # Outside of the except block, which holds the tensors of the failed pass.
         _halve(learner, batch, min(size, len(indices)), problem)
     learner.processes.sum_gradients(parameters)
     return figures
 
 
 def check_finite(figures: Mapping[str, float]) -> None:
-    """Raise `RunError` if any of the figures is NaN or infinite."""
+    """Raise `RunError` if a figure is NaN or infinite."""
     for name, value in figures.items():
         if not math.isfinite(value):
             raise RunError(
@@ -193,6 +204,59 @@ def check_finite(figures: Mapping[str, float]) -> None:
                 "finite, then begin a new run from the last checkpoint (model.path=RUN/checkpoints/NNNNNN "
                 "run_dir=NEW) with a lower algorithm.args.learning_rate or max_grad_norm, in float32"
             )
+
+
+def _accumulate_share(
+    learner: Learner, batch: Batch, loss: LossFunction, indices: Tensor, parameters: list[Tensor], size: int
+) -> dict[str, float]:
+    """Accumulate this process's share of ``indices`` in micro-batches of at most ``size`` elements."""
+    figures: dict[str, float] = {}
+    processes, sharded = learner.processes, any(map(in_parts, parameters))
+    parts = [
+        (micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)
+    ]
+    if sharded:
+        # Sharded layers need equally many passes in all processes: one without work repeats an element at weight 0.
+        most = max_micro_batches(indices, size, batch.work, processes)
+        parts += [(indices[:1], 0.0)] * (most - len(parts))
+    for micro, share in parts:
+        terms = loss(batch[micro])
+        if terms["loss"].requires_grad:
+            # Sharded parameters are leaves only while they are gathered, and cannot be named as inputs.
+            (terms["loss"] * share).backward(inputs=None if sharded else parameters)
+        values = torch.stack([term.detach() for term in terms.values()]).tolist()
+        for name, value in zip(terms, values, strict=True):
+            figures[name] = figures.get(name, 0.0) + share * value
+    return figures
+
+
+def _clip(parameters: list[Tensor], max_norm: float) -> float:
+    """Clip the norm of all gradients to ``max_norm``, and return what it was."""
+    if not any(map(in_parts, parameters)):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
+    groups = whole_and_parts(p for p in parameters if p.grad is not None)
+    norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in group]) for group in groups]  # type: ignore[misc]
+    total = torch.stack([norm.full_tensor() if in_parts(norm) else norm for norm in norms]).norm()
+    for group in groups:
+        torch.nn.utils.clip_grads_with_norm_(group, max_norm, total)
+    return total.item()
+
+
+def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
+    """Halve the micro-batch, given its present size in elements."""
+    if size == 1:
+        raise RunError(
+            f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
+            "train fewer weights (model.lora)"
+        )
+    # In steps, like the option, so that it also holds for rollouts of another length.
+    learner.micro_batch_size = math.ceil(size // 2 * batch.num_steps / len(batch))
+    warnings.warn(
+        f"{problem}: continuing with algorithm.args.micro_batch_size={learner.micro_batch_size}, which only changes "
+        "the speed",
+        stacklevel=2,
+    )
+    torch.cuda.empty_cache()
 
 
 def check_options(algorithm: object) -> None:
@@ -252,60 +316,3 @@ _NOT_NEGATIVE = {
 }
 _UP_TO_ONE = {"gamma", "gae_lambda", "advantage_share", "group_share"}
 _BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup", "rms_alpha", "line_search_factor"}
-
-
-def _sum(
-    learner: Learner,
-    batch: Batch,
-    terms_of: Callable[[Tensor], Terms],
-    indices: Tensor,
-    parameters: list[Tensor],
-    size: int,
-) -> dict[str, float]:
-    """Of this process's share of ``indices``, in micro-batches of at most ``size`` elements."""
-    figures: dict[str, float] = {}
-    processes, sharded = learner.processes, any(map(in_parts, parameters))
-    parts = [
-        (micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)
-    ]
-    if sharded:
-        # All go through the layers equally often, a process without work left for nothing.
-        most = most_micro_batches(indices, size, batch.work, processes)
-        parts += [(indices[:1], 0.0)] * (most - len(parts))
-    for micro, share in parts:
-        terms = terms_of(micro)
-        if terms["loss"].requires_grad:
-            # What is in parts is a leaf only while it is whole, and nobody can name it.
-            (terms["loss"] * share).backward(inputs=None if sharded else parameters)
-        values = torch.stack([term.detach() for term in terms.values()]).tolist()
-        for name, value in zip(terms, values, strict=True):
-            figures[name] = figures.get(name, 0.0) + share * value
-    return figures
-
-
-def _clip(parameters: list[Tensor], max_norm: float) -> float:
-    """Scale the gradients so that their norm is at most ``max_norm``; returns what it was."""
-    if not any(map(in_parts, parameters)):
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
-    groups = whole_and_parts(p for p in parameters if p.grad is not None)
-    norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in group]) for group in groups]  # type: ignore[misc]
-    total = torch.stack([norm.full_tensor() if in_parts(norm) else norm for norm in norms]).norm()
-    for group in groups:
-        torch.nn.utils.clip_grads_with_norm_(group, max_norm, total)
-    return total.item()
-
-
-def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
-    if size == 1:
-        raise RunError(
-            f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
-            "train fewer weights (model.lora)"
-        )
-    # In steps, as the option tells it, so that it holds for rollouts of another length too.
-    learner.micro_batch_size = math.ceil(size // 2 * batch.num_steps / len(batch))
-    warnings.warn(
-        f"{problem}: going on with algorithm.args.micro_batch_size={learner.micro_batch_size}, which changes nothing "
-        "but speed",
-        stacklevel=2,
-    )
-    torch.cuda.empty_cache()

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Batch
-from groundling.algorithms.losses import kl_divergence, masked_mean
+from groundling.algorithms.batch import Batch, Targets
+from groundling.algorithms.losses import clipped_value_loss, kl_divergence, masked_mean
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, check_finite, learn, trainable
 from groundling.algorithms.rollout import Rollout
@@ -21,17 +20,17 @@ from groundling.policies.policy import Evaluation, Policy
 @algorithms.register("trpo")
 @dataclass
 class TRPO(OnPolicy):
-    """TRPO (Schulman et al. 2015, arXiv 1502.05477, appendix C), with the defaults of sb3-contrib, as RL4LMs has them.
+    """TRPO (Schulman et al. 2015, arXiv 1502.05477, appendix C), with the defaults of sb3-contrib, as in RL4LMs.
 
     maximise E[ρ Â] + c_e E[H] subject to E[KL(π_old ‖ π)] ≤ δ:
     with F the Hessian of the KL and A = F + damping, x ≈ A⁻¹ g by conjugate gradients, and
-    θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective, which the whole
-    rollout decides.
+    θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective, both measured on
+    the whole rollout.
 
-    F x is a Hessian-vector product of the KL, by differentiating twice. Old distributions are computed again with the
-    old weights, one micro-batch at a time, and never kept. The trust region is over the weights that the choice of
-    actions depends on; those that only the value depends on are then fitted by Adam. A value function of shared weights
-    alone therefore does not learn: give it weights of its own.
+    F x is a Hessian-vector product of the KL, by double differentiation. Old distributions are computed again with the
+    old weights, one micro-batch at a time. The trust region covers the weights that the choice of actions depends on;
+    those that only the value depends on are then fitted by Adam. A value function of shared weights alone therefore
+    does not learn: give it separate weights.
     """
 
     learning_rate: float = 1e-3
@@ -47,58 +46,53 @@ class TRPO(OnPolicy):
     """Added to F's diagonal."""
     line_search_steps: int = 10
     line_search_factor: float = 0.8
-    """α: how much shorter each next try is."""
+    """α: factor between the lengths of two tries."""
     critic_epochs: int = 10
-    """How often the value function is fitted to each rollout."""
+    """Passes of the value function over each rollout."""
     minibatch_size: int = 128
     """Steps per step of the value function; of whole sequences as many as hold so many on average."""
     max_grad_norm: float = 0.5
     """Of the value function's gradient."""
 
     def setup(self, policy: Policy) -> None:
-        """Make Adam, which will step on the value function's weights alone."""
+        """Make Adam, which steps on the value function's weights alone."""
         self.optimizer = torch.optim.Adam(trainable(policy), lr=self.learning_rate)
 
-    def update(
-        self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
-    ) -> dict[str, float]:
-        """One step of the policy on the whole of ``rollout``, and ``critic_epochs`` of the value function.
+    def targets(self, rollout: Rollout) -> Targets:
+        return self.generalized_advantages(rollout, self.gae_lambda, self.normalize_advantages)
+
+    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+        log_ratio = evaluation.log_probs - batch.log_probs
+        if batch.weights is not None:
+            log_ratio = log_ratio.masked_fill(batch.weights == 0, 0.0)
+        policy_loss = -masked_mean(log_ratio.exp() * batch.advantages, batch.weights)
+        return {"loss": policy_loss, "policy_loss": policy_loss}
+
+    def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
+        """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function.
 
         Returns:
             ``policy_loss`` (the negated surrogate before the step), ``entropy``, ``grad_norm``, ``surrogate_gain``,
-            ``step_kl`` and ``step_size`` (0 where no try kept the bound and improved); ``value_loss``, where there is a
-            value function, and ``explained_variance``.
-
-        Raises:
-            RunError: a loss or gradient is NaN or infinite; the step is not taken.
+            ``step_kl``, ``step_size`` (0 if no try kept the bound and improved), and ``value_loss``, if the value
+            function has weights of its own.
         """
-        learning_rate = self.schedule(remaining)
-        batch = Batch.of(
-            policy, rollout, *self.advantages(rollout, self.gae_lambda, self.normalize_advantages)
-        )
-        actor, critic = _parts(policy, batch)
+        actor, critic = _actor_and_critic(policy, batch)
         figures = self._step(policy, batch, actor)
-        self.optimizer.zero_grad(set_to_none=True)  # the actor's are no business of Adam's
+        self.optimizer.zero_grad(set_to_none=True)  # Adam must not step on the actor's gradients
+
+        def value_loss(part: Batch) -> Terms:
+            values = policy.evaluate(part.observations, part.actions).values
+            return {"loss": clipped_value_loss(values, part.values, part.returns, mask=part.weights)}
+
         if critic:
             minibatches = batch.minibatches(self.minibatch_size, self.critic_epochs, generator)
-            fit = learn(
-                self, batch, lambda micro: _value_terms(policy, batch, micro), minibatches, None, critic
-            )
-            figures["value_loss"] = fit["loss"]
-        figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
-        return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
+            figures["value_loss"] = learn(self, batch, value_loss, minibatches, None, critic)["loss"]
+        return figures
 
     def _step(self, policy: Policy, batch: Batch, actor: list[Tensor]) -> dict[str, float]:
-        """Move the weights ``actor`` as far as the trust region lets them."""
-        whole = torch.arange(len(batch))
+        """Move the weights ``actor`` as far as the trust region allows."""
         with _twice_differentiable():
-            local_figures = accumulate(
-                self,
-                batch,
-                lambda micro: self._terms(batch, micro, batch.evaluate(policy, micro)),
-                whole,
-                actor,
-            )
+            local_figures = accumulate(self, batch, self.loss_of(policy), batch.index, actor)
             figures = self.processes.sum_figures(local_figures)
             gradient = -_flat_gradient(actor)
             figures["grad_norm"] = gradient.norm().item()
@@ -111,28 +105,27 @@ class TRPO(OnPolicy):
             )
             curvature = direction @ self._curvature(policy, batch, actor, direction)
         step = direction * (2 * self.target_kl / curvature.clamp(min=1e-12)).sqrt()
-        search_figures = self._search(policy, batch, actor, step, objective)
-        return {**figures, **search_figures}
+        return {**figures, **self._line_search(policy, batch, actor, step, objective)}
 
-    def _search(
+    def _line_search(
         self, policy: Policy, batch: Batch, actor: list[Tensor], step: Tensor, objective: float
     ) -> dict[str, float]:
-        """The longest step, of those that are tried, that keeps the bound and improves on ``objective``."""
-        old, whole = torch.cat([p.detach().flatten() for p in actor]), torch.arange(len(batch))
+        """Take the longest of the tried steps that keeps the bound and improves on ``objective``."""
+        old = torch.cat([p.detach().flatten() for p in actor])
 
-        def terms(micro: Tensor) -> Terms:
+        def terms(part: Batch) -> Terms:
             _assign(actor, old)
-            before = batch.evaluate(policy, micro).log_distributions()
+            before = policy.evaluate(part.observations, part.actions).log_distributions()
             _assign(actor, new)
-            evaluation = batch.evaluate(policy, micro)
-            kl = masked_mean(kl_divergence(before, evaluation.log_distributions()), batch.weights_of(micro))
-            return {**self._terms(batch, micro, evaluation), "kl": kl}
+            evaluation = policy.evaluate(part.observations, part.actions)
+            kl = masked_mean(kl_divergence(before, evaluation.log_distributions()), part.weights)
+            return {**self.regularized(policy, evaluation, part), "kl": kl}
 
         size = 1.0
         for _ in range(self.line_search_steps):
             new = old + size * step
             with torch.no_grad():
-                tried = self.processes.sum_figures(accumulate(self, batch, terms, whole, []))
+                tried = self.processes.sum_figures(accumulate(self, batch, terms, batch.index, []))
             if tried["kl"] <= self.target_kl and -tried["loss"] > objective:
                 _assign(actor, new)
                 gain = -tried["loss"] - objective
@@ -141,54 +134,44 @@ class TRPO(OnPolicy):
         _assign(actor, old)
         return {"surrogate_gain": 0.0, "step_kl": 0.0, "step_size": 0.0}
 
-    def _terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> Terms:
-        weights = batch.weights_of(micro)
-        log_ratio = evaluation.log_probs - batch.log_probs[micro]
-        if weights is not None:
-            log_ratio = log_ratio.masked_fill(weights == 0, 0.0)
-        policy_loss = -masked_mean(log_ratio.exp() * batch.advantages[micro], weights)
-        entropy = masked_mean(evaluation.entropies, weights)
-        loss = policy_loss - self.entropy_coefficient * entropy
-        return {"loss": loss, "policy_loss": policy_loss, "entropy": entropy}
-
     def _curvature(self, policy: Policy, batch: Batch, actor: list[Tensor], vector: Tensor) -> Tensor:
-        """A ``vector``: the gradient of ∇KL · vector, whose KL is that from the present policy to itself."""
+        """A ``vector``: the gradient of ∇KL · vector, plus damping, for the KL from the present policy to itself."""
         pieces = vector.split([p.numel() for p in actor])
 
-        def terms(micro: Tensor) -> Terms:
-            present = batch.evaluate(policy, micro).log_distributions()
-            kl = masked_mean(kl_divergence(present.detach(), present), batch.weights_of(micro))
+        def product(part: Batch) -> Terms:
+            present = policy.evaluate(part.observations, part.actions).log_distributions()
+            kl = masked_mean(kl_divergence(present.detach(), present), part.weights)
             gradients = torch.autograd.grad(kl, actor, create_graph=True, materialize_grads=True)
             products = [g.flatten() @ v for g, v in zip(gradients, pieces, strict=True)]
             return {"loss": torch.stack(products).sum()}
 
-        accumulate(self, batch, terms, torch.arange(len(batch)), actor)
+        accumulate(self, batch, product, batch.index, actor)
         return _flat_gradient(actor) + self.damping * vector
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
-    """Solve A x = b for a positive definite A, of which only ``product(v) = A v`` is known (Hestenes and Stiefel 1952).
+    """Solve A x = b for a positive definite A, given as ``product(v) = A v`` (Hestenes and Stiefel 1952).
 
     Args:
         product: A times a vector ``(n,)``.
         b: ``(n,)``.
-        steps: How many at most; n are exact, but for rounding.
+        steps: Maximum number of steps; n are exact, up to rounding.
     """
     x, residual = torch.zeros_like(b), b.clone()
-    towards, squared = residual, residual @ residual
+    direction, squared = residual, residual @ residual
     for _ in range(steps):
         if squared < 1e-10 * (b @ b) or not squared:
             break
-        image = product(towards)
-        length = squared / (towards @ image)
-        x, residual = x + length * towards, residual - length * image
+        image = product(direction)
+        length = squared / (direction @ image)
+        x, residual = x + length * direction, residual - length * image
         squared, previous = residual @ residual, squared
-        towards = residual + squared / previous * towards
+        direction = residual + squared / previous * direction
     return x
 
 
-def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-    """The weights that the choice of actions depends on, and those that the value alone does."""
+def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights that the choice of actions depends on, and those that only the value depends on."""
     weights = trainable(policy)
 
     def reached(output: Tensor) -> list[bool]:
@@ -197,25 +180,18 @@ def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         gradients = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
         return [g is not None for g in gradients]
 
-    # The only admissible action is no choice, takes no logits, and has a log-probability of 0.
+    # A single admissible action is no choice: it takes no logits, and has a log-probability of 0.
     chosen = batch.log_probs.reshape(len(batch), -1).ne(0).any(1)
-    example = chosen.int().argmax().reshape(1).cpu()
-    # What may be asked for twice; with checkpointed gradients the layers are computed again as they were at first.
+    example = batch[chosen.int().argmax().reshape(1).cpu()]
+    # Checkpointed layers are computed again as in the first pass, so both need these kernels.
     with _twice_differentiable():
-        evaluation = batch.evaluate(policy, example)
-        chooses, values = reached(evaluation.log_probs), reached(evaluation.values)
-    actor = [p for p, in_choice in zip(weights, chooses, strict=True) if in_choice]
+        evaluation = policy.evaluate(example.observations, example.actions)
+        in_choice, in_value = reached(evaluation.log_probs), reached(evaluation.values)
+    actor = [p for p, chooses in zip(weights, in_choice, strict=True) if chooses]
     critic = [
-        p
-        for p, in_value, in_choice in zip(weights, values, chooses, strict=True)
-        if in_value and not in_choice
+        p for p, chooses, values in zip(weights, in_choice, in_value, strict=True) if values and not chooses
     ]
     return actor, critic
-
-
-def _value_terms(policy: Policy, batch: Batch, micro: Tensor) -> Terms:
-    error = batch.evaluate(policy, micro).values - batch.returns[micro]
-    return {"loss": 0.5 * masked_mean(error.square(), batch.weights_of(micro))}
 
 
 def _flat_gradient(parameters: list[Tensor]) -> Tensor:
@@ -224,14 +200,14 @@ def _flat_gradient(parameters: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _assign(parameters: list[Tensor], vector: Tensor) -> None:
-    """Write the flat ``vector`` into ``parameters``."""
+    """Copy the flat ``vector`` into ``parameters``."""
     for parameter, piece in zip(parameters, vector.split([p.numel() for p in parameters]), strict=True):
         parameter.copy_(piece.view_as(parameter))
 
 
 @contextmanager
 def _twice_differentiable() -> Iterator[None]:
-    """Attention and recurrent layers by kernels whose gradient has a gradient, which what is compiled has not."""
+    """Use kernels whose gradients can be differentiated, which compiled and fused ones cannot."""
     with (
         torch.compiler.set_stance("force_eager"),
         sdpa_kernel(SDPBackend.MATH),

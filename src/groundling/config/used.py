@@ -81,9 +81,9 @@ def _use(
     chosen = chosen_parts(reward, world.offers)
     looked_at = [getattr(parts.get(part.id or name), "needs", ("captions",)) for name, part in chosen.items()]
     return Use(
-        demonstrated=bool(getattr(learner, "demonstrated", False)),
+        demonstrated=bool(getattr(learner, "offline", False)),
         learns_values=bool(getattr(learner, "needs_values", True)),
-        tells_entropy=bool(getattr(learner, "tells_entropy", True)),
+        tells_entropy=bool(getattr(learner, "reports_entropy", True)),
         policy_reads=not needs or not {"words", "prompt"}.isdisjoint(needs) or not _can_act(policy, world),
         captions_read=any("captions" in evidence for evidence in looked_at),
     )

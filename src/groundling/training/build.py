@@ -84,7 +84,7 @@ def check_suits(
     if "num_actions" in inspect.signature(policies.get(policy.id)).parameters:
         _num_actions(policy, world.spec)
     _check_recurrence(policy, world.config.steps_per_row)
-    if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
+    if not getattr(algorithms.get(algorithm.id), "offline", False):
         world.reward.check()
         if world.reward.needs_model and not has_model(policy.id):
             raise ConfigError(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
-from groundling.algorithms.optimisation import share_of_rate
+from groundling.algorithms.optimisation import learning_rate_factor
 from groundling.algorithms.rollout import Rollout
 from groundling.config.compose import recorded
 from groundling.config.schema import Config
@@ -79,7 +79,7 @@ class Trainer:
         self.shards = make_shards(config.model, config.algorithm, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
         self.initial_settings = optimizer_state.settings_of(self.algorithm.optimizer)
-        self.algorithm.keep_in(folder)
+        self.algorithm.use_folder(folder)
         self.local_rows = self.processes.share(config.world.num_rows)  # envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.shaped = ShapedReturns(config.world.num_rows)
@@ -264,7 +264,7 @@ class Trainer:
             on_step=lambda transitions: progress.advance(transitions * self.processes.size),
         )
         gathered = self.processes.gather((local_rollout, local_episodes, self.collector.incidents()))
-        rollout = Rollout.beside([r for r, _, _ in gathered])
+        rollout = Rollout.concatenate([r for r, _, _ in gathered])
         episodes = [e for _, finished, _ in gathered for e in finished]
         incidents = {name: sum(counts[name] for _, _, counts in gathered) for name in gathered[0][2]}
         return rollout, episodes, incidents
@@ -334,7 +334,7 @@ class Trainer:
             return
         rate, warmup = getattr(algorithm, "learning_rate", 0.0), getattr(algorithm, "warmup", 0.0)
         before, now = (
-            rate * share_of_rate(schedule, warmup, 1 - step / total) for total in (steps_before, steps)
+            rate * learning_rate_factor(schedule, warmup, 1 - step / total) for total in (steps_before, steps)
         )
         if not math.isclose(before, now):
             self.warn(

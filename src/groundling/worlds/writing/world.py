@@ -99,7 +99,7 @@ class WritingWorld(World):
         num_texts, num_tokens = config.num_texts, config.num_tokens
         samples = self._training_samples
         encode = make_prompt_encoder(config, writer)
-        if algorithm.demonstrated:
+        if algorithm.offline:
             order = SampleOrder(samples, self.seed, replacement=False)
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
         if not writer.sampling.do_sample:
