@@ -253,7 +253,6 @@ def test_schedules(schedule: Any, half: float) -> None:
         ("ppo", {"adam_beta1": 1.0}),
         ("ppo", {"value_clip_range": -1.0}),
         ("ppo", {"gamma": 1.5}),
-        ("ppo", {"micro_batch_size": 65}),
         ("ppo", {"epochs": 0}),
         ("ppo", {"gae_lambda": -0.1}),
         ("ppo", {"value_epochs": -1}),

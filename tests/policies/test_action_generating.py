@@ -281,12 +281,12 @@ def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -
     envs.reset()
     rollout, _ = EnvCollector(envs, 6).collect(policy, generator=torch.Generator().manual_seed(0))
     rollout.rewards = torch.rand(rollout.rewards.shape, generator=torch.Generator().manual_seed(1))
-    expected = PPO(gamma=0.9).advantages(rollout, 0.8)
-    for credit in ("token", "poad"):
-        for of_turns, of_tokens in zip(
-            expected, PPO(gamma=0.9).advantages(rollout, 0.8, credit=credit), strict=True
-        ):
-            torch.testing.assert_close(of_tokens[..., 0], of_turns)
+    of_turns, *of_tokens = (
+        PPO(gamma=0.9, gae_lambda=0.8, credit=credit).targets(rollout) for credit in ("turn", "token", "poad")
+    )
+    for targets in of_tokens:
+        torch.testing.assert_close(targets.advantages[..., 0], of_turns.advantages)
+        torch.testing.assert_close(targets.returns[..., 0], of_turns.returns)
 
 
 @THOROUGH

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groundling.algorithms import Rollout
-from groundling.algorithms.batch import Batch
+from groundling.algorithms.batch import Batch, Targets
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
@@ -178,7 +178,7 @@ def test_minibatches_keep_conversations_together() -> None:
         last_values=nothing[0],
         last_observations=steps[-1],
     )
-    batch = Batch.of(policy, rollout, nothing, nothing)
+    batch = Batch.of(policy, rollout, Targets(nothing, nothing))
     orders = []
     for epoch in range(3):
         minibatches = list(batch.minibatches(8, 1, torch.Generator().manual_seed(epoch)))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from groundling.algorithms import GRPO, RLOO, GiGPO
 from groundling.algorithms.advantages import group_relative, returns_to_go
-from groundling.algorithms.batch import Batch
+from groundling.algorithms.batch import Batch, Targets
 from groundling.cli.main import main
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
@@ -117,7 +117,7 @@ def test_only_taken_steps_are_learnt() -> None:
     policy = _policy()
     rollout, _ = _collector(12).collect(policy, generator=torch.Generator().manual_seed(0))
     advantages = group_relative(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))
-    batch = Batch.of(policy, rollout, advantages, rollout.rewards)
+    batch = Batch.of(policy, rollout, Targets(advantages, rollout.rewards))
     assert len(batch) == batch.num_steps == rollout.num_transitions
     assert batch.weights is None
     columns = rollout.mask.nonzero()[:, 1].tolist()

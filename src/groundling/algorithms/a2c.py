@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -14,6 +14,7 @@ from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, learn, trainable, whole_and_parts
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
+from groundling.fields import Ge, Gt, Le, Lt
 from groundling.policies.policy import Evaluation, Policy
 
 
@@ -25,14 +26,14 @@ class A2C(OnPolicy):
     L = -E[log π(a) Â] + c_v ½ E[(V - R)²] - c_e E[H]
     """
 
-    learning_rate: float = 7e-4
+    learning_rate: Annotated[float, Gt(0)] = 7e-4
     """RMSprop's step size."""
-    rms_alpha: float = 0.99
+    rms_alpha: Annotated[float, Ge(0), Lt(1)] = 0.99
     """RMSprop's smoothing constant."""
-    rms_epsilon: float = 1e-5
-    gae_lambda: float = 1.0
+    rms_epsilon: Annotated[float, Gt(0)] = 1e-5
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
     """λ of generalised advantage estimation; 1: returns minus values."""
-    value_coefficient: float = 1.0
+    value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1.0 here is 0.5 in Stable-Baselines3."""
     credit: Credit = "turn"
     """Advantages of the tokens of written turns: "turn" gives all of them their turn's; "token" and "poad" give each a

@@ -78,8 +78,6 @@ class GroupedEpisodes:
     """``(num_episodes,)``: return from an episode's first step in the rollout."""
     group: Tensor
     """``(num_episodes,)`` int64: index of its group."""
-    counts: Tensor
-    """``(num_groups,)``: number of episodes in each group, as a float."""
 
     @classmethod
     def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":
@@ -96,31 +94,41 @@ class GroupedEpisodes:
         number = columns.flatten().cumsum(0).view(columns.shape).T - 1
         groups = torch.zeros(len(columns)).long() if rollout.groups is None else rollout.groups
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
-        counts = torch.bincount(group).to(returns.dtype)
-        if (counts < 2).any():
+        if (torch.bincount(group) < 2).any():
             fix = "let world.num_envs, and world.group_size where it is set, be at least 2"
             if rollout.sequences:
                 fix = "let world.num_texts be at least 2, and each prompt be answered twice (world.texts_per_prompt)"
             raise ConfigError(
                 f"an episode is compared with the others of its group, and one group has a single episode: {fix}"
             )
-        return cls(number, returns.T[columns], group, counts)
-
-    def sums(self, x: Tensor) -> Tensor:
-        """Sum ``x`` over each episode's group, ``(num_episodes,)``."""
-        return torch.zeros_like(self.counts).index_add(0, self.group, x)[self.group]
-
-    def are_equal(self, x: Tensor) -> Tensor:
-        """Bool ``(num_episodes,)``: all ``x`` of an episode's group are equal."""
-        return all_equal(x, self.group, len(self.counts))[self.group]
+        return cls(number, returns.T[columns], group)
 
 
-def all_equal(x: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """Bool ``(num_groups,)``: all ``x`` of a group are equal; ``x`` and the index ``group`` are ``(n,)``."""
+def group_sums(x: Tensor, group: Tensor) -> Tensor:
+    """Sum ``x`` ``(n,)`` over each group, given the index of the group of each element: ``(num_groups,)``."""
+    return x.new_zeros(int(group.max()) + 1).index_add(0, group, x)
+
+
+def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> Tensor:
+    """(x - mean x) / (std x + 1e-4) over each group, with the unbiased deviation; 0 in a group of equal numbers.
+
+    Args:
+        x: ``(n,)``.
+        group: ``(n,)`` int64: index of each element's group.
+        normalize_std: Divide by the deviation.
+    """
+    counts = group_sums(torch.ones_like(x), group)[group]
+    centred = x - group_sums(x, group)[group] / counts
+    squares = group_sums(centred.square(), group)[group]
     least, most = (
-        x.new_zeros(num_groups).scatter_reduce(0, group, x, to, include_self=False) for to in ("amin", "amax")
+        x.new_zeros(len(x)).scatter_reduce(0, group, x, to, include_self=False)[group]
+        for to in ("amin", "amax")
     )
-    return least == most
+    # The mean of many equal numbers may be rounded, which the second condition does not notice.
+    equal = (least == most) | (squares <= 1e-12 * group_sums(x.square(), group)[group])
+    if normalize_std:
+        centred = centred / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-4)
+    return centred.masked_fill(equal, 0.0)
 
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
@@ -137,8 +145,9 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
         ConfigError: a group has a single episode.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
-    others = episodes.sums(episodes.returns) - episodes.returns
-    baseline = others / (episodes.counts[episodes.group] - 1)  # (num_episodes,)
+    others = group_sums(episodes.returns, episodes.group)[episodes.group] - episodes.returns
+    counts = group_sums(torch.ones_like(episodes.returns), episodes.group)[episodes.group]
+    baseline = others / (counts - 1)  # (num_episodes,)
     return returns - baseline[episodes.number]
 
 
@@ -146,23 +155,12 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     """Â = (R - mean R) / std R over the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
 
     R is an episode's whole return, and all its steps have one advantage, also if rewards come before its end: the
-    deviation of whole returns is not that of returns to go. The deviation is the unbiased one, plus 1e-4; advantages
-    are 0 if all returns of the group are equal.
+    deviation of whole returns is not that of returns to go.
 
-    Arguments, result and errors as of `leave_one_out`.
+    Arguments, result and errors as of `leave_one_out` and `relative_to_group`.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
-    counts = episodes.counts[episodes.group]
-    mean = episodes.sums(episodes.returns) / counts  # (num_episodes,)
-    advantages = episodes.returns - mean
-    squares = episodes.sums(advantages.square())
-    # The mean of many equal numbers may be rounded, which the second condition does not notice.
-    equal = episodes.are_equal(episodes.returns) | (
-        squares <= 1e-12 * episodes.sums(episodes.returns.square())
-    )
-    if normalize_std:
-        advantages = advantages / ((squares / (counts - 1)).sqrt() + 1e-4)
-    return advantages.masked_fill(equal, 0.0)[episodes.number]
+    return relative_to_group(episodes.returns, episodes.group, normalize_std)[episodes.number]
 
 
 def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
@@ -180,11 +178,10 @@ def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
         ConfigError: a group has a single episode.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
-    mean = episodes.sums(episodes.returns) / episodes.counts[episodes.group]  # (num_episodes,)
-    squares = torch.zeros_like(episodes.counts).index_add(
-        0, episodes.group, (episodes.returns - mean).square()
-    )
-    order = (squares / episodes.counts).argsort(descending=True, stable=True)  # (num_groups,)
+    counts = group_sums(torch.ones_like(episodes.returns), episodes.group)  # (num_groups,)
+    mean = group_sums(episodes.returns, episodes.group) / counts
+    squares = group_sums((episodes.returns - mean[episodes.group]).square(), episodes.group)
+    order = (squares / counts).argsort(descending=True, stable=True)
     selected = torch.zeros(len(order), dtype=torch.bool)
     selected[order[: max(1, round(share * len(order)))]] = True
     return selected[episodes.group][episodes.number]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.vtrace import v_trace
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt
 from groundling.policies.policy import Evaluation, Policy
 
 _MIN_LOG_RATIO, _MAX_LOG_RATIO = math.log(0.05), math.log(20.0)
@@ -39,23 +40,23 @@ class APPO(ClippedOnPolicy):
     steps. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166).
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, Gt(0)] = 1e-4
     """Adam's step size; usually 5e-5 to 3e-4."""
-    adam_epsilon: float = 1e-6
-    minibatch_size: int = 4096
+    adam_epsilon: Annotated[float, Gt(0)] = 1e-6
+    minibatch_size: Annotated[int, Ge(1)] = 4096
     """Steps per optimizer step, of all processes together; as many segments as hold them."""
-    clip_range: float = 0.1
+    clip_range: Annotated[float, Gt(0)] = 0.1
     """ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε."""
-    value_clip_range: float | None = 1.0
+    value_clip_range: Annotated[float | None, Gt(0)] = 1.0
     """How far a value may move from the old one without being clipped; null: no clipping."""
-    value_coefficient: float = 1.0
+    value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1 here is the original's 0.5."""
-    entropy_coefficient: float = 0.003
+    entropy_coefficient: Annotated[float, Ge(0)] = 0.003
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.01."""
-    max_grad_norm: float = 4.0
-    rho_bar: float = 1.0
+    max_grad_norm: Annotated[float, Gt(0)] = 4.0
+    rho_bar: Annotated[float, Gt(0)] = 1.0
     """V-trace's ρ̄: bounds the weight of each step's temporal difference."""
-    c_bar: float = 1.0
+    c_bar: Annotated[float, Gt(0)] = 1.0
     """V-trace's c̄: bounds how far back a temporal difference is propagated."""
     original_bootstrap: bool = False
     """Reproduce the original's fault: the value after a segment is (V - r) / γ, so that nothing is learnt from its last
@@ -69,10 +70,6 @@ class APPO(ClippedOnPolicy):
             raise ConfigError(
                 "algorithm.args.micro_batch_size is not for appo, which normalises advantages over all that it "
                 f"computes at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
-            )
-        if min(self.rho_bar, self.c_bar) <= 0:
-            raise ConfigError(
-                f"algorithm.args.rho_bar and c_bar must be greater than 0, got {self.rho_bar} and {self.c_bar}"
             )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

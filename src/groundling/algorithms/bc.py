@@ -1,8 +1,8 @@
 """Behavioural cloning: maximum likelihood of a dataset's actions."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,14 +13,15 @@ from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.optimisation import (
     Schedule,
     Terms,
-    check_options,
     learn,
     make_adamw,
     schedule_learning_rate,
 )
 from groundling.algorithms.rollout import Rollout
+from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt, Lt
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy
 
@@ -42,22 +43,21 @@ class BehaviouralCloning(Algorithm):
     """"text": the language model learns to write the action's text after the prompt, out of all texts, as in GLAM
     (whose targets also contained padding); for policy.id=action_scoring and action_writing. "choice": it learns to
     choose the action among the admissible ones. Whole texts are always learnt token by token."""
-    learning_rate: float = 5e-4
+    learning_rate: Annotated[float, Gt(0)] = 5e-4
     """AdamW's step size."""
     learning_rate_schedule: Schedule = "cosine"
     """How it falls to 0 over the training; it changes between updates."""
-    warmup: float = 0.01
+    warmup: Annotated[float, Ge(0), Lt(1)] = 0.01
     """Share of the training in which the learning rate rises from a tenth."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
     """AdamW's weight decay, for matrices only."""
-    minibatch_size: int = 64
+    minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
-    micro_batch_size: int | None = None
+    micro_batch_size: Annotated[int | None, Ge(1)] = None
     """Transitions or texts per forward and backward pass, which changes only memory and speed. None: the whole
     minibatch."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Gt(0)] = 1.0
 
-    optimizer: torch.optim.Optimizer = field(init=False, repr=False)
     gamma = 1.0
     offline = True
     needs_values = False
@@ -65,7 +65,7 @@ class BehaviouralCloning(Algorithm):
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on invalid options."""
-        check_options(self)
+        check_bounds(self, "algorithm.args.")
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         reason = super().accepts(policy, args, world)

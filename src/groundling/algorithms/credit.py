@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import GroupedEpisodes, all_equal
+from groundling.algorithms.advantages import GroupedEpisodes, relative_to_group
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 
@@ -112,21 +112,9 @@ def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: b
         ``(num_steps, num_envs)``; 0 for a step whose state no other step has.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
-    group = episodes.group[episodes.number]  # (num_steps, num_envs)
-    pairs = torch.stack([group.flatten(), states.flatten()], dim=1)
-    counted = torch.ones_like(returns) if rollout.mask is None else rollout.mask.to(returns.dtype)
-    _, anchor = pairs.unique(dim=0, return_inverse=True)  # (num_steps * num_envs,)
-
-    def sums(x: Tensor) -> Tensor:
-        """Sum ``x`` over the steps that share a step's state and group."""
-        totals = torch.zeros(int(anchor.max()) + 1, dtype=returns.dtype)
-        return totals.index_add(0, anchor, (x * counted).flatten())[anchor].view(returns.shape)
-
-    counts = sums(torch.ones_like(returns)).clamp(min=1)
-    advantages = returns - sums(returns) / counts
-    squares = sums(advantages.square())
-    alike = all_equal(returns[counted > 0], anchor[counted.flatten() > 0], int(anchor.max()) + 1)
-    equal = alike[anchor].view(returns.shape) | (squares <= 1e-12 * sums(returns.square())) | (counts < 2)
-    if normalize_std:
-        advantages = advantages / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-4)
-    return advantages.masked_fill(equal, 0.0) * counted
+    counted = torch.ones_like(returns).bool() if rollout.mask is None else rollout.mask
+    pairs = torch.stack([episodes.group[episodes.number], states], dim=-1)[counted]  # (num_counted, 2)
+    _, anchor = pairs.unique(dim=0, return_inverse=True)
+    advantages = torch.zeros_like(returns)
+    advantages[counted] = relative_to_group(returns[counted], anchor, normalize_std)
+    return advantages

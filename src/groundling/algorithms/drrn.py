@@ -1,19 +1,20 @@
 """Deep reinforcement relevance network: Q-learning on texts from a replay memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.nn import functional as F
 
 from groundling.algorithms.algorithm import Algorithm, algorithms
-from groundling.algorithms.optimisation import check_options
 from groundling.algorithms.replay import ReplayMemory, Transition
 from groundling.algorithms.rollout import Rollout
+from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
+from groundling.fields import Ge, Gt, Le
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.policy import Policy
 
@@ -26,25 +27,24 @@ class DRRN(Algorithm):
     L = Huber(Q(s, a) - (r + γ max_a' Q(s', a'))), a' among the actions that are admissible in s'
     """
 
-    learning_rate: float = 1e-4
-    gamma: float = 0.9
+    learning_rate: Annotated[float, Gt(0)] = 1e-4
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.9
     """Discount factor."""
-    batch_size: int = 64
+    batch_size: Annotated[int, Ge(1)] = 64
     """Transitions per gradient step."""
-    replay_size: int = 5_000_000
+    replay_size: Annotated[int, Ge(1)] = 5_000_000
     """Transitions in the replay memory, which forgets the oldest first. The run's ``replay.jsonl`` keeps all of them,
     about a kilobyte each."""
-    steps_per_gradient: int = 128
+    steps_per_gradient: Annotated[int, Ge(1)] = 128
     """Env steps per gradient step; 128 in GLAM. Fewer learn faster per step and slower per hour."""
-    max_grad_norm: float = 5.0
+    max_grad_norm: Annotated[float, Gt(0)] = 5.0
 
-    optimizer: torch.optim.Adam = field(init=False, repr=False)
     reports_entropy = False
     needs_values = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on invalid options."""
-        check_options(self)
+        check_bounds(self, "algorithm.args.")
         self.replay = ReplayMemory(self.replay_size)
         self._steps = 0  # env steps since the last gradient step
 

@@ -1,9 +1,8 @@
 """Group-in-group policy optimisation."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from groundling.algorithms.credit import anchored
 from groundling.algorithms.grpo import GRPO
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
-from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt, Le
 from groundling.policies.policy import Policy
 
 
@@ -26,19 +25,11 @@ class GiGPO(GRPO):
     return to go with those of the group's other steps with the same goal, view and actions; see `anchored`.
     """
 
-    gamma: float = 0.95
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.95
     """Discount factor of Â^S; 0.95 in the paper. Below 1, it tells apart the steps of an episode that is rewarded only
     at its end."""
-    step_weight: float = 1.0
+    step_weight: Annotated[float, Gt(0)] = 1.0
     """ω: weight of the comparison of steps; 1 in the paper."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.step_weight < math.inf:
-            raise ConfigError(
-                f"algorithm.args.step_weight must be greater than 0 and finite, got {self.step_weight}: to compare "
-                "no steps, set algorithm.id=grpo"
-            )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if world.group_size is None or "words" not in world.observation:

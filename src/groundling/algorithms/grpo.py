@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from groundling.algorithms.batch import Targets
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
+from groundling.fields import Ge, Gt, Le
 from groundling.policies.policy import Policy
 
 
@@ -27,11 +28,11 @@ class GRPO(ClippedOnPolicy):
     rollouts of envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
     """
 
-    gamma: float = 1.0
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
     """Discount factor; 1 in the paper."""
     normalize_std: bool = True
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
-    group_share: float = 1.0
+    group_share: Annotated[float, Gt(0), Le(1)] = 1.0
     """Learn only from the share of the groups whose returns deviate most, as StarPO-S (Wang et al. 2025, arXiv
     2504.20073): equal returns teach nothing."""
     mean_of_sequences: bool = True

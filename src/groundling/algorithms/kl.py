@@ -19,7 +19,7 @@ _RATE = 0.1
 
 
 class KLPenalty(Regularizer):
-    """Penalty for moving away from the reference, in the rewards or in the loss.
+    """Penalty for moving away from the reference, in the rewards or, as a regularizer, in the loss.
 
     In the rewards each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
     arXiv 1909.08593, equation 2). In the loss it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
@@ -32,7 +32,6 @@ class KLPenalty(Regularizer):
     Args:
         coefficient: c; 0: no penalty.
         target: KL per step; None: c is constant.
-        in_loss: Add the penalty to the loss instead of subtracting it from the rewards.
 
     Raises:
         ConfigError: a target, but no penalty.
@@ -40,12 +39,12 @@ class KLPenalty(Regularizer):
 
     name = "reference_kl"
 
-    def __init__(self, coefficient: float, target: float | None = None, in_loss: bool = False) -> None:
+    def __init__(self, coefficient: float, target: float | None = None) -> None:
         if target is not None and not coefficient:
             raise ConfigError(
                 f"algorithm.args.kl_target={target} adapts kl_coefficient, which is 0: set kl_coefficient above 0"
             )
-        self.coefficient, self.target, self.in_loss = coefficient, target, in_loss
+        self.coefficient, self.target = coefficient, target
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if self.coefficient and isinstance(policy, type) and not _has_reference(policy):
@@ -53,13 +52,13 @@ class KLPenalty(Regularizer):
         return None
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """Rewards ``(num_steps, num_envs)`` minus the penalty, unless it is in the loss; 0 outside of the mask.
+        """Rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside of the mask.
 
         Raises:
             ConfigError: the rollout has no KL.
         """
         rewards = rollout.rewards
-        if self.coefficient and not self.in_loss:
+        if self.coefficient:
             rewards = rewards - self.coefficient * self._kl(rollout)
         return rewards if rollout.mask is None else rewards.masked_fill(~rollout.mask, 0.0)
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -12,6 +12,7 @@ from groundling.algorithms.ppo import PPO
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.policies.policy import Policy
 
 
@@ -25,7 +26,7 @@ class NLPO(PPO):
     one. Every μ updates the mask model becomes a copy of the policy; in the released RL4LMs it never does.
     """
 
-    target_update_iterations: int = 20
+    target_update_iterations: Annotated[int, Ge(1)] = 20
     """μ: updates between refreshes of the mask model; 5 to 100 in RL4LMs."""
 
     def __post_init__(self) -> None:

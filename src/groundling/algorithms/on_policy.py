@@ -1,8 +1,8 @@
 """The update that all on-policy algorithms share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,15 +18,16 @@ from groundling.algorithms.optimisation import (
     LossFunction,
     Schedule,
     Terms,
-    check_options,
     learn,
     make_adamw,
     schedule_learning_rate,
 )
 from groundling.algorithms.regularizers import EntropyBonus, Regularizer
 from groundling.algorithms.rollout import Rollout
+from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt, Le, Lt
 from groundling.policies.policy import Evaluation, Policy
 
 _ROUNDING = 1e-6
@@ -40,39 +41,39 @@ class OnPolicy(Algorithm):
     Entropy bonus, KL penalty and contrastive loss are `regularizers` of every loss.
     """
 
-    learning_rate: float = 1e-6
+    learning_rate: Annotated[float, Gt(0)] = 1e-6
     """The optimizer's step size. 1e-6 suits hundreds of millions of parameters, about 1e-3 a million."""
     learning_rate_schedule: Schedule = "constant"
     """"linear" or "cosine" let the learning rate fall to 0 over the training."""
-    warmup: float = 0.0
+    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of the training in which the learning rate rises from a tenth."""
-    micro_batch_size: int | None = None
+    micro_batch_size: Annotated[int | None, Ge(1)] = None
     """Steps per forward and backward pass; gradients accumulate to the same mean, so only memory and speed depend on
     it. It is halved if the memory does not suffice. None: as many as the optimizer steps on."""
-    gamma: float = 0.99
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.99
     """Discount factor."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
-    max_grad_norm: float = 0.5
-    kl_coefficient: float = 0.0
+    max_grad_norm: Annotated[float, Gt(0)] = 0.5
+    kl_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the penalty for moving away from the policy's reference; 0: none. Usually 0.001 to 0.2."""
-    kl_target: float | None = None
+    kl_target: Annotated[float | None, Gt(0)] = None
     """KL per step that kl_coefficient is adapted to; null: it is constant."""
     normalize_rewards: bool = False
     """Shift and scale each rollout's rewards, KL penalty included, to mean 0 and deviation 1."""
-    contrast_coefficient: float = 0.0
+    contrast_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that brings together the states of one observation in several prompts (see `ContrastiveLoss`);
     0: none."""
     contrast_prompts: Sequence[str] = ()
     """Ids of these prompts."""
 
-    optimizer: torch.optim.Optimizer = field(init=False, repr=False)
-    kl_in_loss = False
+    kl_in_loss: ClassVar[bool] = False
+    """Add the KL penalty to the loss instead of subtracting it from the rewards."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on invalid options."""
-        check_options(self)
-        self.kl = KLPenalty(self.kl_coefficient, self.kl_target, self.kl_in_loss)
+        check_bounds(self, "algorithm.args.")
+        self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
         self.regularizers: list[Regularizer] = [EntropyBonus(self.entropy_coefficient)]
         if self.kl_in_loss and self.kl_coefficient:
             self.regularizers.append(self.kl)
@@ -159,10 +160,10 @@ class OnPolicy(Algorithm):
 
         `Rollout.truncation_values` are added afterwards, since the critic estimates them in normalised units.
         """
-        rewards = self.kl.rewards(rollout)
+        penalty = KLPenalty(0.0) if self.kl_in_loss else self.kl
+        rewards = penalty.rewards(rollout)
         if self.normalize_rewards:
-            coefficient = 0.0 if self.kl_in_loss else abs(self.kl.coefficient)
-            rewards = standardise(rewards, rollout.mask, _ROUNDING * coefficient)
+            rewards = standardise(rewards, rollout.mask, _ROUNDING * penalty.coefficient)
         values = rollout.truncation_values
         if values is None:
             return rewards
@@ -206,20 +207,20 @@ class ClippedOnPolicy(OnPolicy):
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a)
     """
 
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-5
-    weight_decay: float = 0.0
+    adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
+    adam_epsilon: Annotated[float, Gt(0)] = 1e-5
+    weight_decay: Annotated[float, Ge(0)] = 0.0
     """AdamW's weight decay, for matrices only."""
-    epochs: int = 1
+    epochs: Annotated[int, Ge(1)] = 1
     """Passes over each rollout; usually 1 to 10."""
-    minibatch_size: int = 64
+    minibatch_size: Annotated[int, Ge(1)] = 64
     """Steps per optimizer step; of whole sequences as many as hold so many on average, and at least one."""
-    clip_range: float = 0.2
+    clip_range: Annotated[float, Gt(0)] = 0.2
     """ε of the policy's clipped ratio; usually 0.1 to 0.3."""
-    target_kl: float | None = None
+    target_kl: Annotated[float | None, Gt(0)] = None
     """Stop learning from a rollout once a minibatch is this far from the old policy; null: never."""
-    advantage_share: float = 1.0
+    advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0
     """Learn only from the share of a rollout's steps with the largest |advantage|; 0.5 about halves the time of
     learning."""
 

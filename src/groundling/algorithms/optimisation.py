@@ -3,14 +3,15 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.micro_batches import max_micro_batches, micro_batches
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
+from groundling.fields import Ge, Gt
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts
 
@@ -58,7 +59,7 @@ def make_adamw(
     learning_rate: float,
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; without decay this is Adam.
 
@@ -119,7 +120,7 @@ def learn(
     batch: Batch,
     loss: LossFunction,
     minibatches: Iterable[Tensor],
-    target_kl: float | None = None,
+    target_kl: Annotated[float | None, Gt(0)] = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
     """Take one optimizer step on each minibatch, until one is further than ``target_kl`` from the old policy.
@@ -257,62 +258,3 @@ def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
         stacklevel=2,
     )
     torch.cuda.empty_cache()
-
-
-def check_options(algorithm: object) -> None:
-    """Raise `ConfigError` if one of an algorithm's options that several have cannot be run."""
-    options = vars(algorithm)
-    for name in _POSITIVE & options.keys():
-        value = options[name]
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"algorithm.args.{name} must be greater than 0 and finite, got {value}")
-    for name in _NOT_NEGATIVE & options.keys():
-        if not 0 <= options[name] < math.inf:
-            raise ConfigError(f"algorithm.args.{name} must be at least 0, got {options[name]}")
-    for name in _UP_TO_ONE & options.keys():
-        if not 0 <= options[name] <= 1:
-            raise ConfigError(f"algorithm.args.{name} must lie in [0, 1], got {options[name]}")
-    for name in _BELOW_ONE & options.keys():
-        if not 0 <= options[name] < 1:
-            raise ConfigError(f"algorithm.args.{name} must lie in [0, 1), got {options[name]}")
-    micro, most = options.get("micro_batch_size"), options.get("minibatch_size", math.inf)
-    if micro is not None and not 1 <= micro <= most:
-        bounds = "be at least 1" if most == math.inf else f"lie between 1 and minibatch_size ({most})"
-        raise ConfigError(f"algorithm.args.micro_batch_size must {bounds}, got {micro}")
-
-
-_POSITIVE = {
-    "learning_rate",
-    "adam_epsilon",
-    "epochs",
-    "minibatch_size",
-    "clip_range",
-    "value_clip_range",
-    "max_grad_norm",
-    "target_kl",
-    "kl_target",
-    "target_update_iterations",
-    "conjugate_gradient_steps",
-    "line_search_steps",
-    "critic_epochs",
-    "value_rollouts",
-    "value_learning_rate",
-    "advantage_share",
-    "group_share",
-    "rms_epsilon",
-    "batch_size",
-    "replay_size",
-    "steps_per_gradient",
-}
-_NOT_NEGATIVE = {
-    "contrast_coefficient",
-    "value_coefficient",
-    "entropy_coefficient",
-    "weight_decay",
-    "value_epochs",
-    "value_warmup",
-    "kl_coefficient",
-    "damping",
-}
-_UP_TO_ONE = {"gamma", "gae_lambda", "advantage_share", "group_share"}
-_BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup", "rms_alpha", "line_search_factor"}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from groundling.algorithms.optimisation import Terms, accumulate, learn, scale_l
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt, Le
 from groundling.policies.policy import Evaluation, Policy
 
 
@@ -29,27 +30,27 @@ class PPO(ClippedOnPolicy):
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
     """
 
-    epochs: int = 4
+    epochs: Annotated[int, Ge(1)] = 4
     """Passes over each rollout; usually 1 to 10."""
-    gae_lambda: float = 0.99
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.99
     """λ of generalised advantage estimation; usually 0.9 to 1."""
-    value_clip_range: float | None = 0.2
+    value_clip_range: Annotated[float | None, Gt(0)] = 0.2
     """How far a value may move from the old one without being clipped; null: no clipping."""
-    value_coefficient: float = 1.0
+    value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1 here is 0.5 in GLAM and Stable-Baselines3."""
-    entropy_coefficient: float = 0.01
+    entropy_coefficient: Annotated[float, Ge(0)] = 0.01
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
     normalize_advantages: bool = False
     """Shift and scale the rollout's advantages to mean 0 and deviation 1 (GLAM does not)."""
     credit: Credit = "turn"
     """Advantages of the tokens of written turns: "turn" gives all of them their turn's; "token" and "poad" give each a
     separate one (see `token_advantages`)."""
-    value_epochs: int = 0
+    value_epochs: Annotated[int, Ge(0)] = 0
     """Passes of the value head alone, after the policy's, over the states of the last ``value_rollouts`` rollouts."""
-    value_rollouts: int = 1
-    value_warmup: int = 0
+    value_rollouts: Annotated[int, Ge(1)] = 1
+    value_warmup: Annotated[int, Ge(0)] = 0
     """Updates at the start in which only the value head learns, by ``value_epochs``."""
-    value_learning_rate: float | None = None
+    value_learning_rate: Annotated[float | None, Gt(0)] = None
     """The value head's step size; null: ``learning_rate``. Both follow one schedule."""
     detach_values: bool = False
     """Train only the value head with the value loss, and not the language model."""

@@ -1,12 +1,14 @@
 """REINFORCE++: advantages normalised over the whole batch replace a critic."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.algorithms.advantages import returns_to_go, standardise
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Targets
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.rollout import Rollout
+from groundling.fields import Ge, Le
 
 
 @algorithms.register("reinforce_pp")
@@ -19,7 +21,7 @@ class ReinforcePlusPlus(ClippedOnPolicy):
     β is kl_coefficient, and KL(i) = log π - log π_ref of token i.
     """
 
-    gamma: float = 1.0
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
     """Discount factor; 1 in the paper."""
     needs_values = False
 

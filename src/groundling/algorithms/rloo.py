@@ -1,12 +1,14 @@
 """REINFORCE with a leave-one-out baseline."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.algorithms.advantages import leave_one_out, returns_to_go
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Targets
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.rollout import Rollout
+from groundling.fields import Ge, Le
 
 
 @algorithms.register("rloo")
@@ -20,7 +22,7 @@ class RLOO(ClippedOnPolicy):
     over answers by their mean length.
     """
 
-    gamma: float = 1.0
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
     """Discount factor; 1 in the paper."""
     needs_values = False
     compares_episodes = True

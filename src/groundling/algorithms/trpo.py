@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from groundling.algorithms.losses import clipped_value_loss, kl_divergence, mask
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, check_finite, learn, trainable
 from groundling.algorithms.rollout import Rollout
+from groundling.fields import Ge, Gt, Le, Lt
 from groundling.policies.policy import Evaluation, Policy
 
 
@@ -33,25 +35,25 @@ class TRPO(OnPolicy):
     does not learn: give it separate weights.
     """
 
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
     """Adam's step size for the value function; the policy's step follows from target_kl."""
-    target_kl: float = 0.01
+    target_kl: Annotated[float, Gt(0)] = 0.01
     """δ: how far the policy may move in an update, in nats per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95
     """λ of generalised advantage estimation; usually 0.9 to 1."""
     normalize_advantages: bool = True
     """Shift and scale the rollout's advantages to mean 0 and deviation 1."""
-    conjugate_gradient_steps: int = 15
-    damping: float = 0.1
+    conjugate_gradient_steps: Annotated[int, Ge(1)] = 15
+    damping: Annotated[float, Ge(0)] = 0.1
     """Added to F's diagonal."""
-    line_search_steps: int = 10
-    line_search_factor: float = 0.8
+    line_search_steps: Annotated[int, Ge(1)] = 10
+    line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8
     """α: factor between the lengths of two tries."""
-    critic_epochs: int = 10
+    critic_epochs: Annotated[int, Ge(1)] = 10
     """Passes of the value function over each rollout."""
-    minibatch_size: int = 128
+    minibatch_size: Annotated[int, Ge(1)] = 128
     """Steps per step of the value function; of whole sequences as many as hold so many on average."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Annotated[float, Gt(0)] = 0.5
     """Of the value function's gradient."""
 
     def setup(self, policy: Policy) -> None:
