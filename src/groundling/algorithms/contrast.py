@@ -15,7 +15,7 @@ from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Evaluation, Policy
 from groundling.policies.turns import Turn
-from groundling.prompts.prompt import BLANK, PromptReader, check_prompts
+from groundling.prompts import BLANK, PromptReader, check_prompts
 
 
 class ContrastiveLoss(Regularizer):
