@@ -236,7 +236,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'parquet'"):
         MessagePairs.create(tmp_path / "pairs", data, info, "parqet")  # type: ignore[arg-type]
     pairs = MessagePairs.create(tmp_path / "pairs", data, info)
-    with pytest.raises(ConfigError, match="holds something"):
+    with pytest.raises(ConfigError, match="is not empty"):
         MessagePairs.create(tmp_path / "pairs", data, info)
     with pytest.raises(ConfigError, match="is no folder"):
         open_pairs(tmp_path / "nowhere")

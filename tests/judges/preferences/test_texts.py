@@ -37,7 +37,7 @@ def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None
     assert again.returns().tolist() == [[0, 1], [2, 3]]
     pairs.write_preferences("me", np.array([1, 3]), np.array([[0.2, 0.7, 0.1], [np.nan] * 3]))
     assert again.preferences("me").tolist() == [1, 3] and again.annotators() == ["me"]
-    with pytest.raises(ConfigError, match="holds something"):
+    with pytest.raises(ConfigError, match="is not empty"):
         make(tmp_path / "pairs")
     with pytest.raises(ConfigError, match="blstats"):
         again.comparisons(blstats=True)
