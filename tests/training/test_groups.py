@@ -236,7 +236,7 @@ def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "a text world with world.group_size=8"),
         (
             ["algorithm.id=gigpo", "algorithm.args={step_weight: 0}"],
-            "to compare no steps, set algorithm.id=grpo",
+            "step_weight must be greater than 0, got 0",
         ),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
         (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),

@@ -267,7 +267,7 @@ def test_an_error_ends_all_processes(tmp_path: Path) -> None:
 def test_an_error_of_the_main_process_ends_all(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     first, second = groundling(2, "train", "demo-easy", f"run_dir={tmp_path / 'file'}", *_SMALL)
-    assert first.exit_code == 1 and "cannot write to the folder" in first.output
+    assert first.exit_code == 1 and "cannot lock" in first.output
     assert second.exit_code == 1
 
 

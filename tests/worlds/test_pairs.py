@@ -19,6 +19,7 @@ from groundling.judges import TextPairs, open_pairs
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.reward_models import load_reward_model
+from groundling.policies.policy import Outputs
 from groundling.policies.random import RandomPolicy
 from groundling.rewards import RewardSum, Stretch, Texts
 from groundling.rewards.part import Part
@@ -128,18 +129,18 @@ def _random() -> Demonstrator:
 class FirstAction(RandomPolicy):
     """Always takes the first of the admissible actions, so that each of its episodes has one step."""
 
-    def _log_probs(self, observations: Sequence[TextObservation]) -> torch.Tensor:
-        logits = super()._log_probs(observations)
-        return torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1)
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+        logits, values = super().outputs(observations)
+        return Outputs(torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1), values)
 
 
 class GoesOn(RandomPolicy):
     """Always takes the last of the admissible actions, "go on", so that its episodes have six steps."""
 
-    def _log_probs(self, observations: Sequence[TextObservation]) -> torch.Tensor:
-        logits = super()._log_probs(observations)
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+        logits, values = super().outputs(observations)
         last = torch.tensor([[len(observation.actions) - 1] for observation in observations])
-        return torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1)
+        return Outputs(torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1), values)
 
 
 def _first_action() -> Demonstrator:

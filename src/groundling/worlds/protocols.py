@@ -51,7 +51,7 @@ def episode_recorder(world: World) -> EpisodeRecorder:
         ConfigError: It does not.
     """
     if not isinstance(world, EpisodeRecorder):
-        raise ConfigError(f"{world.spec.name} has no datasets of episodes: give --pairs N to collect pairs")
+        raise ConfigError(f"{world.spec.name} has no datasets of episodes")
     return world
 
 
