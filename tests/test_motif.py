@@ -346,6 +346,10 @@ def test_the_originals_flags_name_keys_that_there_are() -> None:
     values = {"algorithm.id": "appo", "world.env": "NetHackOracle-v1", "policy.args.core": "lstm"}
     values |= {"training.wandb": "p", "reward.reward_model.args.path": "p"}
     values |= {"reward.reward_model.args.normalize": "true", "world.ahead": "true"}
-    values |= {"reward.reward_model.args.threshold_quantile": 0.5, "training.steps": 64, "algorithm.args.gamma": 1}
+    values |= {
+        "reward.reward_model.args.threshold_quantile": 0.5,
+        "training.steps": 64,
+        "algorithm.args.gamma": 1,
+    }
     assert len(keys) > 25
     compose("motif/score", [f"{key}={values.get(key, 32)}" for key in sorted(keys)])

@@ -131,7 +131,9 @@ class FirstAction(RandomPolicy):
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
         logits, values = super().outputs(observations)
-        return Outputs(torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1), values)
+        return Outputs(
+            torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1), values
+        )
 
 
 class GoesOn(RandomPolicy):
@@ -140,7 +142,9 @@ class GoesOn(RandomPolicy):
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
         logits, values = super().outputs(observations)
         last = torch.tensor([[len(observation.actions) - 1] for observation in observations])
-        return Outputs(torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1), values)
+        return Outputs(
+            torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1), values
+        )
 
 
 def _first_action() -> Demonstrator:

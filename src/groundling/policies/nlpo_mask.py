@@ -1,12 +1,13 @@
 """NLPO's mask (arXiv 2210.01241, section 4.2) from the arguments of `TokenPolicy`."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.lm.write.sampling import Mask
+from groundling.registry import unknown
 
 MaskType = Literal["learned_top_p", "learned_top_k", "topk"]
 _TOP_P, _MIN_TOKENS = 0.9, 100
@@ -21,6 +22,8 @@ def make_mask(
     Raises:
         ConfigError: a value is impossible or has no effect.
     """
+    if mask_type is not None and mask_type not in get_args(MaskType):
+        raise ConfigError(unknown("mask_type", mask_type, get_args(MaskType)))
     # The defaults stand in older configs and change nothing.
     if mask_type is None and top_mask not in (None, _TOP_P):
         raise ConfigError(
