@@ -51,7 +51,9 @@ def episode_recorder(world: World) -> EpisodeRecorder:
         ConfigError: It does not.
     """
     if not isinstance(world, EpisodeRecorder):
-        raise ConfigError(f"{world.spec.name} has no datasets of episodes")
+        raise ConfigError(
+            f"{world.spec.name} has no datasets of episodes; it records pairs (collect --pairs N)"
+        )
     return world
 
 
