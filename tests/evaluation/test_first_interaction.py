@@ -227,20 +227,21 @@ def test_an_evaluation_of_an_earlier_version_must_be_repeated(
 
 
 def test_a_world_without_first_interactions_has_no_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the printed path would contain this test's name
     words = [
         "evaluate",
         "random",
         "world.env=MiniGrid-Empty-5x5-v0",
-        f"run_dir={tmp_path}",
+        "run_dir=run",
         "device=cpu",
         "--episodes",
         "2",
     ]
     assert main(words) == 0
     assert "first" not in capsys.readouterr().out
-    assert "chance" not in (tmp_path / "evaluation" / "held-out.csv").read_text()
+    assert "chance" not in (tmp_path / "run" / "evaluation" / "held-out.csv").read_text()
 
 
 @pytest.mark.parametrize("suite", ["swapped", "controls"])
