@@ -37,8 +37,8 @@ KILL_SECONDS = 180.0
 LATENCY = 0.25
 """Seconds that the server waits before it answers."""
 CONCURRENCY = 2
-WORKERS = ("spawn_main", "groundling.envs.nethack.worker")
-"""What stands in the command line of an env's worker, in the text world and in NetHack."""
+WORKERS = ("groundling.envs.worker_pool",)
+"""Words in the command line of an env's worker."""
 ENDLESS = ["training.steps=1000000000", "training.keep_checkpoints=1", "device=cpu"]
 TRAININGS = {
     "text": ["demo-easy", "world.num_envs=8", "world.num_workers=2", "training.checkpoint_every=5"],

@@ -20,9 +20,9 @@ def test_a_worker_whose_answers_nobody_wants_ends_without_a_word(capfd: pytest.C
         envs.send(env, "reset", 0)
     envs.receive(1)  # env 0's answer has come and is not taken
     envs.send(0, "step", "open red")
-    (process,) = {worker._process for worker in envs._workers}
+    (worker,) = envs.pool._workers
     envs.close()
-    assert process.exitcode == 0 and capfd.readouterr().err == ""
+    assert worker.process.returncode == 0 and capfd.readouterr().err == ""
 
 
 def test_a_worker_imports_the_modules_that_were_given_to_the_command(

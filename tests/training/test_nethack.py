@@ -14,8 +14,7 @@ from groundling.algorithms import APPO, Rollout
 from groundling.algorithms.optimisation import make_adamw
 from groundling.envs.nethack.observation import message_id
 from groundling.envs.nethack.shared import EndStatus
-from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVectorEnv
-from groundling.envs.nethack.workers import Incidents
+from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents, NetHackVectorEnv
 from groundling.errors import ConfigError
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.preferences.captions import decode
@@ -42,7 +41,7 @@ class ScriptedEnvs:
 
     def __init__(self, num_envs: int = 4, num_groups: int = 2) -> None:
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
-        self.incidents = Incidents()
+        self.incidents = NetHackIncidents()
         self.t = np.zeros(num_envs, dtype=int)
         self.begun = np.ones(num_envs, dtype=int)
         self.sent: dict[int, np.ndarray] = {}
@@ -70,7 +69,7 @@ class ScriptedEnvs:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         assert state["seed"] == 7
         self.begun[:] = state["next_episode"]
-        self.incidents = Incidents(**state["incidents"])
+        self.incidents = NetHackIncidents(**state["incidents"])
 
     def close(self) -> None:
         self.closed = True

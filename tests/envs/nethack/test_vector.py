@@ -215,7 +215,7 @@ def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         both = envs, healthy
         for each in both:
             each.reset()
-        bad.add(id(envs._envs._slices[0]._envs[1]))  # type: ignore[union-attr]
+        bad.add(id(envs._envs.slices[0]._envs[1]))  # type: ignore[union-attr]
         for each in both:
             each.send(0, np.array([2, 2]))
         frames, expected = envs.receive(0), healthy.receive(0)

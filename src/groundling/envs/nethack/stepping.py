@@ -1,16 +1,18 @@
 """Some envs stepped one after the other, their observations written into given arrays."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import COLOURS, View, message_id, vector_features
-from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS
+from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, SharedArrays
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.seeds import held_out_seed, training_seed
+from groundling.envs.worker_pool import WorkerLost, WorkerPool
 
 BEGIN = 255
 """The command to begin every env's next episode; any other is a group's number."""
@@ -18,7 +20,7 @@ BEGIN = 255
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How the envs of a vector are made and seeded; plain values, so that it can be sent as JSON."""
+    """How the envs of a vector are made and seeded."""
 
     task: str
     num_envs: int
@@ -38,9 +40,6 @@ class EnvSpec:
         if self.held_out:
             return held_out_seed(self.first_env + env + episode * self.num_envs)
         return training_seed(self.seed, self.first_env + env, episode)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class EnvSlice:
@@ -164,20 +163,90 @@ class EnvSlice:
         arrays["counts"][i] = count
 
 
-class LocalEnvs:
-    """Groups of envs in this process, with a worker pool's methods (`groundling.envs.nethack.workers`)."""
+class LocalSlices:
+    """Groups of envs in this process."""
 
     def __init__(self, spec: EnvSpec, arrays: dict[str, np.ndarray], groups: list[tuple[int, int]]) -> None:
-        self._slices = [EnvSlice(spec, arrays, start, stop) for start, stop in groups]
+        self.slices = [EnvSlice(spec, arrays, start, stop) for start, stop in groups]
 
     def send(self, command: int) -> None:
-        """Nothing happens before the answer is asked for."""
+        """Do nothing: `receive` carries out the command."""
 
-    def answer(self, command: int) -> list[str]:
-        if command == BEGIN:
-            return [crash for envs in self._slices for crash in envs.begin()]
-        return self._slices[command].step()
+    def receive(self, command: int) -> list[str]:
+        return _carry_out(self.slices, command)
+
+    def close(self) -> None:
+        for envs in self.slices:
+            envs.close()
+
+
+class SliceWorkers:
+    """Groups of envs in worker processes, each of which has a share of every group.
+
+    Args:
+        spec: How the envs are made.
+        memory: The arrays, which the workers map.
+        groups: First env of each group, and the one after its last.
+        num_workers: Number of processes.
+        timeout: Seconds without an answer after which a worker counts as hung.
+        temporary: Folder for NetHack's files.
+        on_lost: Called with a worker's number and its loss; its episodes are lost, too.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        memory: SharedArrays,
+        groups: list[tuple[int, int]],
+        num_workers: int,
+        timeout: float,
+        temporary: str,
+        on_lost: Callable[[int, WorkerLost], None],
+    ) -> None:
+        shares = [np.linspace(start, stop, num_workers + 1).astype(int).tolist() for start, stop in groups]
+        slices = [[(share[w], share[w + 1]) for share in shares] for w in range(num_workers)]
+        self.pool = WorkerPool(
+            [partial(_WorkerSlices, spec, memory.fd, own) for own in slices],
+            timeout,
+            on_lost,
+            resend=True,
+            environment={"OMP_NUM_THREADS": "1", "TMPDIR": temporary},
+            file_descriptors=[memory.fd],
+        )
+        self._numbers = range(num_workers)
+
+    def send(self, command: int) -> None:
+        for worker in self._numbers:
+            self.pool.send(worker, command)
+
+    def receive(self, command: int) -> list[str]:
+        """Wait until every worker has carried out a command; return the errors of single envs.
+
+        Raises:
+            RunError: A worker was lost several times in a row.
+        """
+        return [crash for worker in self._numbers for crash in self.pool.receive(worker, command)]
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class _WorkerSlices:
+    """The envs of a worker."""
+
+    def __init__(self, spec: EnvSpec, fd: int, slices: list[tuple[int, int]], restarted: bool) -> None:
+        arrays = SharedArrays.attach(fd, spec.num_envs).arrays
+        self._slices = [EnvSlice(spec, arrays, start, stop, lost=restarted) for start, stop in slices]
+
+    def answer(self, command: int, value: None) -> list[str]:
+        return _carry_out(self._slices, command)
 
     def close(self) -> None:
         for envs in self._slices:
             envs.close()
+
+
+def _carry_out(slices: list[EnvSlice], command: int) -> list[str]:
+    if command == BEGIN:
+        return [crash for envs in slices for crash in envs.begin()]
+    return slices[command].step()

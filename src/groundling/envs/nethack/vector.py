@@ -11,6 +11,7 @@ import numpy as np
 
 from groundling.envs.nethack import ACTIONS, RECORDING, TASKS, check_installed, make_task
 from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
+from groundling.envs.worker_pool import WorkerLost
 from groundling.errors import ConfigError, RunError
 from groundling.registry import unknown
 
@@ -63,6 +64,20 @@ class Frames:
     """bool ``(n,)``: the env was lost in mid-episode, and this is the first observation of a new one."""
     episodes: list[NetHackEpisode]
     """Those that ended with this step; one that was cut is none of them."""
+
+
+@dataclass
+class NetHackIncidents:
+    """Problems so far, which were repaired."""
+
+    crashed_envs: int = 0
+    """Exceptions in envs, each of which was made again."""
+    dead_workers: int = 0
+    """Workers that ended and were started again."""
+    hung_workers: int = 0
+    """Workers that did not answer in time, and were killed and started again."""
+    cut_episodes: int = 0
+    """Episodes that were lost with their env."""
 
 
 _ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
@@ -118,12 +133,11 @@ class NetHackVectorEnv:
         if num_workers:  # what is wrong with the arguments is told here and once, not by every worker's death
             make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
         # Here, because they import nle.
-        from groundling.envs.nethack.stepping import EnvSpec, LocalEnvs
-        from groundling.envs.nethack.workers import Incidents, WorkerPool
+        from groundling.envs.nethack.stepping import EnvSpec, LocalSlices, SliceWorkers
 
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
         self.num_actions = len(ACTIONS)
-        self.incidents = Incidents()
+        self.incidents = NetHackIncidents()
         self._warn = warn
         self._spec = EnvSpec(task, num_envs, seed, first_env, held_out, dict(args or {}))
         self._memory = SharedArrays.create(num_envs)
@@ -132,25 +146,25 @@ class NetHackVectorEnv:
         self._temporary = tempfile.TemporaryDirectory(
             prefix="groundling-nethack-", ignore_cleanup_errors=True
         )
-        self._envs: LocalEnvs | WorkerPool
+        self._envs: LocalSlices | SliceWorkers
         if num_workers:
-            self._envs = WorkerPool(
+            self._envs = SliceWorkers(
                 self._spec,
                 self._memory,
                 self._groups,
                 num_workers,
                 timeout,
                 self._temporary.name,
-                self.incidents,
-                warn,
+                self._on_lost,
             )
         else:
-            self._envs = LocalEnvs(self._spec, self._memory.arrays, self._groups)
+            self._envs = LocalSlices(self._spec, self._memory.arrays, self._groups)
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers."""
-        return [worker.process.pid for worker in getattr(self._envs, "workers", ())]
+        """Ids of the workers."""
+        pool = getattr(self._envs, "pool", None)
+        return [] if pool is None else pool.process_ids
 
     def reset(self) -> Frames:
         """Begin every env's next episode. Returns frames of all envs, without rewards.
@@ -165,7 +179,7 @@ class NetHackVectorEnv:
                 f"group {self._in_flight.index(True)} was sent actions: receive its frames before reset"
             )
         self._envs.send(BEGIN)
-        self._report(self._envs.answer(BEGIN))
+        self._report(self._envs.receive(BEGIN))
         return self._frames(0, self.num_envs)
 
     def send(self, group: int, actions: np.ndarray) -> None:
@@ -194,7 +208,7 @@ class NetHackVectorEnv:
         """
         if not self._in_flight[group]:
             raise RunError(f"group {group} was sent no actions")
-        self._report(self._envs.answer(group))
+        self._report(self._envs.receive(group))
         self._in_flight[group] = False
         return self._frames(*self._groups[group])
 
@@ -232,10 +246,15 @@ class NetHackVectorEnv:
         self._memory.close()
         self._temporary.cleanup()
 
+    def _on_lost(self, worker: int, lost: WorkerLost) -> None:
+        self.incidents.hung_workers += lost.hung
+        self.incidents.dead_workers += not lost.hung
+        self._warn(f"NetHack worker {worker} {lost}; a new one is started, and its episodes are lost")
+
     def _report(self, crashes: list[str]) -> None:
         self.incidents.crashed_envs += len(crashes)
         for crash in crashes:
-            self._warn(f"NetHack {crash}; the env is made anew and its episode is lost")
+            self._warn(f"NetHack {crash}; a new one is made, and its episode is lost")
 
     def _frames(self, start: int, stop: int) -> Frames:
         arrays = {name: self._memory.arrays[name][start:stop] for name in _ARRAYS}
