@@ -7,7 +7,7 @@ Those that are not here have their test where the matter is tested:
 3. Raw logits summed, padding counted: ::test_equals_the_plain_computation; only compat does so, and says it.
 4. Every value learns every return: tests/algorithms/test_losses.py::test_a_column_of_values_is_refused_….
 5. Shipped configs that do not run: tests/convert/test_glam.py::test_every_kind_of_file_trains.
-8. All envs behind one another in a process of their own: here they are steps of a table (benchmarks/environment.py).
+8. Envs stepped one after the other in a slow process: benchmarks/environment.py measures a step.
 10. Tests in French that crash: tests/envs/test_languages.py, and tests/evaluation/test_agents.py runs every suite.
 """
 
