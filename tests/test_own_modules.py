@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     settings = folder / "config.yaml"
     settings.write_text(settings.read_text().replace("imports: []", "imports: [my_module]"))
     del gymnasium.registry[_ID]
-    make._look_at.cache_clear()  # what this process knew of it
+    make._inspect.cache_clear()
     yield folder
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from groundling.cli.check_env import texts_alike
 from groundling.cli.main import main
-from groundling.envs.checking import Played, check_env
+from groundling.envs.checking import RandomPlay, check_env
 from groundling.envs.make import TextEnvMaker, make_text_env, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
@@ -342,7 +342,7 @@ def test_check_env_names_what_the_model_cannot_tell_apart() -> None:
     )
     actions, goals, observations = ["open {", "look", "open }"], ["open", "look"], ["@\n +", "@ +", "look"]
     texts = {"goals": goals, "actions": actions, "observations": observations}
-    played = Played(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
+    played = RandomPlay(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
     assert [text.split(";")[0] for text in texts_alike(policy, played)] == [
         "the model cannot distinguish these actions, whose tokens are equal: 'open {' and 'open }'",
         r"the model cannot distinguish these observations, whose tokens are equal: '@\n +' and '@ +'",

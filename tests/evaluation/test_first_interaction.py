@@ -11,7 +11,7 @@ import pytest
 from groundling.cli.main import main
 from groundling.config.compose import compose, to_yaml
 from groundling.envs.first_interaction import FirstInteraction, Target
-from groundling.envs.vector import TextEpisode
+from groundling.envs.text_episode import TextEpisode
 from groundling.intervals import wilson_interval
 from groundling.runtime import parallel as beside
 from groundling.worlds.episode import Figure, Played, number

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from groundling.config.schema import Config
-    from groundling.envs.checking import Played
+    from groundling.envs.checking import RandomPlay
     from groundling.envs.observation import TextObservation
     from groundling.evaluation.preferences import Preferences
     from groundling.policies.policy import Policy
@@ -107,7 +107,7 @@ def _config(arguments: argparse.Namespace) -> "Config":
     return compose("glam/mixed", [*base, *arguments.overrides])
 
 
-def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
+def texts_alike(policy: "Policy", played: "RandomPlay") -> Iterator[str]:
     """Yield warnings of texts that the policy's language model reads as the same tokens."""
     from groundling.lm.tokens import indistinguishable
 
@@ -127,7 +127,7 @@ def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
             )
 
 
-def _select_scored(played: "Played") -> list["TextObservation"]:
+def _select_scored(played: "RandomPlay") -> list["TextObservation"]:
     """Select the observations whose actions are scored: the shown ones, then others up to `_MOST_READ` actions."""
     scored: list[TextObservation] = []
     left = _MOST_READ
@@ -166,7 +166,7 @@ def _print_preferred(
 
 
 def _print_exploration(
-    console: "Console", policy: "Policy", played: "Played", scored: list["TextObservation"], name: str
+    console: "Console", policy: "Policy", played: "RandomPlay", scored: list["TextObservation"], name: str
 ) -> None:
     """Print how much the untrained policy would explore, and warn if it would hardly take some actions."""
     choices = [one for one in played.choices if any(one is other for other in scored)]
@@ -206,7 +206,7 @@ def _print_table(console: "Console", rows: list[tuple[str, str]]) -> None:
     console.print(table)
 
 
-def _figures(played: "Played") -> list[tuple[str, str]]:
+def _figures(played: "RandomPlay") -> list[tuple[str, str]]:
     lengths = [len(e.actions) for e in played.episodes]
     returns = [e.episode_return for e in played.episodes]
     count = len(played.episodes)

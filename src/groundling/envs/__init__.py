@@ -1,4 +1,4 @@
-"""Worlds: Gymnasium envs whose observations can be told in words."""
+"""Gymnasium envs whose observations are described in words, NetHack's tasks, and pools of texts."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ _SUBPACKAGES = ("babyai_text", "nethack", "text_generation", "textworld_express"
 
 
 def try_one() -> str:
-    """Make one of the bundled envs and begin an episode; what came of it, in words."""
+    """Make a bundled env and begin an episode; return a sentence about it."""
     import gymnasium
 
     _, info = gymnasium.make(next(iter(LEVELS))).reset(seed=0)

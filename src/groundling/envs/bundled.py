@@ -1,4 +1,4 @@
-"""The bundled envs by their Gymnasium ids. What makes them is imported when one is made."""
+"""The bundled envs by their Gymnasium ids; their code is imported when one is made."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ ABOUT = {
     _NETHACK: "one of Motif's tasks in NetHack",
     _EXPRESS: "a game of TextWorldExpress (extra worlds)",
 }
-"""By the module that makes them, what `groundling list envs` says of each."""
+"""Descriptions in `groundling list envs`, by the module that makes the env."""
 
 MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
 LEVELS: dict[str, dict[str, object]] = {
@@ -24,7 +24,7 @@ LEVELS: dict[str, dict[str, object]] = {
     "BabyAI-GoToAfterPickUpLocal-v0": {"tasks": ("go to after pick up",), "split": "train"},
     "BabyAI-PickUpSeqPickUpLocal-v0": {"tasks": ("pick up seq pick up",), "split": None},
 }
-"""GLAM's levels, with the arguments of `LocalLevel` that make them."""
+"""GLAM's levels, with arguments of `LocalLevel`."""
 TASKS: dict[str, dict[str, Any]] = {
     "NetHackScore-v1": {"goal": "score"},
     "NetHackStaircase-v1": {"goal": "staircase", "level": 2},
@@ -36,14 +36,14 @@ TASKS: dict[str, dict[str, Any]] = {
     "NetHackOracle-v1": {"goal": "oracle"},
     "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
 }
-"""Motif's tasks, with the arguments of `groundling.envs.nethack.make_goal` that make them."""
+"""Motif's tasks, with arguments of `groundling.envs.nethack.make_goal`."""
 TEXT_GENERATION = "TextGeneration-v0"
 TEXTWORLD_EXPRESS = "TextWorldExpress-v0"
 
 
 def register() -> None:
-    """Register the envs with Gymnasium; neither nle nor TextWorldExpress need be installed for that."""
-    import minigrid  # noqa: F401  (registers its own, which ours stand beside)
+    """Register the envs with Gymnasium; neither nle nor TextWorldExpress need be installed."""
+    import minigrid  # noqa: F401  (registers its own envs first)
 
     for id, arguments in LEVELS.items():
         gymnasium.register(id, entry_point=f"{_BABYAI}:make_level", kwargs=arguments)

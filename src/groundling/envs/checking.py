@@ -1,7 +1,6 @@
-"""Checking a text env before training: what it shows, equal episodes for equal seeds, and its two splits."""
+"""Checks of a text env before training: its observations, equal episodes for equal seeds, and its two splits."""
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,43 +15,57 @@ from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.splits import compare_splits
-from groundling.envs.vector import TextEpisode, TextVectorEnv, UnequalEpisode
+from groundling.envs.text_episode import TextEpisode
+from groundling.envs.vector import TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError
 
 _MORE_EPISODES = 100
-"""Played at most beyond those asked for, to find one of several steps: only such a one can be resumed in its middle."""
+"""Episodes played at most beyond those asked for, to find one of several steps, which can be resumed in its middle."""
 _KEPT = 16
-"""Observations that are kept for a model to be asked about."""
+"""Number of observations kept for the preferences of a model."""
 
-
-_View = dict[str, int]
-"""Hashes of what an observation shows, by the name of each part."""
+_Hashes = dict[str, int]
+"""Hashes of an observation's parts, by name."""
 
 
 @dataclass
-class Played:
-    """What random play in an env has shown."""
+class RandomPlay:
+    """Results of random play in an env."""
 
     episodes: list[TextEpisode] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
-    """Of resets and steps."""
+    """Seconds of resets and steps."""
     fewest_actions: int = 0
     most_actions: int = 0
     texts: dict[str, dict[str, None]] = field(
         default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}}
     )
-    """Distinct texts by kind, in the order in which they were met."""
+    """Distinct texts by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
-    """The first observation, and one in the middle of an episode, with its past; by the steps taken before it."""
+    """The first observation, and one in the middle of an episode, with its past; by the number of steps before it."""
     choices: list[TextObservation] = field(default_factory=list)
-    """Some of those with a choice among several actions, in the order in which they came."""
+    """Some observations with several actions."""
     resumed_after: int = 0
-    """Steps after which an episode was left and gone on with in a new env; 0: none had more than one step."""
+    """Number of steps after which an episode was continued in a new env; 0: none had several steps."""
     doubts: list[str] = field(default_factory=list)
-    """What can be trained with, and is probably not meant."""
-    views: list[list["_View"]] = field(default_factory=list)
-    """Of each episode, what it showed before each of its steps."""
+    """Warnings about what can be trained with, but is probably not intended."""
+    hashes: list[list[_Hashes]] = field(default_factory=list)
+    """The observations of each episode before each of its steps."""
+
+    def note(self, observation: TextObservation, taken: int, history: int | None) -> None:
+        """Note an observation after ``taken`` steps of its episode."""
+        count = len(observation.actions)
+        is_full = taken > 0 and len(observation.descriptions) == min(history or 3, 3)
+        if not self.shown or (len(self.shown) == 1 and is_full):
+            self.shown[taken] = observation
+        if count > 1 and len(self.choices) < _KEPT:
+            self.choices.append(observation)
+        self.fewest_actions = min(self.fewest_actions or count, count)
+        self.most_actions = max(self.most_actions, count)
+        self.texts["goals"][observation.goal] = None
+        self.texts["actions"].update(dict.fromkeys(observation.actions))
+        self.texts["observations"]["\n".join(observation.descriptions[-1])] = None
 
 
 def check_env(
@@ -64,22 +77,22 @@ def check_env(
     num_episodes: int = 3,
     max_steps: int = 10_000,
     seed: int = 0,
-) -> Played:
+) -> RandomPlay:
     """Play random training episodes of an env, play them again here and in another process, and compare both splits.
 
     Args:
-        id: What Gymnasium knows the env by.
+        id: Gymnasium's id of the env.
         args: Its keyword arguments.
-        actions: Names for all its actions; None: it lists them, or is BabyAI's.
-        history: How many observations are shown at most; None: all.
-        num_episodes: How many are played; more if each of these ends with its first step.
-        max_steps: An episode that is longer is taken to have no end.
-        seed: Of the random actions.
+        actions: Names of all its actions; None: it lists them, or is one of BabyAI's.
+        history: Number of observations shown at most; None: all.
+        num_episodes: Number of episodes; more are played if each of these ends with its first step.
+        max_steps: Number of steps after which an episode is assumed to be endless.
+        seed: Seed of the random actions.
 
     Raises:
-        ConfigError: it cannot be trained in, or equal seeds give unequal episodes; the message says what to mend.
-        ForeignError: it raises.
-        RunError: it breaks at some step.
+        ConfigError: It is unsuitable for training, or equal seeds give unequal episodes; the message says what to fix.
+        ForeignError: It raises.
+        RunError: It breaks at some step.
     """
     names = name_actions(id, args, given=actions)
     maker = TextEnvMaker.of(id, **args)
@@ -95,33 +108,40 @@ def check_env(
             warn=_refuse_loss,
         )
 
-    played, rng, views = Played(), np.random.default_rng(seed), list[_View]()
-    envs = make()
+    played = RandomPlay()
+    _play(played, id, make(), history, num_episodes, max_steps, np.random.default_rng(seed))
+    backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
+    again = list(zip(played.episodes, played.hashes, strict=True))
+    when = "the second time, in reverse order and next to another env in one process"
+    played.resumed_after = _play_again(_Refusal(id, when), backwards(), again[::-1], backwards)
+    with _other_hash_seed() as hash_seed:
+        elsewhere = f"in another process, with PYTHONHASHSEED={hash_seed}"
+        _play_again(_Refusal(id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
+    played.doubts = [*_doubts(played.texts), *compare_splits(id, maker)]
+    return played
+
+
+def _play(
+    played: RandomPlay,
+    id: str,
+    envs: TextVectorEnv,
+    history: int | None,
+    num_episodes: int,
+    max_steps: int,
+    rng: np.random.Generator,
+) -> None:
+    hashes: list[_Hashes] = []
     started = time.monotonic()
     observation = envs.reset()[0]
     while len(played.episodes) < num_episodes or _needs_longer(played.episodes, num_episodes):
-        taken, count = len(views), len(observation.actions)
-        is_full = taken > 0 and len(observation.descriptions) == min(history or 3, 3)
-        if not played.shown or (len(played.shown) == 1 and is_full):
-            played.shown[taken] = observation
-        if count > 1 and len(played.choices) < _KEPT:
-            played.choices.append(observation)
-        played.fewest_actions = min(played.fewest_actions or count, count)
-        played.most_actions = max(played.most_actions, count)
-        for kind, texts in (
-            ("goals", [observation.goal]),
-            ("actions", observation.actions),
-            ("observations", ["\n".join(observation.descriptions[-1])]),
-        ):
-            played.texts[kind].update(dict.fromkeys(texts))
-        views.append(_view(observation))
-        step = envs.step([int(rng.integers(count))])
-        _check_reward(id, step.rewards[0])
+        played.note(observation, len(hashes), history)
+        hashes.append(_hashes(observation))
+        step = envs.step([int(rng.integers(len(observation.actions)))])
         played.steps += 1
         if step.episodes:
             played.episodes += step.episodes
-            played.views.append(views)
-            views = []
+            played.hashes.append(hashes)
+            hashes = []
         observation = step.observations[0]
         if played.steps > max_steps * (1 + len(played.episodes)):
             raise ConfigError(
@@ -130,15 +150,6 @@ def check_env(
             )
     played.seconds = time.monotonic() - started
     envs.close()
-    backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
-    again = list(zip(played.episodes, played.views, strict=True))
-    when = "the second time, in reverse order and next to another env in one process"
-    played.resumed_after = _play_again(_Refusal(id, when), backwards(), again[::-1], backwards)
-    with _other_hash_seed() as hash_seed:
-        elsewhere = f"in another process, with PYTHONHASHSEED={hash_seed}"
-        _play_again(_Refusal(id, elsewhere, _MEND_ORDER), make(num_workers=1), again)
-    played.doubts = [*_doubts(played.texts), *compare_splits(id, maker)]
-    return played
 
 
 def _needs_longer(episodes: Sequence[TextEpisode], asked: int) -> bool:
@@ -147,22 +158,22 @@ def _needs_longer(episodes: Sequence[TextEpisode], asked: int) -> bool:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Raises the error of an episode that was another one when it was played again."""
+    """Raises the error of an episode that differed when it was played again."""
 
     id: str
     when: str
-    mend: str = ""
+    advice: str = ""
 
     def __call__(self, before: TextEpisode, difference: str) -> NoReturn:
         raise ConfigError(
             f"{self.id}: seed {before.seed} and the same {before.length} actions gave another episode {self.when}: a "
-            f"run could not be resumed exactly. {self.mend}Draw everything from self.np_random, which "
+            f"run could not be resumed exactly. {self.advice}Draw everything from self.np_random, which "
             "super().reset(seed=seed) seeds (all envs of a process share the module random), take nothing from the "
             f"episodes before, and list actions in a fixed order ({difference})"
         )
 
 
-_MEND_ORDER = (
+_ADVICE_ON_ORDER = (
     "Python orders sets of texts by the hash seed, which each process draws: sort what comes from a set, as in "
     "sorted(…), and use hashlib in place of hash(). "
 )
@@ -170,7 +181,7 @@ _MEND_ORDER = (
 
 @contextmanager
 def _other_hash_seed() -> Iterator[str]:
-    """Start the processes of the block with another PYTHONHASHSEED than this one's; gives it."""
+    """Start the processes of the block with another PYTHONHASHSEED than this process's; yield it."""
     own = os.environ.get("PYTHONHASHSEED")
     os.environ["PYTHONHASHSEED"] = other = "2" if own == "1" else "1"
     try:
@@ -191,7 +202,7 @@ def _refuse_loss(text: str) -> NoReturn:
 def _play_again(
     refuse: _Refusal,
     envs: TextVectorEnv,
-    episodes: Sequence[tuple[TextEpisode, list[_View]]],
+    episodes: Sequence[tuple[TextEpisode, list[_Hashes]]],
     make: Callable[[], TextVectorEnv] | None = None,
 ) -> int:
     """Play episodes in the first of ``envs``, next to random play in the others, and close them.
@@ -199,11 +210,11 @@ def _play_again(
     Args:
         refuse: Raises if an episode differs.
         envs: Their first one begins with these episodes.
-        episodes: As they were played, in this order.
+        episodes: The episodes in this order.
         make: Makes such envs; if given, the longest episode is also ended in new ones.
 
     Returns:
-        The steps after which that was, or 0.
+        The number of steps after which it was continued there, or 0.
     """
     rng, resumed_after = np.random.default_rng(1), 0
     longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)
@@ -214,47 +225,60 @@ def _play_again(
 
     try:
         envs.reset()
-        for before, views in episodes:
+        for before, hashes in episodes:
             for taken, action in enumerate(before.actions):
-                shown = envs.observations()[0]
-                if different := [
-                    part for part, hashed in _view(shown).items() if hashed != views[taken][part]
-                ]:
-                    part = different[0]
-                    refuse(
-                        before, f"after {taken} steps its {part} differed: {getattr(shown, part)!r:.80} now"
-                    )
+                _compare(refuse, before, taken, envs.observations()[0], hashes[taken])
                 if taken < before.length - 1 and step(action):
                     refuse(before, f"it ended after {taken + 1} steps")
             if make is not None and before is longest and before.length > 1:
                 resumed_after = before.length - 1
                 resumed = make()
                 _resume(refuse, resumed, envs, before)
-                _end(
-                    refuse, resumed.step([before.actions[-1], *[None] * (envs.num_envs - 1)]).episodes, before
-                )
+                last = [before.actions[-1], *[None] * (envs.num_envs - 1)]
+                _compare_end(refuse, resumed.step(last).episodes, before)
                 resumed.close()
-            _end(refuse, step(before.actions[-1]), before)
+            _compare_end(refuse, step(before.actions[-1]), before)
     finally:
         envs.close()
     return resumed_after
 
 
 def _resume(refuse: _Refusal, resumed: TextVectorEnv, envs: TextVectorEnv, before: TextEpisode) -> None:
-    """Bring new envs to where ``envs`` are, in the middle of an episode, as a resumed training does."""
+    """Bring new envs to the state of ``envs``, in the middle of an episode, as a resumed training does."""
     try:
         resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
     except UnequalEpisode:
         one, other = envs.observations()[0], resumed.observations()[0]
-        for part in _view(one):
-            if getattr(one, part) != getattr(other, part):
-                was, now = getattr(one, part), getattr(other, part)
+        for part in _hashes(one):
+            was, now = getattr(one, part), getattr(other, part)
+            if was != now:
                 refuse(before, f"its {part}: {was!r:.60}, and in a new env {now!r:.60}")
         refuse(before, "in a new env it ended at another step")
 
 
-def _view(observation: TextObservation) -> _View:
+def _hashes(observation: TextObservation) -> _Hashes:
     return {part: hash(getattr(observation, part)) for part in ("goal", "descriptions", "actions")}
+
+
+def _compare(
+    refuse: _Refusal, before: TextEpisode, taken: int, observation: TextObservation, hashes: _Hashes
+) -> None:
+    for part, hashed in _hashes(observation).items():
+        if hashed != hashes[part]:
+            refuse(before, f"after {taken} steps its {part} differed: {getattr(observation, part)!r:.80} now")
+
+
+def _compare_end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpisode) -> None:
+    if not ended:
+        refuse(before, "it ended at another step")
+    # Only the env's own process knows BabyAI's task.
+    if replace(ended[0], task=before.task, number=before.number) == before:
+        return
+    for name in ("mission", "episode_return", "actions", "success"):
+        one, other = getattr(before, name), getattr(ended[0], name)
+        if one != other:
+            refuse(before, f"{name} was {one!r:.60}, then {other!r:.60}")
+    refuse(before, "it ended at another step")
 
 
 def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
@@ -265,25 +289,3 @@ def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
         if broken := sorted(t for t in texts[kind] if len(t.strip().splitlines()) > 1 or "\n" in t):
             doubts.append(f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}")
     return doubts
-
-
-def _end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpisode) -> None:
-    """Compare an episode with the one that has ended."""
-    if not ended:
-        refuse(before, "it ended at another step")
-    # BabyAI's task is known in the env's process alone.
-    if replace(ended[0], task=before.task, number=before.number) != before:
-        refuse(before, _difference(before, ended[0]))
-
-
-def _difference(before: TextEpisode, again: TextEpisode) -> str:
-    for name in ("mission", "episode_return", "actions", "success"):
-        one, other = getattr(before, name), getattr(again, name)
-        if one != other:
-            return f"{name} was {one!r:.60}, then {other!r:.60}"
-    return "it ended at another step"
-
-
-def _check_reward(id: str, reward: Any) -> None:
-    if not math.isfinite(reward):
-        raise ConfigError(f"{id} gave the reward {reward}: expected a finite number")

@@ -1,4 +1,4 @@
-"""Which thing an agent first deals with in an episode, as a text env tells it: does the agent read its mission?"""
+"""The first thing that an agent interacts with in an episode, which shows if it reads its mission."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,28 +14,28 @@ _TARGETS: tuple[Target, ...] = get_args(Target)
 
 @dataclass(frozen=True, slots=True)
 class FirstInteraction:
-    """What ``info["first_interaction"]`` of an episode's last step says, a mapping with these keys.
+    """The keys of ``info["first_interaction"]`` at an episode's last step.
 
-    An agent that tries one thing after the other succeeds without reading; the first thing tells. An env may give the
-    mapping at every step; the last one counts. One that cannot tell, in general or in this episode, gives none.
+    An agent that tries one thing after the other succeeds without reading, so the first one counts. An env may give the
+    mapping at every step, of which the last counts, or leave it out if the first interaction is unknown.
     """
 
     target: Target
-    """What was first dealt with: the ``named`` thing, an ``other`` one, or ``none`` at all."""
+    """The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing."""
     chance: float | None = None
-    """How likely the named thing is to be the first, if one of those within reach is taken blindly: 0 to 1."""
+    """Probability of the named thing in a uniform choice among the things within reach."""
     thing: str | None = None
-    """What was first dealt with, in words."""
+    """The thing in words."""
     step: int | None = None
-    """The action that did it, counted from 1."""
+    """Number of the action, from 1."""
     named: tuple[str, ...] = ()
-    """The words of the mission that name the thing, such as ``the red key``; reports mark them."""
+    """Words of the mission that name the thing, such as ``the red key``; reports mark them."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """What is logged: shares of episodes, once they are averaged.
+        """Figures whose means over episodes are shares.
 
-        ``first_precision`` is there where something was dealt with, so that its mean is over those episodes alone.
+        ``first_precision`` is absent without an interaction, so its mean is over episodes with one.
         """
         figures = {f"first_{target}": float(self.target == target) for target in _TARGETS}
         if self.target != "none":
@@ -46,10 +46,10 @@ class FirstInteraction:
 
 
 def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
-    """What the info of an episode's last step says of it; None of an env that does not tell.
+    """Read the first interaction from the info of an episode's last step; None if it is absent.
 
     Raises:
-        ConfigError: it is not what `FirstInteraction` has.
+        ConfigError: It does not have the keys and values of `FirstInteraction`.
     """
     given = info.get("first_interaction")
     if given is None:

@@ -1,4 +1,4 @@
-"""The languages that text worlds and prompts speak, and what things, colours and states are called in French."""
+"""Languages of text worlds and prompts, with French words for things, colours and states."""
 
 from typing import Literal, get_args
 
@@ -28,14 +28,14 @@ FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à c
 
 
 class TranslationError(GroundlingError):
-    """An unknown language, or words that cannot be told in one."""
+    """An unknown language, or words without a translation."""
 
 
 def check_language(language: str) -> Language:
-    """Return ``language`` if it is one of those that the worlds speak.
+    """Return ``language`` if it is known.
 
     Raises:
-        TranslationError: it is not.
+        TranslationError: It is not.
     """
     for known in _LANGUAGES:
         if language == known:

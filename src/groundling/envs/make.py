@@ -1,4 +1,4 @@
-"""Making a text env by its id, and what its actions are called."""
+"""Making a text env by its id, and naming its actions."""
 
 import functools
 import json
@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -21,31 +21,31 @@ from groundling.errors import ConfigError, UnknownEnv, foreign
 from groundling.registry import IMPORT, did_you_mean, imported_modules
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
-"""Gymnasium's envs that make one of Gym's by its id: of ``module:ID`` the module is imported first."""
+"""Gymnasium's envs that make one of Gym's by its id, and import the module of an id ``module:ID``."""
 
 
 def check_registered(id: str) -> None:
-    """Raise `UnknownEnv` where Gymnasium knows no such env in this process."""
+    """Raise `UnknownEnv` if Gymnasium knows no such env in this process."""
     if id not in gymnasium.registry:
         hint = did_you_mean(id, gymnasium.registry, 0.7)
         raise UnknownEnv(f"unknown env {id!r}: {hint}{IMPORT}`groundling list envs` has those that are here")
 
 
 def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
-    """Make the env ``id``, told in words.
+    """Make an env that is described in words.
 
-    Any BabyAI or MiniGrid env is told by `BabyAIText`; another env tells itself (see
-    `groundling.envs.text_env.read_text_step`), in English.
+    `BabyAIText` describes any BabyAI or MiniGrid env; another env describes itself in English (see
+    `groundling.envs.text_env.read_text_step`).
 
     Args:
-        id: What Gymnasium knows it by.
+        id: Gymnasium's id of the env.
         language: ``english`` or ``french``.
-        args: The env's keyword arguments, ``render_mode`` among them; of MiniGrid's envs also ``control`` and
+        args: Keyword arguments of the env, including ``render_mode``; of MiniGrid's envs also ``control`` and
             ``describe_walls`` of `BabyAIText`.
 
     Raises:
-        ConfigError: no such env, or no such argument, or an env that does not speak the language.
-        TranslationError: an unknown language.
+        ConfigError: There is no such env or argument, or the env lacks the language.
+        TranslationError: An unknown language.
     """
     check_registered(id)
     if id in _IMPORTING:
@@ -67,54 +67,54 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
 
 @dataclass(frozen=True, slots=True)
 class ActionNames:
-    """What a text env's actions are called."""
+    """Names of a text env's actions."""
 
     names: tuple[str, ...] | None
     """The same at every step; None: the env lists the admissible ones."""
     most: int | None
-    """How many there can be at a step; None: any number."""
+    """Maximal number at a step; None: any number."""
 
 
 def is_grid(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
-    """Whether an env is one of MiniGrid's, or made of one; arguments and errors as of `make_text_env`."""
-    return _look_at(id, json.dumps(dict(args), sort_keys=True), language).is_grid
+    """Return True for MiniGrid's envs and those made of one; arguments and errors as of `make_text_env`."""
+    return _inspect(id, json.dumps(dict(args), sort_keys=True), language).is_grid
 
 
 def has_symbols(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
-    """Whether an env shows Minigrid's codes beside its words; arguments and errors as of `make_text_env`."""
-    return _look_at(id, json.dumps(dict(args), sort_keys=True), language).has_symbols
+    """Return True if observations have Minigrid's codes; arguments and errors as of `make_text_env`."""
+    return _inspect(id, json.dumps(dict(args), sort_keys=True), language).has_symbols
 
 
 def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
-    """The names of an env's actions.
+    """Name an env's actions.
 
     Args:
-        id: What Gymnasium knows the env by.
+        id: Gymnasium's id of the env.
         args: Its keyword arguments.
-        language: It speaks.
-        given: The user's names, the i-th for the env's action i; None: those of BabyAI and MiniGrid are GLAM's six, or
-            the first of them where the env has fewer actions, and another env lists its own.
+        language: Its language.
+        given: The user's names, the i-th for the env's action i. None: GLAM's six for BabyAI and MiniGrid, or the first
+            of them if the env has fewer actions; another env lists its own.
 
     Raises:
-        ConfigError: as `make_text_env`; or an env has not as many actions as there are names; or takes any text as its
+        ConfigError: As `make_text_env`; or the numbers of actions and names differ; or the env takes any text as its
             action, and lists none.
     """
     check_characters("a name in world.actions", given or ())
-    grid, count, _, is_free = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
-    if given is None and grid:
-        given = ACTIONS[check_language(language)][:count]
-    if given is None and is_free:
+    env = _inspect(id, json.dumps(dict(args), sort_keys=True), language)
+    if given is None and env.is_grid:
+        given = ACTIONS[check_language(language)][: env.num_actions]
+    if given is None and env.takes_any_text:
         raise ConfigError(
             f"env {id} takes any text as its action and lists none: agents choose, or write, one of the admissible "
             f"actions, so let its info list these at every step, as {', '.join(ACTION_KEYS)}"
         )
     if given is None:
-        return ActionNames(None, count)
+        return ActionNames(None, env.num_actions)
     # BabyAI's last action does nothing, so GLAM gives it more names, or none.
-    if count != len(given) and not (grid and count == len(Actions)):
-        actions = "any text as its action" if count is None else f"{count} actions"
+    if env.num_actions != len(given) and not (env.is_grid and env.num_actions == len(Actions)):
+        actions = "any text as its action" if env.num_actions is None else f"{env.num_actions} actions"
         raise ConfigError(
             f"world.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "
             "for each, or leave world.actions out and let the env list them"
@@ -122,50 +122,51 @@ def name_actions(
     return ActionNames(tuple(given), len(given))
 
 
-class _Looks(NamedTuple):
+@dataclass(frozen=True)
+class _Inspection:
     is_grid: bool
-    """Whether it is one of MiniGrid's."""
+    """The env is one of MiniGrid's."""
     num_actions: int | None
-    """None: they are texts."""
+    """None: actions are texts."""
     has_symbols: bool
-    is_free: bool
-    """Whether any text may be its action, and it lists none."""
+    takes_any_text: bool
+    """Any text may be its action, and it lists none."""
 
 
 @functools.cache
-def _look_at(id: str, args: str, language: str) -> _Looks:
-    """What can be seen of an env that is made once."""
+def _inspect(id: str, args: str, language: str) -> _Inspection:
+    """Make an env once to inspect it."""
     env = make_text_env(id, language, **json.loads(args))
     try:
         space, shown = env.action_space, env.observation_space
         count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
         image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
         symbols = getattr(image, "shape", None) == (7, 7, 3)
-        return _Looks(isinstance(env.unwrapped, MiniGridEnv), count, symbols, count is None and _is_free(env))
+        is_grid = isinstance(env.unwrapped, MiniGridEnv)
+        return _Inspection(is_grid, count, symbols, count is None and _lists_no_actions(env))
     finally:
         with foreign(f"env {id}, as it was closed,"):
             env.close()
 
 
-def _is_free(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether an env that takes texts lists none of them as an episode begins."""
+def _lists_no_actions(env: gymnasium.Env[Any, Any]) -> bool:
     try:
         return read_text_step(*env.reset()).actions is None
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever else is wrong with it, an exit too, is told when it is played
+    except BaseException:  # other errors, and exits, are reported when it is played
         return False
 
 
 @dataclass(frozen=True)
 class TextEnvMaker:
-    """Makes a text env, in another process, too, where its id is not known yet."""
+    """Makes a text env, also in another process where its id is not registered yet."""
 
     id: str
     args: dict[str, Any]
-    """Of `make_text_env`."""
+    """Arguments of `make_text_env`."""
     module: str | None = None
-    """What registers it when it is imported."""
+    """Module that registers it."""
     spec: EnvSpec | None = None
     """Registers it if no import does; None if it cannot be pickled."""
     imported: tuple[str, ...] = ()
@@ -173,13 +174,13 @@ class TextEnvMaker:
 
     @classmethod
     def of(cls, id: str, **args: Any) -> "TextEnvMaker":
-        """See `make_text_env`."""
+        """Return the maker of an env; see `make_text_env`."""
         spec = gymnasium.registry.get(id)
         point = getattr(spec, "entry_point", None)
         module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", None)
         try:
             pickle.dumps(spec)
-        except Exception:  # a lambda, say; pickling raises what the objects in it raise
+        except Exception:  # a lambda, for example; pickling raises the errors of objects in it
             spec = None
         return cls(id, args, module, spec, tuple(imported_modules))
 
@@ -199,9 +200,9 @@ def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         try:
             env = gymnasium.make(id, disable_env_checker=True, **args)
         except (TypeError, ValueError, AssertionError) as error:
-            mend = "; ~world.args takes those of the experiment out" if args else ""
+            advice = "; ~world.args takes those of the experiment out" if args else ""
             raise ConfigError(
-                f"env {id} cannot be made with {args}: {error or type(error).__name__}{mend}"
+                f"env {id} cannot be made with {args}: {error or type(error).__name__}{advice}"
             ) from error
     for name in ("observation_space", "action_space"):
         if not hasattr(env, name):

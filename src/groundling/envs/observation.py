@@ -1,31 +1,31 @@
-"""What a policy sees of a text env."""
+"""The observation of a text env that a policy sees."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 
-@dataclass(slots=True)  # one is made at every step, and a frozen one takes four times as long to make
+@dataclass(slots=True)  # not frozen, which would take four times as long to construct
 class TextObservation:
-    """One step of a text env, told in words, with the recent past that a prompt may quote."""
+    """One step of a text env in words, with the recent past that a prompt may quote."""
 
     goal: str
     """The mission of the episode."""
     descriptions: tuple[tuple[str, ...], ...]
-    """The last observations as sentences, oldest first; the last one is the present."""
+    """The recent observations as sentences, oldest first; the last one is the present."""
     past_actions: tuple[str, ...]
-    """The actions taken between them: one less than there are descriptions."""
+    """The actions between them: one less than descriptions."""
     actions: tuple[str, ...]
     """The admissible actions as strings; action ``i`` of the policy is ``actions[i]``."""
     raw: Mapping[str, Any]
-    """The env's own observation (image, direction, …), for policies that do not read."""
+    """The env's own observation (image, direction, …), for policies that do not read text."""
     past_choices: tuple[tuple[str, ...], ...] = ()
-    """The admissible actions among which each past one was taken; empty where they were always the present ones."""
+    """The admissible actions at each past action; empty if they never change."""
     episode: int = field(default=0, compare=False)
-    """The seed of the episode, or its number in a dataset; 0 where it has none."""
+    """The episode's seed, or its number in a dataset; 0 without either."""
 
     def changed(self, change: Callable[[str], str]) -> "TextObservation":
-        """The same with every text changed; ``raw`` stays."""
+        """Return the observation with every text changed; ``raw`` stays."""
 
         def all_of(texts: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(map(change, texts))
@@ -40,7 +40,7 @@ class TextObservation:
         )
 
     def recent(self, history: int | None) -> "TextObservation":
-        """The same with its last ``history`` descriptions and the actions between them alone; None: with all."""
+        """Return the observation with its last ``history`` descriptions and the actions between them; None: all."""
         if history is None:
             return self
         descriptions = self.descriptions[-history:]

@@ -1,4 +1,4 @@
-"""What a world offers policies and rewards: the one thing that they know of each other."""
+"""The specification of a world: what it offers policies and rewards."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,26 +11,25 @@ Evidence = Literal["env", "captions", "counts", "references"]
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """What an observation offers and what an action is; known before a model or a game is loaded."""
+    """What observations offer and what an action is; known before a model or a game is loaded."""
 
     name: str
-    """What messages call the world: an env's id, or a pool's."""
+    """Name in messages: the id of an env or a pool."""
     observation: frozenset[Offer]
-    """``words``: a `TextObservation`; ``symbols``: Minigrid's 7 x 7 x 3 codes beside them; ``glyphs``: NetHack's crop,
+    """``words``: a `TextObservation`; ``symbols``: Minigrid's 7 x 7 x 3 codes in addition; ``glyphs``: NetHack's crop,
     figures and message; ``prompt``: the tokens of a text."""
     action: Literal["choice", "token"]
     """One of the admissible actions, or a token of a text."""
     num_actions: int | None = None
-    """How many actions can be admissible at once; None: any number, or the tokens of a model."""
+    """Maximal number of admissible actions; None: any number, or the tokens of a model."""
     language: str = "english"
-    """What it is told in."""
+    """Language of the observations."""
     experience: frozenset[Experience] = frozenset({"acted"})
-    """Whose actions can be learnt from: the policy's own, or those that a dataset or a pool's references show."""
+    """Actions to learn from: the policy's own, or those of a dataset or of a pool's references."""
     group_size: int | None = None
-    """How many episodes of an update begin alike, as texts to one prompt do; None: all count as alike."""
+    """Number of episodes of an update that begin alike, such as texts to one prompt; None: all count as alike."""
     evidence: frozenset[Evidence] = frozenset()
-    """What of a step a reward can look at. ``env``: what the world itself pays; ``captions``: what is to be read;
-    ``counts``: how often that has come up in its episode; ``references``: texts to compare with, and a pool's meta."""
+    """Inputs of rewards. ``env``: the world's own reward; ``captions``: a description of a step; ``counts``: its number
+    of occurrences in the episode; ``references``: texts to compare with, and a pool's meta."""
     subject: str | None = None
-    """The kind of world as judges tell them apart (see `groundling.judges.asking.subjects`); None: they know nothing of
-    it."""
+    """Subject of judges (see `groundling.judges.asking.subjects`); None: judges do not know this world."""

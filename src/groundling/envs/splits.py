@@ -1,4 +1,4 @@
-"""Comparing an env's training episodes with its held-out episodes by how they begin."""
+"""A comparison of an env's training and held-out episodes by their beginnings."""
 
 import time
 from collections import Counter
@@ -13,34 +13,34 @@ from groundling.envs.text_env import read_reset, read_text_step
 from groundling.errors import foreign
 
 _RESETS, _SECONDS = 200, 2.0
-"""Resets of each split at most, and seconds after which no more are made."""
+"""Limits on the resets of each split and on their seconds."""
 _TASK_KEYS = (
     *("task", "task_id", "task_name", "game", "game_id", "gamefile", "extra.gamefile"),
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
 )
 """Info keys that name an episode's task, as ALFWorld, ScienceWorld, TextWorld and others use them."""
 _CHANCE = 0.001
-"""Probability, at most, of reporting a task where both splits have the same distribution of tasks."""
+"""Upper bound on the probability of a false warning about tasks."""
 _SHARE = 0.05
-"""Of held-out starts that training meets as well, from which they are reported."""
+"""Share of held-out beginnings met in training from which they are reported."""
 _SHOWN = 3
 
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
-    """Reset an env with seeds of both splits; warn of tasks of one split and of starts that both have.
+    """Reset an env with seeds of both splits; warn about tasks of one split and beginnings that both have.
 
     Tasks are compared by the info's task ids; where these show nothing, by goals, then by first observations.
 
     Args:
-        id: The env's name, for messages.
+        id: Name of the env in messages.
         make: Makes the env.
 
     Returns:
-        Warnings, none if nothing was found.
+        The warnings.
 
     Raises:
-        ForeignError: the env raised.
-        ConfigError: an observation or info is not that of a text env.
+        ForeignError: The env raised.
+        ConfigError: An observation or info is not that of a text env.
     """
     starts: tuple[list[str], list[str]] = ([], [])
     tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -74,7 +74,7 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
 
 
 def _task_ids(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names and values of what identifies the present task: entries of the info, or BabyAI's ``current_task``."""
+    """Yield names and values that identify the present task: entries of the info, or BabyAI's ``current_task``."""
     if isinstance(task := getattr(env.unwrapped, "current_task", None), str):
         yield "current_task", task
     yield from (
@@ -83,7 +83,7 @@ def _task_ids(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Iterator
 
 
 def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:
-    """Warn of tasks that only one split met, where this is unlikely by chance.
+    """Warn about tasks that only one split met, if this is unlikely by chance.
 
     If both splits had the same distribution, each of a task's k occurrences would be in either split with probability
     1/2, so all in one with at most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.

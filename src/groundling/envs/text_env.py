@@ -1,5 +1,6 @@
-"""What a text env tells at each step: a goal, descriptions, admissible actions; in the words of other engines, too."""
+"""The interface of text envs: goal, descriptions and admissible actions at each step, by any engine's names."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, SupportsFloat
@@ -10,7 +11,7 @@ import numpy as np
 from groundling.errors import ConfigError
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
-"""Names under which an info may tell the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
+"""Keys of an info for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
 ACTIONS = (
     "actions",
     "admissible_commands",
@@ -19,9 +20,8 @@ ACTIONS = (
     "valid",
     "possible_actions",
 )
-"""Names under which an info may list the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's,
-ScienceWorld's, Lamorel's."""
-
+"""Keys of an info for the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's,
+Lamorel's."""
 SUCCESSES = (
     "success",
     "is_success",
@@ -33,11 +33,12 @@ SUCCESSES = (
     "solved",
     "goal_achieved",
 )
-"""Keys of an info that say whether the episode succeeded, in order of precedence: ``success`` and ``is_success`` are
+"""Keys of an info for the success of an episode, in order of precedence: ``success`` and ``is_success`` are
 Gymnasium-Robotics' and SB3's, ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, ``goal_achieved``
 Adroit's; the others are frequent in games."""
 FAILURES = ("lost", "taskfailure")
-"""Keys that say that it failed, TextWorld's and TextWorldExpress's."""
+"""Keys of an info for its failure: TextWorld's and TextWorldExpress's."""
+_INFINITY = float("inf")
 
 
 class TextStep(NamedTuple):
@@ -46,24 +47,24 @@ class TextStep(NamedTuple):
     goal: str
     descriptions: tuple[str, ...]
     actions: tuple[str, ...] | None
-    """The admissible ones; None of an env that does not list them."""
+    """The admissible actions; None of an env that does not list them."""
 
 
 def read_text_step(
     observation: Any, info: Mapping[str, Any], goal: str | None = None, has_lists: bool = True
 ) -> TextStep:
-    """What an env tells with an observation and its info.
+    """Read goal, descriptions and admissible actions of an observation and its info.
 
     Args:
-        observation: A text, or a mapping that may have a ``"mission"``.
+        observation: A string, or a mapping that may have a ``"mission"``.
         info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions
-            those are the lines of an observation that is a text: indentation and blank lines are kept, as maps need
+            they are the lines of an observation that is a string: indentation and blank lines are kept, as maps need
             them; whitespace at the end of a line or of the text is removed.
-        goal: The episode's, where this step does not tell it.
-        has_lists: Whether admissible actions are looked for.
+        goal: The episode's goal, for a step without one.
+        has_lists: Read the admissible actions.
 
     Raises:
-        ConfigError: goal or descriptions are missing, or something is no text that can be written.
+        ConfigError: Goal or descriptions are missing, or a value is not a string that UTF-8 can encode.
     """
     if (type(observation) is dict or isinstance(observation, Mapping)) and "mission" in observation:
         goal = observation["mission"]
@@ -82,35 +83,37 @@ def read_text_step(
         descriptions = [line.rstrip() for line in text.split("\n")] if text else []
     if not _are_texts(descriptions):
         wrong = (
-            f"no info['descriptions'], and the observation {_shown(observation)}"
+            f"no info['descriptions'], and the observation {_with_type(observation)}"
             if descriptions is None
-            else f"info['descriptions'] = {_shown(descriptions)}"
+            else f"info['descriptions'] = {_with_type(descriptions)}"
         )
         raise ConfigError(
             "it gives no descriptions: expected a list of texts as info['descriptions'], or an observation that is "
             f"a text, got {wrong}"
         )
     check_characters("a description", descriptions)
-    if not has_lists:
-        return TextStep(goal, tuple(descriptions), None)
+    listed = _listed(info) if has_lists else None
+    return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
+
+
+def _listed(info: Mapping[str, Any]) -> Sequence[str] | None:
     listed = info.get("actions")
     if listed is None:
         listed = next((info[name] for name in ACTIONS[1:] if _are_texts(info.get(name))), None)
     elif not _are_texts(listed):
         raise ConfigError(f"info['actions'] must be a list of texts, got {listed!r:.80}")
     check_characters("an action", listed or ())
-    return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
+    return listed
 
 
 def _wrong_goal(observation: Any, info: Mapping[str, Any]) -> str:
     if isinstance(observation, Mapping) and "mission" in observation:
-        return f"observation['mission'] = {_shown(observation['mission'])}"
-    wrong = [f"info[{name!r}] = {_shown(info[name])}" for name in GOALS if name in info]
+        return f"observation['mission'] = {_with_type(observation['mission'])}"
+    wrong = [f"info[{name!r}] = {_with_type(info[name])}" for name in GOALS if name in info]
     return wrong[0] if wrong else "neither"
 
 
-def _shown(value: Any) -> str:
-    """A value that should have been a text, and its type."""
+def _with_type(value: Any) -> str:
     return f"{value!r:.80} ({type(value).__name__})"
 
 
@@ -118,13 +121,13 @@ def check_characters(what: str, texts: Sequence[str]) -> None:
     """Check that texts can be written and tokenized.
 
     Args:
-        what: Each of them is.
-        texts: From an env or a setting.
+        what: Name of the texts in messages.
+        texts: Texts from an env or a setting.
 
     Raises:
-        ConfigError: one has half a surrogate pair, which UTF-8 cannot encode.
+        ConfigError: A text has half a surrogate pair, which UTF-8 cannot encode.
     """
-    if "".join(texts).isascii():  # known without a look at their characters
+    if "".join(texts).isascii():
         return
     for text in texts:
         try:
@@ -139,15 +142,52 @@ def check_characters(what: str, texts: Sequence[str]) -> None:
 def _are_texts(value: Any) -> bool:
     try:
         return isinstance(value, list | tuple) and isinstance("".join(value), str)
-    except TypeError:  # one of them is none
+    except TypeError:  # an entry is not a string
         return False
 
 
+def problem_of_list(listed: Sequence[str] | None, last_action: int | None, ended: bool) -> str | None:
+    """Describe what is wrong with a list of admissible actions; None if nothing is.
+
+    Args:
+        listed: The list, if there is one.
+        last_action: The last action of a `Discrete` space.
+        ended: The episode has ended, so no action need be admissible.
+    """
+    if listed is None:
+        expected = f"expected a list of texts at every step, as {', '.join(ACTIONS)}"
+        missing = "the list of admissible actions is missing, and the episode has not ended"
+        return None if ended else f"{missing}: {expected}"
+    if len(set(listed)) < len(listed):
+        return f"an action is listed twice ({', '.join(listed):.80}): list each once"
+    if not listed and not ended:
+        return "no action is admissible, and the episode has not ended"
+    if last_action is not None and len(listed) > last_action + 1:
+        return (
+            f"{len(listed)} actions are admissible, and the action space has {last_action + 1}: make it Discrete(N) "
+            "of the longest list, or Text"
+        )
+    return None
+
+
+def check_reset(env: gymnasium.Env[Any, Any]) -> None:
+    """Raise `ConfigError` if an env's reset takes no seed or no options."""
+    while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith("gymnasium."):
+        env = env.env  # Gymnasium's wrappers take both, whatever the env within takes
+    parameters = inspect.signature(env.reset).parameters.values()
+    for name in ("seed", "options"):
+        if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
+            raise ConfigError(
+                f"the reset of {type(env).__name__} takes no {name}: define it as reset(self, *, seed=None, "
+                "options=None), and begin it with super().reset(seed=seed)"
+            )
+
+
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """An observation and its info, as an env's reset returns them.
+    """Check what an env's reset returns: an observation and its info.
 
     Raises:
-        ConfigError: it returned something else.
+        ConfigError: It is something else.
     """
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
         raise ConfigError(f"reset must return (observation, info), info a dict, got {returned!r:.80}")
@@ -155,10 +195,10 @@ def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """What an env's step returns: observation, reward, terminated, truncated, info.
+    """Check what an env's step returns: observation, reward, terminated, truncated, info.
 
     Raises:
-        ConfigError: it returned something else; the message says which value, and what is expected.
+        ConfigError: It is something else; the message names the value and what is expected.
     """
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(
@@ -167,7 +207,7 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
     observation, reward, terminated, truncated, info = returned
     if type(reward) is not float:
         reward = float(reward) if type(reward) is int else _number(reward)
-    if not -_INFINITY < reward < _INFINITY:  # NaN is neither
+    if not -_INFINITY < reward < _INFINITY:  # also for NaN
         raise ConfigError(f"the reward is {reward}: expected a finite number")
     if type(terminated) is not bool:
         terminated = _truth("terminated", terminated)
@@ -178,11 +218,8 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
     return observation, reward, terminated, truncated, info
 
 
-_INFINITY = float("inf")
-
-
 def _number(reward: Any) -> float:
-    shape = getattr(reward, "shape", ())  # an array's or a tensor's
+    shape = getattr(reward, "shape", ())  # of an array or a tensor
     if not hasattr(reward, "__float__") or shape != ():
         raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
     return float(reward)
@@ -195,19 +232,19 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def success_key(info: Mapping[str, Any]) -> str | None:
-    """The key of an info that decides whether its episode succeeded: the first of `SUCCESSES`, else of `FAILURES`.
+    """Return the key that decides about an episode's success: the first of `SUCCESSES`, else of `FAILURES`.
 
-    Keys other than ``success`` and ``is_success`` are skipped where their value is no truth value, such as an amount
+    Keys other than ``success`` and ``is_success`` are skipped where their value is not a Boolean, such as an amount
     that was won; those of `FAILURES` also where they are False.
 
     Args:
-        info: The last step's.
+        info: Info of the last step.
 
     Returns:
-        None where there is no such key.
+        None without such a key.
 
     Raises:
-        ConfigError: ``success`` or ``is_success`` is neither true nor false.
+        ConfigError: ``success`` or ``is_success`` is not a Boolean.
     """
     for name in SUCCESSES:
         if name in info:
@@ -215,54 +252,51 @@ def success_key(info: Mapping[str, Any]) -> str | None:
                 return name
             if name in SUCCESSES[:2]:
                 raise ConfigError(
-                    f"info['{name}'] must be True or False (or 1 or 0), got {_shown(info[name])}"
+                    f"info['{name}'] must be True or False (or 1 or 0), got {_with_type(info[name])}"
                 )
     return next((name for name in FAILURES if _as_truth(info.get(name))), None)
 
 
 def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
-    """Whether an episode that has ended succeeded.
+    """Return True if an episode succeeded.
 
     Args:
-        info: The last step's.
-        otherwise: The answer where the info has no `success_key`.
+        info: Info of the last step.
+        otherwise: The answer for an info without `success_key`.
 
     Raises:
-        ConfigError: as `success_key`.
+        ConfigError: As `success_key`.
     """
     key = success_key(info)
     return otherwise if key is None else key not in FAILURES and bool(_as_truth(info[key]))
 
 
 def _as_truth(value: Any) -> bool | None:
-    """A Boolean, number, array or tensor of one element that is 0 or 1; None for anything else."""
+    """Read a Boolean, a number, or an array or tensor of one element that is 0 or 1; None for anything else."""
     if getattr(value, "size", None) == 1 or callable(getattr(value, "numel", None)):
         with suppress(ValueError, RuntimeError):  # a tensor of several elements
             value = value.item()
-    return (
-        bool(value)
-        if isinstance(value, bool | int | float | np.bool_ | np.number) and value in (0, 1)
-        else None
-    )
+    if isinstance(value, bool | int | float | np.bool_ | np.number) and value in (0, 1):
+        return bool(value)
+    return None
 
 
 Reader = Callable[[Any, Mapping[str, Any]], Any]
-"""From an observation and its info."""
+"""Function of an observation and its info."""
 
 
 class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Any env as one that tells itself in words, by functions of its observations.
+    """Makes a text env of any env, by functions of its observations.
 
-    What is not given is read off the env as it is (`read_text_step`). Register what wraps your env, and it is trained
-    by its id::
+    What is not given is read from the env as it is (`read_text_step`). Register the wrapped env to train in it by id::
 
         gymnasium.register("Mine-v0", entry_point=lambda **args: TextEnv(Mine(**args), goal="win", actions=legal_moves))
 
     Args:
         env: Its action space is `Discrete` (action i is the i-th of the list) or `Text` (the action is the text).
-        goal: What is wanted, or a function that tells it.
-        descriptions: Gives the sentences of an observation; several lines in one are welcome.
-        actions: The names of all actions, or a function that gives the admissible ones, 1 or more, in any order.
+        goal: The goal, or a function that returns it.
+        descriptions: Returns the sentences of an observation, each of one or several lines.
+        actions: Names of all actions, or a function that returns the admissible ones, at least one, in any order.
     """
 
     def __init__(

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import Step, TextEpisode, TextVectorEnv
+from groundling.envs.text_episode import Step, TextEpisode
+from groundling.envs.vector import TextVectorEnv
 from groundling.errors import RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.policies.policy import Action, Policy

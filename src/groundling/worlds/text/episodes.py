@@ -9,7 +9,8 @@ import torch
 from groundling.envs.babyai_text import Expert, ExpertError
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
-from groundling.envs.vector import Step, TextEpisode, TextVectorEnv
+from groundling.envs.text_episode import Step, TextEpisode
+from groundling.envs.vector import TextVectorEnv
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import Episode

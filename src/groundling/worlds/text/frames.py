@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.envs.seeds import held_out_seed
-from groundling.envs.vector import Step, TextEpisode
+from groundling.envs.text_episode import Step, TextEpisode
 from groundling.errors import UnknownEnv
 from groundling.worlds.display import EpisodeView, Frame, Summary
 from groundling.worlds.text.config import TextConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import Step
+from groundling.envs.text_episode import Step
 from groundling.errors import ConfigError
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.recording import Recorded, TextRecording

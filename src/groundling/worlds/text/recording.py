@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import Step
+from groundling.envs.text_episode import Step
 from groundling.prompts import PromptReader
 from groundling.worlds.recording import Collected
 from groundling.worlds.text.dataset import DatasetFolder

@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import TextEpisode, TextVectorEnv
+from groundling.envs.text_episode import TextEpisode
+from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.text.config import TextConfig

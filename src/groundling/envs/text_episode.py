@@ -1,0 +1,58 @@
+"""Episodes and steps of text envs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from groundling.envs.first_interaction import FirstInteraction
+from groundling.envs.observation import TextObservation
+
+
+@dataclass(frozen=True, slots=True)
+class TextEpisode:
+    """An episode that ended or was cut, with what plays it again."""
+
+    env_index: int
+    number: int
+    """Number of episodes that this env had finished before."""
+    seed: int
+    mission: str
+    task: str
+    """The mission's family, in an env with several (such as `LocalLevel`); else the env's id."""
+    actions: tuple[int, ...]
+    episode_return: float
+    """Sum of the env's rewards, without scale or shaping."""
+    success: bool
+    """By the last step's info (`groundling.envs.text_env.read_success`); without such a key, True if the env ended the
+    episode with a positive reward, as in GLAM. False if the episode was cut."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Further figures to log."""
+    first: FirstInteraction | None = None
+    """The first interaction, if the env reports it."""
+    success_key: str | None = None
+    """The info's key that decided about success; None: the last reward did, or the episode was cut."""
+
+    @property
+    def length(self) -> int:
+        """Number of steps."""
+        return len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A synchronised step of all envs; arrays have shape ``(num_envs,)``."""
+
+    observations: list[TextObservation]
+    """The next observations; after the end of an episode, the first one of the next episode."""
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_observations: dict[int, TextObservation]
+    """The last observation of each episode that ended with this step, by env index."""
+    episodes: list[TextEpisode]
+
+    @property
+    def dones(self) -> np.ndarray:
+        """Bool: the episode ended with this step, by itself or by its time limit."""
+        return np.asarray(self.terminated | self.truncated)
