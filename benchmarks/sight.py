@@ -26,7 +26,7 @@ from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, 
 from minigrid.minigrid_env import MiniGridEnv
 
 import groundling  # noqa: F401  (registers)
-from groundling.envs.babyai_text.sight import image_by_tables, see_faster
+from groundling.envs.babyai_text.sight import image_by_tables, use_lookup_tables
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Iterator[Any]:
     """The unwrapped env of this id in `count` states, one after the other; it sees by the tables."""
     env: Any = gymnasium.make(id, disable_env_checker=True).unwrapped
-    see_faster(env)
+    use_lookup_tables(env)
     rng = np.random.default_rng(seed)
     for number in range(count):
         moment = number % per_episode

@@ -15,7 +15,7 @@ from minigrid.minigrid_env import MiniGridEnv
 import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text import BabyAIText, describe
 from groundling.envs.babyai_text.levels import _Sought
-from groundling.envs.babyai_text.sight import image_by_tables, see_faster
+from groundling.envs.babyai_text.sight import image_by_tables, use_lookup_tables
 from groundling.envs.make import make_text_env
 from tests.thorough import one_in, thorough
 
@@ -50,7 +50,7 @@ def test_every_env_is_seen_as_minigrid_sees_it(id: str) -> None:
 def test_whatever_fills_the_grid(density: float, see_through_walls: bool) -> None:
     env = gymnasium.make("BabyAI-GoToLocal-v0").unwrapped
     env.reset(seed=0)
-    see_faster(env)
+    use_lookup_tables(env)
     env.see_through_walls = see_through_walls
     rng = np.random.default_rng(2)
     for _ in range(300):
@@ -86,7 +86,7 @@ def test_what_the_tables_lack_is_left_to_minigrid() -> None:
     odd = gymnasium.make("BabyAI-GoToLocal-v0").unwrapped
     for env in (small, odd):
         env.reset(seed=0)
-        see_faster(env)
+        use_lookup_tables(env)
     odd.agent_pos, odd.agent_dir = (1, 3), 0
     odd.grid.set(2, 3, Curtain())
     for env in (small, odd):

@@ -1,4 +1,4 @@
-"""TextWorldExpress (Jansen and Côté 2022, arXiv 2208.01174) as a text env: an engine of others, in Java."""
+"""TextWorldExpress (Jansen and Côté 2022, arXiv 2208.01174), an engine in Java, as a text env."""
 
 import functools
 import importlib.util
@@ -14,29 +14,29 @@ from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError
 
 _STATIC_GAMES = frozenset({"sorting"})
-"""Games whose score the engine keeps in static fields: envs that share a Java machine would change each other's."""
+"""Games with scores in static fields: envs in one Java machine would change each other's."""
 _FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}
-"""The engine's number of each fold's first game."""
+"""Number of each fold's first game."""
 
 
 class TextWorldExpress(gymnasium.Env[str, str]):
     """One of the engine's games: coin, mapreader, cookingworld, twc, sorting, arithmetic, simonsays, peckingorder.
 
-    An observation is what the last action led to, then the room and what is carried; an action is one of
-    ``info["actions"]``, which change at each step, in alphabetical order. The reward is what the score gained; an
+    An observation has the result of the last action, then the room and the inventory; an action is one of
+    ``info["actions"]``, which change at each step, in alphabetical order. The reward is the increase of the score; an
     episode ends when the task succeeds or fails, and is truncated after ``max_steps``.
 
     Args:
-        game: Its name.
-        params: The game's options, such as ``{numLocations: 5, includeDoors: 1}``; the engine has defaults.
-        max_steps: Of an episode.
-        fold: Whose 1,000 games are played: train, dev or test. None: test's with seeds of held-out episodes
-            (`groundling.envs.seeds.is_held_out`), else train's.
+        game: Name of the game.
+        params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; the engine has defaults.
+        max_steps: Steps of an episode at most.
+        fold: Fold of 1,000 games: train, dev or test. None: test with seeds of held-out episodes
+            (`groundling.envs.seeds.is_held_out`), else train.
 
     Raises:
-        ConfigError: the package or Java is missing, or there is no such game, option or fold.
+        ConfigError: The package or Java is missing, or there is no such game, option or fold.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         text = "\n".join(parts)
         info = {
             "goal": " ".join(self._engine.getTaskDescription().split()),
-            # The engine indents its lists; that is no layout, and a model need not read it.
+            # The engine indents its lists, which has no meaning.
             "descriptions": [line.strip() for line in text.splitlines() if line.strip()],
             "actions": sorted(state["validActions"]),
             "success": state["tasksuccess"],
@@ -104,7 +104,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
 
 def _read(text: str) -> dict[str, Any]:
-    import orjson  # which comes with the engine
+    import orjson  # a dependency of the engine
 
     state: dict[str, Any] = orjson.loads(text)
     return state
@@ -112,7 +112,7 @@ def _read(text: str) -> dict[str, Any]:
 
 @functools.cache
 def _shared_gateway() -> Any:
-    """Connect to the process's one Java machine, which its envs share."""
+    """Start the Java machine that the envs of this process share."""
     return _start_java()
 
 
@@ -130,7 +130,7 @@ def _start_java() -> Any:
     port = launch_gateway(
         classpath=JAR_PATH,
         die_on_exit=True,
-        cwd=str(Path(JAR_PATH).parent),  # where its lists lie
-        create_new_process_group=True,  # Ctrl-C is for the run, which then saves itself
+        cwd=str(Path(JAR_PATH).parent),  # with its lists
+        create_new_process_group=True,  # Ctrl-C is for the run, which then saves a checkpoint
     )
     return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port))

@@ -1,4 +1,4 @@
-"""BabyAI-Text: BabyAI's worlds, told in words (GLAM, arXiv 2302.02662)."""
+"""BabyAI-Text: BabyAI's levels described in words (GLAM, arXiv 2302.02662)."""
 
 from groundling.envs.babyai_text.controls import CONTROLS
 from groundling.envs.babyai_text.descriptions import describe
@@ -16,7 +16,7 @@ def make_level(
     describe_walls: bool = True,
     **kwargs: object,
 ) -> BabyAIText:
-    """One of `LEVELS`, told in words (see `BabyAIText`); the keyword arguments are those of `LocalLevel`."""
+    """Make one of `LEVELS` as `BabyAIText`; the keyword arguments are those of `LocalLevel`."""
     return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]
 
 

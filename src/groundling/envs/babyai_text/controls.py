@@ -1,6 +1,6 @@
-"""Missions told otherwise than they are: does the agent do what it is told, or what it would do anyway?
+"""Controls: changed missions, to test if an agent follows its mission.
 
-The env's own mission and its reward stay as they are; what the policy reads changes.
+The env's own mission and its reward stay the same; the policy reads another mission.
 """
 
 import re
@@ -24,19 +24,18 @@ CONTROLS = {
 def swap(
     env: Any, asked: list[Asked], mission: str, rng: np.random.Generator
 ) -> tuple[str, list[Asked]] | None:
-    """Name another thing in the place of each that the mission asks to deal with first.
+    """Name another thing instead of each that the mission asks to interact with first.
 
-    The other thing is one of those within reach that no description of the mission is true of; if there are any of
-    which there is just one, one of these.
+    The other thing is within reach, and no description of the mission fits it; unique things are preferred.
 
     Args:
         env: An unwrapped BabyAI env at the beginning of an episode.
-        asked: What its mission asks for (see `grounding.asked_first`).
-        mission: In English.
+        asked: The mission's first interactions (see `grounding.asked_first`).
+        mission: The mission in English.
         rng: Draws the other thing.
 
     Returns:
-        The mission, and what it asks for; None if there is no other thing to name, as behind one locked door.
+        The mission and its first interactions; None if there is no other thing to name, as behind one locked door.
     """
     described = descriptions(env.instrs)
     meant = {_look(thing) for description in described for thing in description.obj_set}
@@ -60,12 +59,12 @@ def swap(
 
 
 def drop(mission: str, language: str) -> tuple[str, list[str]]:
-    """Leave the things' words out: ``pick up`` of ``pick up the red key``. As `change_things` gives it."""
+    """Remove the phrases for things: ``pick up the red key`` becomes ``pick up``. Returns as `change_things`."""
     return change_things(mission, lambda phrase: "", language)
 
 
 def scramble(mission: str, language: str, rng: np.random.Generator) -> tuple[str, list[str]]:
-    """Mix the letters of each word that describes a thing, never into what it was. As `change_things` gives it."""
+    """Shuffle the letters of each word that describes a thing; the result differs. Returns as `change_things`."""
 
     def mixed(match: re.Match[str]) -> str:
         word = letters = match[0]

@@ -1,4 +1,4 @@
-"""What the agent sees, as sentences: the original's rules, exactly (GLAM, arXiv 2302.02662, section 3.1)."""
+"""Descriptions of the agent's view in sentences, by the original's rules (GLAM, arXiv 2302.02662, section 3.1)."""
 
 from functools import lru_cache
 from typing import Any, Literal
@@ -28,15 +28,15 @@ def describe(
     compat: Literal["glam"] | None = None,
     walls: bool = True,
 ) -> list[str]:
-    """Tell an egocentric view in sentences.
+    """Describe an egocentric view in sentences.
 
-    First what is carried; then the walls straight ahead, to the left and to the right, as far as nothing else
-    stands before them; then everything else in sight, column by column from the left, far before near.
+    The carried object comes first; then the walls straight ahead, to the left and to the right, unless something else
+    is in front of them; then everything else in view, column by column from the left, far before near.
 
     Args:
         image: Uint8 ``(width, height, 3)``, the symbolic view as Minigrid encodes it (7 × 7 unless changed): column,
             row, then object, colour and state; the agent stands in the middle of the last row.
-        carrying: What the agent carries: a Minigrid ``WorldObj``, a pair (type, colour), or None.
+        carrying: The carried object: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
         compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
         walls: Include the sentences about walls, about half of a room's.
@@ -45,8 +45,8 @@ def describe(
         The sentences, such as ``You see a red ball 2 steps left and 1 step forward``.
 
     Raises:
-        TranslationError: an unknown language.
-        ValueError: not a symbolic view.
+        TranslationError: An unknown language.
+        ValueError: The image is not a symbolic view.
     """
     spoken = check_language(language)
     view = np.asarray(image)
@@ -69,7 +69,7 @@ def describe(
 
 
 def _walls(kinds: bytes, height: int, agent_cell: int, language: Language) -> list[str]:
-    """A wall on each of the three rays, unless something else comes first. Unseen cells do not end a ray."""
+    """Describe the wall on each of the three rays, unless something else comes first. Unseen cells do not end a ray."""
     rays = (
         ("forward", kinds[agent_cell - height + 1 : agent_cell][::-1]),
         ("left", kinds[height - 1 : agent_cell : height][::-1]),
@@ -102,7 +102,7 @@ def _wall(distance: int, direction: str, language: Language) -> str:
 
 @lru_cache(maxsize=65536)
 def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language: Language) -> str:
-    """The sentence about one thing; "a open door" and "une but" are the original's."""
+    """Describe one thing; "a open door" and "une but" are the original's."""
     noun, adjective = IDX_TO_OBJECT[kind], IDX_TO_COLOR[colour]
     condition = _STATES[state] if noun == "door" else None
     if language == "english":
@@ -117,7 +117,7 @@ def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language:
 
 
 def _position(right: int, ahead: int, language: Language) -> str:
-    """Where a thing is: sideways first, then ahead."""
+    """Describe a position: sideways first, then ahead."""
     if language == "english":
         sideways = f"{_steps(abs(right))} {'right' if right > 0 else 'left'}"
         forward, joint = f"{_steps(ahead)} forward", " and "

@@ -1,12 +1,12 @@
-"""Drawing a level of GLAM's without drawing whole levels in vain.
+"""Sampling GLAM's levels from the original's distribution, without its rejection of whole levels.
 
-The original draws objects, places, agent and mission, and throws all away unless the split admits the mission,
-everything can be reached, and what is to be put next to something does not stand there yet. Here the same
-distribution is drawn in steps. What the objects are does not depend on where they stand, so that
+The original draws objects, places, agent and mission, and rejects all of them unless the split admits the mission,
+everything is reachable, and the object to put next to another one is not there yet. Objects and places are
+independent, so that here
 
 - the nouns are drawn given that the split admits the mission, from the exact probabilities (`draw_nouns`);
-- the places are drawn until everything can be reached, on bit boards (`draw_places`);
-- only neighbours that are to be put next to each other, which depend on both, reject both.
+- the places are drawn until everything is reachable, on bit boards (`draw_places`);
+- only objects of "put next to" that touch already, which depends on both, reject both.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from minigrid.core.constants import COLOR_NAMES
 
 KINDS = ("key", "ball", "box")
 NOUNS = tuple((kind, colour) for kind in KINDS for colour in COLOR_NAMES)
-"""What an object can be, each equally likely; a *noun* below is an index into it."""
+"""Kinds and colours of objects, equally likely; a *noun* below is an index."""
 
 # A cell of a room of 8 × 8 cells, walls included, is the number x + 8 y; a board is an int with a bit for each.
 _SIDE = 8
@@ -25,38 +25,37 @@ _INSIDE = np.array([x + _SIDE * y for y in range(1, _SIDE - 1) for x in range(1,
 _INSIDE_BOARD = sum(1 << cell for cell in _INSIDE.tolist())
 _AHEAD = (1, _SIDE, -1, -_SIDE)  # by Minigrid's directions: right, down, left, up
 MOST_THINGS = 16
-"""With 16 things in a room, one layout in 500 leaves a way to all of them; with 18, one in many thousands."""
+"""With 16 things in a room, one layout in 500 is reachable; with 18, one in many thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the agent and the things of a room stand, as (x, y) in the room."""
+    """Places (x, y) of the agent and the things in a room."""
 
     agent: tuple[int, int]
     direction: int
     things: list[tuple[int, int]]
 
     def touching(self, some: Sequence[int], others: Sequence[int]) -> bool:
-        """Whether one of the things ``some`` stands next to one of ``others`` (indices into ``things``)."""
+        """Return True if one of the things ``some`` is next to one of ``others`` (indices into ``things``)."""
         board = _spread(sum(_bit(self.things[i]) for i in some))
         return any(board & _bit(self.things[i]) for i in others)
 
 
 def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: Sequence[int]) -> list[int]:
-    """Draw what ``count`` objects are, the first ``num_named`` (1 or 2) of which the mission names.
+    """Draw the nouns of ``count`` objects, the first ``num_named`` (1 or 2) of which the mission names.
 
-    The original draws the objects, then for the mission one of them, and a second one: any of them, but for the
-    first one again if no other looks like it; and rejects all unless both are ``admitted``. With p for the
-    probability that a noun is admitted and a for that of no other object looking like the first, the second
-    draw then was
+    The original draws the objects, then one of them for the mission, and a second one: any of them, except the first
+    one again if no other looks like it. It rejects all unless both are ``admitted``. With p the probability that a
+    noun is admitted, and a the probability that no other object looks like the first, the second draw is
 
     - another object, with weight (count - 1) / count · p²;
-    - the first one again, which another looks like, with weight p (1 - a) / count: the mission names it twice;
-    - the first one again, which is alone, and was replaced, with weight p a / count times the probability that
-      the replacement, one of the other nouns, is admitted.
+    - the first one again, which another object looks like, with weight p (1 - a) / count: the mission names it twice;
+    - the first one again, which is unique and replaced, with weight p a / count times the probability that the
+      replacement, one of the other nouns, is admitted.
 
     Returns:
-        Nouns, ``count`` of them; where the mission names one object twice, the second one looks like the first.
+        ``count`` nouns; if the mission names one object twice, the second one looks like the first.
     """
     nouns: list[int] = rng.integers(len(NOUNS), size=count).tolist()
     nouns[0] = first = _pick(rng, admitted)
@@ -73,7 +72,7 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
     elif drawn < another + twice:
         while first not in nouns[1:]:
             nouns[1:] = rng.integers(len(NOUNS), size=count - 1).tolist()
-        like_it = nouns.index(first, 1)  # its place among the others is chance: it may as well be the second
+        like_it = nouns.index(first, 1)  # its place is random: it may as well be the second
         nouns[1], nouns[like_it] = nouns[like_it], nouns[1]
     else:
         rest = rng.integers(others, size=count - 1)
@@ -83,7 +82,7 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
 
 
 def draw_places(rng: np.random.Generator, count: int) -> Places:
-    """Draw the agent, then ``count`` things neither where it stands nor next to it, until all can be reached."""
+    """Draw the agent, then ``count`` things that do not touch it, until all are reachable."""
     while True:
         agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
         things = _draw_cells(rng, count, _spread(1 << agent))
@@ -92,13 +91,13 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
 
 
 def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int, Places]:
-    """Draw a room with a door to its neighbour, its things, then the agent, until all can be reached.
+    """Draw a room with a door to its neighbour, its things, then the agent, until all are reachable.
 
-    The agent looks at neither a thing nor the door. In the right one of the two rooms no thing stands within a
-    step of the middle, where the agent of the original still is when it places them.
+    The agent faces neither a thing nor the door. In the right room no thing is within a step of the middle, where the
+    original's agent still is when things are placed.
 
     Returns:
-        The room's column (0: left, 1: right), the door's row, and what stands where in the room.
+        The room's column (0: left, 1: right), the door's row, and the places in the room.
     """
     middle = _SIDE // 2 * (1 + _SIDE)
     while True:
@@ -115,7 +114,7 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
 
 
 def all_in_reach(agent: int, things: int) -> bool:
-    """Whether from its cell the agent can come next to every bit of the board ``things``, moving none."""
+    """Return True if the agent can get next to every bit of the board ``things`` without moving one."""
     reached = 1 << agent
     free = _INSIDE_BOARD & ~things | reached
     while True:
@@ -130,12 +129,12 @@ def _pick(rng: np.random.Generator, choices: Sequence[int] | np.ndarray) -> int:
 
 
 def _draw_cells(rng: np.random.Generator, count: int, taken: int) -> list[int]:
-    """``count`` different cells within the walls and outside of the board ``taken``."""
+    """Draw ``count`` different cells within the walls that are not on the board ``taken``."""
     return [cell for cell in rng.permutation(_INSIDE).tolist() if not taken >> cell & 1][:count]
 
 
 def _spread(board: int) -> int:
-    """The board and all cells next to it; its bits lie within the walls, so that none leaves its row."""
+    """Return the board and all cells next to it; its bits are within the walls, so none leaves its row."""
     return board | board << 1 | board >> 1 | board << _SIDE | board >> _SIDE
 
 

@@ -9,19 +9,17 @@ from groundling.errors import GroundlingError
 
 
 class ExpertError(GroundlingError):
-    """The expert does not know this env, or was asked too early."""
+    """The expert does not know this env, or was asked before its first reset."""
 
 
 class Expert:
-    """Plays a BabyAI env, one episode after the other; notices itself when a new one has begun.
-
-    The source is minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
+    """Plays a BabyAI env, one episode after the other, by minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
 
     Args:
-        env: A BabyAI env, wrapped or not: the bot needs the instructions that BabyAI's verifier works on.
+        env: A BabyAI env, wrapped or not; the bot reads the instructions of BabyAI's verifier.
 
     Raises:
-        ExpertError: the env is not BabyAI's.
+        ExpertError: The env is not BabyAI's.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -34,13 +32,13 @@ class Expert:
         self._advised: Any = None
 
     def act(self, taken: int | None = None) -> int:
-        """The next action, as its index; to be asked once before each step, and the same if asked again.
+        """Return the next action's index; call it before each step (a second call returns the same).
 
         Args:
-            taken: The action that was taken since the last call, where it is not the one that was advised.
+            taken: The action taken since the last call, if it is not the advised one.
 
         Raises:
-            ExpertError: before the env's first reset.
+            ExpertError: Before the env's first reset.
             minigrid.utils.baby_ai_bot.DisappearedBoxError: ``taken`` destroyed a box, and perhaps the mission.
         """
         if not hasattr(self._env, "instrs"):

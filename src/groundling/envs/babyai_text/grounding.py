@@ -1,14 +1,14 @@
-"""Which thing the agent first deals with in an episode of BabyAI's: what its mission asks for, and what it does.
+"""The first interaction of an agent in an episode of BabyAI, and the one that its mission asks for.
 
-What *dealing with* a thing means follows from the mission:
+The mission decides what an interaction is:
 
-- pick up, and put next to: it is picked up;
-- go to: the agent stands before it and faces it;
-- open: the door is toggled; where it is locked, a key is picked up, and the named ones are those of its colour;
-- sequences: as in the part that has to come first; of two parts joined by "and" as in either, and either's counts.
+- pick up, and put next to: the thing is picked up;
+- go to: the agent stands in front of it and faces it;
+- open: the door is toggled; if it is locked, a key is picked up, and the named keys are those of its colour;
+- sequences: as for the part that has to come first; for two parts joined by "and", either.
 
-The *things* are those within reach at the start: without moving one, unlocking a door, or dealing with another first.
-One goes through closed doors, but not where doors count as things: in missions to open one, or to go to one.
+The *things* are those within reach at the start: without moving one, unlocking a door, or interacting with another
+first. The agent may pass closed doors, except in missions to open a door or to go to one, where doors are things.
 """
 
 from collections.abc import Collection, Iterable
@@ -41,28 +41,28 @@ _AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))  # by Minigrid's directions
 
 @dataclass(frozen=True)
 class Asked:
-    """What a mission asks to deal with first, and how."""
+    """The first interaction that a mission asks for."""
 
     deed: Deed
     description: ObjDesc
-    """The part of the mission that tells it."""
+    """The part of the mission that describes the thing."""
     named: Collection[WorldObj]
-    """What the mission means, out of reach or not."""
+    """The things that the mission means, in reach or not."""
     things: Collection[WorldObj]
-    """What is within reach."""
+    """The things within reach."""
 
     @property
     def is_described(self) -> bool:
-        """Whether the named things are described; not where a locked door is, and they are its keys."""
+        """False if the description is of a locked door, and the named things are its keys."""
         return self.deed != "pick up" or self.description.type != "door"
 
 
 def asked_first(env: Any) -> list[Asked]:
-    """What the mission of an unwrapped BabyAI env asks to deal with first, as the episode begins: one thing or two.
+    """Return the first interactions, one or two, that the mission of an unwrapped BabyAI env asks for at its start.
 
     Returns:
-        Nothing where that cannot be told: no mission of BabyAI's grammar, the agent has something in its hands already,
-        or nothing named is within reach, such as a box behind a locked door.
+        Nothing if they are undefined: the mission is not of BabyAI's grammar, the agent carries something already, or
+        no named thing is within reach, such as a box behind a locked door.
     """
     if env.carrying is not None:
         return []
@@ -72,7 +72,7 @@ def asked_first(env: Any) -> list[Asked]:
 
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:
-    """The descriptions of things in an instruction, in the order of its words."""
+    """Return the descriptions of things in an instruction, in the order of its words."""
     names = ("desc", "desc_move", "desc_fixed")
     return [
         getattr(clause, name) for clause in _clauses(instruction) for name in names if hasattr(clause, name)
@@ -80,35 +80,35 @@ def descriptions(instruction: Instr) -> list[ObjDesc]:
 
 
 def _clauses(instruction: Instr) -> list[Instr]:
-    """The parts of an instruction that are no sequences, in the order of its words."""
+    """Return the parts of an instruction that are not sequences, in the order of its words."""
     if isinstance(instruction, SeqInstr):
         return [*_clauses(instruction.instr_a), *_clauses(instruction.instr_b)]
     return [instruction]
 
 
-class Watch:
-    """Sees, after the steps of an episode that may matter, which thing was first dealt with.
+class InteractionTracker:
+    """Tracks the first interaction of an episode.
 
     Args:
         env: An unwrapped BabyAI env.
-        asked: What its mission asks for; at least one.
-        named: The words that name it.
+        asked: The first interactions that its mission asks for; at least one.
+        named: The words that name the things.
     """
 
     def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
         self._env, self._deeds = env, {part.deed for part in asked}
         self.actions = frozenset(action for deed in self._deeds for action in _ACTIONS[deed])
-        """After which steps to `see`; none any more once a thing was dealt with."""
+        """Actions after which to call `update`; empty after the first interaction."""
         self._named = [thing for part in asked for thing in part.named]
         things = {id(thing): thing for part in asked for thing in part.things}.values()
         self._kinds = {*_MOVABLE, *(thing.type for thing in things)}
         chance = len(_among(things, self._named)) / len(things)
         self.interaction: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
-        """What ``info["first_interaction"]`` is to hold (see `groundling.envs.first_interaction`)."""
+        """Value of ``info["first_interaction"]`` (see `groundling.envs.first_interaction`)."""
 
-    def see(self, action: int) -> None:
-        """Take up what the env's last step, which was ``action``, has led to."""
-        if (thing := self._dealt_with(action)) is not None:
+    def update(self, action: int) -> None:
+        """Check for an interaction after the env's last step, which was ``action``."""
+        if (thing := self._touched(action)) is not None:
             self.actions = frozenset()
             self.interaction = self.interaction | {
                 "target": "named" if _among([thing], self._named) else "other",
@@ -116,7 +116,7 @@ class Watch:
                 "step": int(self._env.step_count),
             }
 
-    def _dealt_with(self, action: int) -> WorldObj | None:
+    def _touched(self, action: int) -> WorldObj | None:
         if action == Actions.pickup:
             carried: WorldObj | None = self._env.carrying
             return carried
@@ -132,7 +132,7 @@ class Watch:
 
 
 def _first(instruction: Instr | None) -> list[Instr | None]:
-    """The parts of an instruction that may come first."""
+    """Return the parts of an instruction that may come first."""
     if not isinstance(instruction, SeqInstr):
         return [instruction]
     if isinstance(instruction, AndInstr):
@@ -143,7 +143,7 @@ def _first(instruction: Instr | None) -> list[Instr | None]:
 def _asked(env: Any, instruction: Instr | None) -> Asked | None:
     if isinstance(instruction, GoToInstr):
         description = instruction.desc
-        doors = description.type in (None, "door")  # else they are on the way
+        doors = description.type in (None, "door")  # else the agent passes them
         return _within_reach("face", description, description.obj_set, _reach(env, doors), doors)
     if isinstance(instruction, PickupInstr):
         description = instruction.desc
@@ -179,13 +179,13 @@ def _within_reach(
 
 
 def _among(things: Iterable[WorldObj], others: Iterable[WorldObj]) -> list[WorldObj]:
-    """Those of the things that are among the others: the very same, and not alike."""
+    """Return the things that are among the others by identity."""
     known = {id(other) for other in others}
     return [thing for thing in things if id(thing) in known]
 
 
 def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
-    """Keys, balls, boxes and doors that the agent can come to; rooms have walls, or doors, all around."""
+    """Return the keys, balls, boxes and doors that the agent can get to; rooms are enclosed by walls or doors."""
     cells, width = env.grid.grid, env.grid.width
     free = int("".join(["1" if cell is None else "0" for cell in reversed(cells)]), 2)  # a bit for each cell
     things = []
@@ -202,10 +202,10 @@ def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
     while reached != before:
         before = reached
         reached = _spread(reached, width) & free
-    beside = _spread(reached, width)
-    return [thing for bit, thing in things if bit & beside]
+    adjacent = _spread(reached, width)
+    return [thing for bit, thing in things if bit & adjacent]
 
 
 def _spread(board: int, width: int) -> int:
-    """The cells of a board, and all cells next to them."""
+    """Return a board's cells and all cells next to them."""
     return board | board << 1 | board >> 1 | board << width | board >> width

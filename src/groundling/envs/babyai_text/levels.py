@@ -35,7 +35,7 @@ from groundling.registry import unknown
 Split = Literal["train", "test"]
 
 HELD_OUT = ("yellow box", "red key", "red door", "green ball", "grey door")
-"""What test missions speak of, and training missions never do; as distractors these occur in training too."""
+"""Things that only test missions name; as distractors they occur in training, too."""
 _DOOR_COLOURS: dict[Split | None, tuple[str, ...]] = {
     "train": ("yellow", "green", "blue", "purple"),
     "test": ("red", "grey"),
@@ -64,7 +64,7 @@ def _pick_up_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
 
 @dataclass(frozen=True)
 class _Task:
-    """A family of missions: how many objects it names, and the forms that it may take, equally likely."""
+    """A family of missions: its number of named objects, and its equally likely forms."""
 
     num_named: int
     forms: tuple[Callable[..., Instr], ...]
@@ -83,15 +83,12 @@ _TASKS = {
 
 
 class _Sought(ObjDesc):
-    """Minigrid's description of the objects of one type, or of one colour of it, which finds them faster."""
+    """Minigrid's description of the objects of one type and maybe colour, with a faster search."""
 
     def find_matching_objs(
         self, env: Any, use_location: bool = True
     ) -> tuple[list[WorldObj], list[tuple[int, int]]]:
-        """Which objects there are, or else (``use_location=False``) where those found before are now.
-
-        In Minigrid's order, column by column.
-        """
+        """Find the objects, or (``use_location=False``) only the places of those found before, column by column."""
         grid = env.unwrapped.grid
         matches = [
             (i % grid.width, i // grid.width, thing)
@@ -106,25 +103,25 @@ class _Sought(ObjDesc):
 
 
 class LocalLevel(RoomGridLevel):
-    """One room of 6 × 6 free cells with objects, or for ``open`` two of them with a locked door between.
+    """One room of 6 × 6 free cells with objects, or for ``open`` two rooms with a locked door between them.
 
-    The reward is Minigrid's, 1 - 0.9 · steps / max_steps at success and else 0, and max_steps is 64 for each
-    object to go to and each room.
+    The reward is Minigrid's: 1 - 0.9 · steps / max_steps at success, else 0. max_steps is 64 for each object to go to
+    and each room.
 
     Args:
-        tasks: The families that this level knows.
-        split: Which missions it may give (see `HELD_OUT`); None: all.
+        tasks: Families of tasks.
+        split: Missions that occur (see `HELD_OUT`); None: all.
         task: One of ``tasks``, fixed for the env's life; None draws one at each reset.
-        draw_task: When a task is drawn: at each ``reset`` with the env's generator, or once at ``construction``
-            with an unseeded one, as the original does: two envs of one seed then differ. (`groundling evaluate` draws
-            at each reset all the same, so that all agents play the same episodes.)
+        draw_task: Draw a task at each ``reset`` with the env's generator, or once at ``construction`` with an unseeded
+            one, as the original does: two envs of one seed then differ. (`groundling evaluate` draws at each reset
+            nevertheless, so that all agents play the same episodes.)
         generator: ``original`` draws whole levels and rejects them until one suits, with the original's stream of
-            random numbers; ``direct`` gives the same distribution and builds one level only.
-        num_dists: Objects besides the ones that the task needs, 0 to 14; 8 in GLAM.
+            random numbers; ``direct`` has the same distribution and builds one level only.
+        num_dists: Number of objects that the task does not need, 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
 
     Raises:
-        ConfigError: unknown or no tasks, an unknown split, generator or draw_task, or a num_dists or max_steps out of
+        ConfigError: Unknown or no tasks, an unknown split, generator or draw_task, or a num_dists or max_steps out of
             range.
     """
 
@@ -177,10 +174,10 @@ class LocalLevel(RoomGridLevel):
             self.instrs = self._draw_two_rooms() if name == "open" else self._draw_room(name)
         self.surface = self.mission = self.instrs.surface(self)
 
-    # The direct generator
+    # Direct generator
 
     def _draw_room(self, name: str) -> Instr:
-        """Draw what the objects are and where they stand; then build the room."""
+        """Draw nouns and places, then build the room."""
         task = _TASKS[name]
         count = self.num_dists + task.num_named
         while True:
@@ -194,7 +191,7 @@ class LocalLevel(RoomGridLevel):
 
     @staticmethod
     def _can_be_put_next(nouns: list[int], places: Places) -> bool:
-        """Whether the mission to put the first noun next to the second is about two things, still apart."""
+        """Return True if "put the first noun next to the second" is about two things that do not touch yet."""
         moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
         return nouns[0] != nouns[1] and not places.touching(moved, fixed)
 
@@ -220,12 +217,12 @@ class LocalLevel(RoomGridLevel):
         self.agent_pos = (room.top[0] + places.agent[0], places.agent[1])
         self.agent_dir = places.direction
 
-    # The original's generator: the order of the draws is what makes its levels come out again
+    # The original's generator: the order of the draws reproduces its levels
 
     def _draw_as_the_original(self, name: str) -> Instr:
         """Draw whole levels until one suits."""
-        # The original lays its rooms out once more before its first attempt. Where there are two of them, this
-        # draws a place for their door.
+        # The original builds its rooms once more before its first attempt; with two rooms, this draws a place for
+        # their door.
         RoomGrid._gen_grid(self, self.width, self.height)
         while True:
             RoomGrid._gen_grid(self, self.width, self.height)
@@ -249,7 +246,7 @@ class LocalLevel(RoomGridLevel):
         return form(*(_Sought(*noun) for noun in named))
 
     def _draw_named(self, nouns: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-        """The objects that the mission names: never the same one twice, unless another looks like it."""
+        """Draw the named objects: not the same one twice, unless another looks like it."""
         first = self._rand_int(0, len(nouns))
         if count == 1:
             return [nouns[first]]
@@ -269,7 +266,7 @@ class LocalLevel(RoomGridLevel):
         return instruction
 
     def _add_locked_room(self, colour: str) -> tuple[Room, int]:
-        """Lock one of the rooms, and put the key into the other; the room, and the other's column."""
+        """Lock one of the rooms, and put the key into the other; return the room, and the other's column."""
         while True:
             column, row, side = self._rand_int(0, self.num_cols), self._rand_int(0, 1), self._rand_int(0, 4)
             if self.get_room(column, row).neighbors[side] is not None:
@@ -280,16 +277,16 @@ class LocalLevel(RoomGridLevel):
         self.add_object(key_column, 0, "key", colour)
         return self.get_room(column, row), key_column
 
-    # What both share
+    # Both generators
 
     def _draw_form(self, task: _Task) -> Callable[..., Instr]:
         return task.forms[self._rand_int(0, len(task.forms)) if len(task.forms) > 1 else 0]
 
     def _draw_opening(self, colour: str) -> Instr:
-        """The mission to open the door; in training, its colour is left out half of the time."""
+        """Draw the mission to open the door; in training, half of the missions omit its colour."""
         names_colour = self.split != "train" or not self._rand_bool()
         return OpenInstr(_Sought("door", colour if names_colour else None))
 
     def _admits(self, kind: str, colour: str) -> bool:
-        """Whether the split lets a mission speak of such an object."""
+        """Return True if missions of the split name such an object."""
         return self.split is None or (f"{colour} {kind}" in HELD_OUT) == (self.split == "test")

@@ -46,7 +46,7 @@ _UNLOCK = re.compile(
 
 @dataclass(frozen=True)
 class _Verb:
-    """A French verb of the missions: as an order, and as what was done before."""
+    """A French verb of the missions: infinitive and perfect infinitive."""
 
     order: str
     done: str
@@ -61,13 +61,12 @@ _VERBS = {
 
 
 def translate_mission(mission: str, language: str) -> str:
-    """Tell a mission in ``language``.
+    """Translate a mission of BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272) or of MiniGrid.
 
-    ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``. Known are
-    BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272) and the missions of the MiniGrid envs.
+    ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``.
 
     Raises:
-        TranslationError: an unknown language, or a mission of neither.
+        TranslationError: An unknown language, or another mission.
     """
     if check_language(language) == "english":
         return mission
@@ -83,18 +82,19 @@ def translate_mission(mission: str, language: str) -> str:
 def change_things(
     mission: str, change: Callable[[str], str], language: str = "english"
 ) -> tuple[str, list[str]]:
-    """Put other words in the place of those that name the things of a BabyAI mission.
+    """Replace the phrases for things in a BabyAI mission.
 
     Args:
-        mission: Such as ``pick up the red key, then go to a box``.
-        change: From ``the red key`` to what is to stand there; of the empty text, the space before it goes, too.
-        language: Of the mission.
+        mission: For example ``pick up the red key, then go to a box``.
+        change: Returns the replacement of a phrase such as ``the red key``; with an empty one, the space before it is
+            removed, too.
+        language: The mission's language.
 
     Returns:
-        The mission, and what now stands for each of its things, in their order.
+        The mission, and the new phrases in their order.
 
     Raises:
-        TranslationError: an unknown language.
+        TranslationError: An unknown language.
     """
     phrases: list[str] = []
 
@@ -108,17 +108,17 @@ def change_things(
 
 @lru_cache(maxsize=4096)
 def things_of(mission: str, language: str = "english") -> tuple[str, ...]:
-    """The words that name the things of a BabyAI mission, such as ``the red key``.
+    """Return the phrases for things in a BabyAI mission, such as ``the red key``.
 
     Raises:
-        TranslationError: an unknown language.
+        TranslationError: An unknown language.
     """
     return tuple(change_things(mission, lambda phrase: phrase, language)[1])
 
 
 @cache
 def _phrases(language: Language) -> re.Pattern[str]:
-    """Finds what names a thing in a mission, and the space and the French elision ("d'") before it."""
+    """Return a pattern for the phrases of things, with the space and the French elision ("d'") before them."""
     if language == "english":
         return re.compile(rf"(?P<space> )(?P<elided>)(?P<phrase>{_OBJECT.pattern})")
     nouns, colours, places = ("key", "ball", "box", "door", "object"), ("", *FRENCH_COLOURS), ("", *_PLACES)
@@ -128,7 +128,7 @@ def _phrases(language: Language) -> re.Pattern[str]:
 
 
 def _minigrid_mission(mission: str) -> str | None:
-    """The French of a mission of MiniGrid's own, or None if it is not one."""
+    """Translate a mission of MiniGrid's own; None if it is not one."""
     if match := _FETCH.fullmatch(mission):
         return f"aller chercher {_object(match['object'], mission)}"
     if match := _PUT_NEAR.fullmatch(mission):
@@ -141,7 +141,7 @@ def _minigrid_mission(mission: str) -> str | None:
 
 
 def _orders(text: str, done: bool = False) -> str:
-    """One order, or two joined by "and"."""
+    """Translate one order, or two joined by "and"."""
     return " et ".join(_order(part, done) for part in text.split(" and "))
 
 
@@ -154,8 +154,8 @@ def _order(text: str, done: bool) -> str:
         if len(objects) != 1 + (english == "put"):
             break
         if english == "put":
-            beside = objects[1]
-            joined = f"d'{beside}" if beside.startswith("u") else f"de {beside}"
+            fixed = objects[1]
+            joined = f"d'{fixed}" if fixed.startswith("u") else f"de {fixed}"
             return f"{words} {objects[0]} à côté {joined}"
         return f"{words} {objects[0]}"
     raise TranslationError(

@@ -1,4 +1,4 @@
-"""Any BabyAI or MiniGrid env, told in words."""
+"""BabyAI and MiniGrid envs described in words."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, SupportsFloat
@@ -9,9 +9,9 @@ from minigrid.envs.babyai.core import roomgrid_level
 
 from groundling.envs.babyai_text.controls import CONTROLS, drop, scramble, swap
 from groundling.envs.babyai_text.descriptions import describe
-from groundling.envs.babyai_text.grounding import Asked, Watch, asked_first, descriptions
+from groundling.envs.babyai_text.grounding import Asked, InteractionTracker, asked_first, descriptions
 from groundling.envs.babyai_text.missions import things_of, translate_mission
-from groundling.envs.babyai_text.sight import see_faster
+from groundling.envs.babyai_text.sight import use_lookup_tables
 from groundling.envs.languages import Language, TranslationError, check_language
 from groundling.errors import ConfigError
 from groundling.registry import unknown
@@ -28,10 +28,10 @@ Observation = dict[str, Any]
 
 
 def translate_actions(actions: Sequence[str], language: str) -> list[str]:
-    """Tell those of `ACTIONS` in ``language``; those that are told in it already stand as they are.
+    """Translate actions of `ACTIONS` into ``language``.
 
     Raises:
-        TranslationError: an unknown language, or an action that is none of them.
+        TranslationError: An unknown language or action.
     """
     translations = ACTIONS[check_language(language)]
     known = {name: translations[i] for names in ACTIONS.values() for i, name in enumerate(names)}
@@ -49,30 +49,28 @@ roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
 
 _MOST_RESETS = 100
-"""So many episodes are drawn for one whose mission can be told as the control wants it."""
+"""Episodes drawn until one suits the control."""
 
 
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
-    """Adds ``info["descriptions"]``, a list of sentences, at reset and step, and of levels with several families of
-    tasks ``info["task"]``; leaves the rest as it is.
+    """Adds ``info["descriptions"]``, a list of sentences, at reset and step, and for levels with several families of
+    tasks ``info["task"]``.
 
-    At a step of an episode whose mission is of BabyAI's grammar, ``info["first_interaction"]`` tells which thing was
-    first dealt with (`groundling.envs.first_interaction`); `grounding` says what that means.
+    In episodes with a mission of BabyAI's grammar, each step has ``info["first_interaction"]``
+    (`groundling.envs.first_interaction`), which `grounding` defines.
 
     Args:
         env: A MiniGrid env with its ordinary observation (image, direction, mission).
-        language: ``english`` or ``french``, of the sentences and of ``obs["mission"]``.
+        language: Language of the sentences and of ``obs["mission"]``: ``english`` or ``french``.
         compat: See `describe`.
-        control: One of `CONTROLS`: ``obs["mission"]`` is told otherwise than the env's own mission, which stays, as
-            does the reward. ``swapped`` passes over episodes in which there is no other thing to name; what it names
-            is the named thing.
-        describe_walls: Include the sentences about walls; without them a view of nothing else has the sentence
-            `NOTHING`.
+        control: One of `CONTROLS`: changes ``obs["mission"]``, but not the env's own mission and reward. ``swapped``
+            skips episodes without another thing to name; the thing that it names counts as the named one.
+        describe_walls: Include the sentences about walls; otherwise a view of walls alone has the sentence `NOTHING`.
 
     Raises:
-        ConfigError: an unknown compat or control, a control of an env that has no missions of BabyAI's, or a
-            describe_walls that is not true or false.
-        TranslationError: an unknown language.
+        ConfigError: An unknown compat or control, a control for an env without BabyAI's missions, or a describe_walls
+            that is not a Boolean.
+        TranslationError: An unknown language.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         describe_walls: bool = True,
     ) -> None:
         super().__init__(env)
-        see_faster(env.unwrapped)
+        use_lookup_tables(env.unwrapped)
         self.language = check_language(language)
         if compat not in (None, "glam"):
             raise ConfigError(unknown("compat", str(compat), ("glam",)))
@@ -100,9 +98,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             )
         self.control = control
         self._rng = np.random.default_rng()
-        self._mission: str | None = None  # as the control tells it
-        self.watch: Watch | None = None
-        """Sees which thing is first dealt with in this episode; None where that cannot be told."""
+        self._mission: str | None = None  # as the control changes it
+        self._tracker: InteractionTracker | None = None  # None if the first interaction is undefined
         if self.language != "english":
             # Minigrid's space holds the English missions; BabyAI's holds any text.
             space: Any = env.observation_space
@@ -112,10 +109,10 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode: Minigrid's observation, and its sentences in the info.
+        """Begin an episode; return Minigrid's observation, with its sentences in the info.
 
         Raises:
-            ConfigError: the control does not suit this env's missions.
+            ConfigError: The control does not suit this env's missions.
         """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
@@ -138,8 +135,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         return self._in_words(observation, info)
 
     def _begin(self, asked: list[Asked], mission: str) -> None:
-        """Tell the mission, given in English, as the control wants it; watch what is dealt with."""
-        self._mission = self.watch = None
+        """Change the mission, given in English, by the control, and track the first interaction."""
+        self._mission = self._tracker = None
         if not asked and self.control is None:
             return
         env: Any = self.env.unwrapped
@@ -162,16 +159,16 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             words = [
                 phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase
             ]
-            self.watch = Watch(env, asked, words if len(phrases) == len(described) else [])
+            self._tracker = InteractionTracker(env, asked, words if len(phrases) == len(described) else [])
 
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one of Minigrid's actions."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation, info = self._in_words(observation, info)
-        if self.watch is not None:
-            if action in self.watch.actions:
-                self.watch.see(action)
-            info["first_interaction"] = self.watch.interaction
+        if self._tracker is not None:
+            if action in self._tracker.actions:
+                self._tracker.update(action)
+            info["first_interaction"] = self._tracker.interaction
         return observation, reward, terminated, truncated, info
 
     def _in_words(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:

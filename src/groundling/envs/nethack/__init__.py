@@ -1,6 +1,6 @@
-"""NetHack: the nine tasks of Motif (arXiv 2310.00166) on nle, and an env side that keeps a learner busy.
+"""NetHack: the nine tasks of Motif (arXiv 2310.00166) on nle, and vectors of them.
 
-nle is an extra. It is imported when a task is made, never by ``import groundling``.
+nle is an extra; it is imported when a task is made, never by ``import groundling``.
 """
 
 import importlib.util
@@ -27,13 +27,13 @@ ACTIONS = (
     "eat",
     "search",
 )
-"""What each action does. Where a question is asked, "northwest" is the key y and says yes."""
+"""The actions. At a question, "northwest" is the key y, which means yes."""
 RECORDING = ("savedir", "save_ttyrec_every")
-"""Arguments with which nle writes recordings of the games: into which folder, and of how many games one."""
+"""Arguments of nle's recordings: the folder, and the number of games of which one is recorded."""
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":
-    """Make the task with this goal: ``score``, ``staircase`` or ``oracle``; ``args`` are its class's.
+    """Make the task with a goal, ``score``, ``staircase`` or ``oracle``, and arguments of its class.
 
     Raises:
         ConfigError: nle is not installed, or there is no such goal or argument.
@@ -61,9 +61,9 @@ def make_task(task: str, **args: Any) -> "NetHackTask":
 
 
 def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """A task's arguments with its recordings, if it makes any, in ``folder`` within ``savedir``.
+    """Return a task's arguments with its recordings, if any, in ``folder`` within ``savedir``.
 
-    nle counts a process's recordings by env: those of two envs in one folder have the same names.
+    nle numbers a process's recordings by env: those of two envs in one folder would have the same names.
     """
     if not args.get("savedir"):
         return dict(args)
@@ -71,7 +71,7 @@ def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
 
 def check_installed() -> None:
-    """Raise `ConfigError` where nle is missing."""
+    """Raise `ConfigError` if nle is missing."""
     if importlib.util.find_spec("nle") is None:
         raise ConfigError(
             "NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'"

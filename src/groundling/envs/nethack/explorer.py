@@ -1,8 +1,8 @@
-"""A player by rules: it looks for the stairs down and takes them. For collecting data, and as a baseline.
+"""A rule-based agent that looks for the stairs down and takes them, for collecting data and as a baseline.
 
-It reads the terminal: it walks to ``>`` where it knows one, else to the nearest square that it has not been to with
-something unknown beside it, else to where it has been least, searching for hidden doors in corners and dead ends. It
-kicks in locked doors, fights what stands in its way, and eats when hungry.
+It reads the terminal. It walks to ``>`` if it knows one, else to the nearest unvisited square next to something
+unknown, else to the least visited square, searching for hidden doors in corners and dead ends. It kicks in locked
+doors, fights what is in its way, and eats when hungry.
 """
 
 import re
@@ -16,7 +16,7 @@ from groundling.envs.nethack.observation import TERMINAL_SHAPE
 
 _ROWS, _COLUMNS = TERMINAL_SHAPE
 _MAP = slice(1, 22)
-"""The terminal's rows that show the map: between the message and the status lines."""
+"""The map's rows of the terminal, between the message and the status lines."""
 _STEPS: dict[int, int] = {
     -_COLUMNS: ACTIONS.index("north"),
     1: ACTIONS.index("east"),
@@ -27,7 +27,7 @@ _STEPS: dict[int, int] = {
     _COLUMNS - 1: ACTIONS.index("southwest"),
     -_COLUMNS - 1: ACTIONS.index("northwest"),
 }
-"""The action that leads from a cell to another one, by their difference; a cell's number is 80 rows + columns."""
+"""The action that leads from a cell to another one, by the difference of their numbers, 80 · row + column."""
 _STRAIGHT = (-_COLUMNS, 1, _COLUMNS, -1)
 _MORE, _DOWN, _KICK, _EAT, _SEARCH = (
     ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search")
@@ -35,27 +35,27 @@ _MORE, _DOWN, _KICK, _EAT, _SEARCH = (
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
 _DOORS = np.isin(np.arange(256), list(b"+-|"))
-"""Doors, where they are brown; in any other colour these are walls, and + is a book."""
+"""Doors if they are brown; in other colours they are walls, and + is a book."""
 _DOOR_COLOUR = 3
 _PASSABLE = np.array([chr(c) in ".#<>{_\\^$%*!?/=\"([)`@&';:~" or chr(c).isalpha() for c in range(256)])
-"""Floors, things, boulders, and whoever can be fought or changed places with."""
+"""Floors, things, boulders, and creatures to fight or swap places with."""
 _HUNGRY = 2
 _MEALTIME = 50
 """Steps between two attempts to eat."""
 _PATIENCE = 12
-"""Searches at one spot before it looks elsewhere."""
+"""Searches at one square before it searches elsewhere."""
 _ATTEMPTS = 3
-"""Steps that led nowhere before it takes the way for barred."""
+"""Failed steps before it considers the way blocked."""
 _KICKS = 20
-"""The same of kicks at a door."""
+"""Failed kicks at a door before it considers the way blocked."""
 _LOCKED = re.compile(rb"door is locked|WHAMM|You kick at empty space")
 
 
 class Explorer:
-    """Chooses actions by rules; remembers what it has found out about each level of one game.
+    """Chooses actions by rules, with a memory of each level of one game.
 
     Args:
-        seed: Of its own random choices, where several squares are as good.
+        seed: Seed of its choices among equally good squares.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -90,7 +90,7 @@ class Explorer:
         return self._walk(observation["tty_chars"], observation["tty_colors"], level, here)
 
     def _answer(self, message: bytes) -> int | None:
-        """The answer to the question that a message asks, if it does."""
+        """Return the answer to a question in the message; None without one."""
         if b"What do you want to eat" in message:
             return _YES
         if b"eat it? [" in message or b"Really attack" in message:  # what lies on the floor may be old
@@ -111,7 +111,7 @@ class Explorer:
         return self._search(here, came_from, level)
 
     def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
-        """Nothing new can be reached: search here, or go where it has been least and where something may be hidden."""
+        """Search here, or go to a little visited square where something may be hidden: nothing new is reachable."""
         room = {cell: sum(cell + step in came_from for step in _STEPS) for cell in came_from}
         if room[here] < len(_STEPS) and level.searches[here] < _PATIENCE:
             level.searches[here] += 1
@@ -124,7 +124,7 @@ class Explorer:
         return self._step(here, best[int(self._rng.integers(len(best)))], came_from)
 
     def _step(self, here: int, goal: int, came_from: dict[int, int]) -> int:
-        """The first step of the way that leads to ``goal``."""
+        """Take the first step of the way to ``goal``."""
         cell = goal
         while came_from[cell] != here:
             cell = came_from[cell]
@@ -133,15 +133,15 @@ class Explorer:
 
 
 class _Level:
-    """What the explorer knows of a level; cells are numbered 80 × row + column, as on the terminal."""
+    """The explorer's memory of a level; cells are numbered 80 · row + column, as on the terminal."""
 
     def __init__(self) -> None:
         self.stairs = -1
-        """The cell of ``>``; -1 where it has not been seen."""
+        """The cell of ``>``; -1 if it is unknown."""
         self.visits: Counter[int] = Counter()
         self.searches: Counter[int] = Counter()
         self.barred: Counter[tuple[int, int]] = Counter()
-        """How often a step from one cell to the next led nowhere."""
+        """Number of failed steps from one cell to the next."""
 
     def look_for_stairs(self, chars: np.ndarray) -> None:
         cell = chars[_MAP].tobytes().find(b">")
@@ -149,20 +149,18 @@ class _Level:
             self.stairs = cell + _COLUMNS * _MAP.start
 
     def ways(self, chars: np.ndarray, colours: np.ndarray, here: int) -> tuple[dict[int, int], int | None]:
-        """Where one can walk from here, nearest first.
-
-        Stops at the stairs, where it meets them.
+        """Find the reachable cells, nearest first, up to the stairs.
 
         Returns:
-            For each cell the one before it on a shortest way, ``here`` for itself; and the nearest cell without a visit
-            that has something unknown beside it, if any.
+            For each cell the previous one on a shortest way, ``here`` for itself; and the nearest unvisited cell next
+            to something unknown, if any.
         """
         doors = np.zeros(TERMINAL_SHAPE, dtype=bool)
         doors[_MAP] = _DOORS[chars[_MAP]] & (colours[_MAP] == _DOOR_COLOUR)
         passable = doors.copy()
         passable[_MAP] |= _PASSABLE[chars[_MAP]]
-        passable[:, 0] = False  # never part of the map: no way leads around the terminal's edge
-        promising = (passable & _beside_unknown(chars)).tobytes()
+        passable[:, 0] = False  # not part of the map
+        promising = (passable & _next_to_unknown(chars)).tobytes()
         is_door, is_passable = doors.tobytes(), passable.tobytes()
 
         came_from, frontier = {here: here}, None
@@ -185,8 +183,8 @@ class _Level:
         return came_from, frontier
 
 
-def _beside_unknown(chars: np.ndarray) -> np.ndarray:
-    """Bool ``(24, 80)``: which cells have a neighbour on the map that shows nothing."""
+def _next_to_unknown(chars: np.ndarray) -> np.ndarray:
+    """Return bool ``(24, 80)``: the cells with an empty neighbour on the map."""
     unknown = np.zeros((_ROWS + 2, _COLUMNS + 2), dtype=bool)
     unknown[1 + _MAP.start : 1 + _MAP.stop, 2 : 1 + _COLUMNS] = chars[_MAP, 1:] == ord(" ")
     rows = unknown[:-2] | unknown[1:-1] | unknown[2:]

@@ -1,4 +1,4 @@
-"""The picture of a window of codes: each character a cell of 6 × 6 pixels, by look-up in one table per process."""
+"""Rendering windows of codes with 6 × 6 pixels for each character, by a table."""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from groundling.envs.nethack.observation import COLOURS
 CELL = 6
 """Pixels on a side."""
 FONT_SIZE = 9
-"""Points at which a character is drawn before it is brought to `CELL` × `CELL` pixels."""
+"""Font size in points, before characters are resized to `CELL` × `CELL` pixels."""
 
 PALETTE = np.array(
     [
@@ -39,7 +39,7 @@ PALETTE = np.array(
 
 @cache
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans Mono, which comes with matplotlib."""
+    """Load DejaVu Sans Mono, which comes with matplotlib."""
     import matplotlib
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf"
@@ -48,7 +48,7 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 @cache
 def glyph_table() -> np.ndarray:
-    """What each character looks like in each colour: uint8 ``(256, 16, 3, 6, 6)``, not to be written to."""
+    """Draw each character in each colour: read-only uint8 ``(256, 16, 3, 6, 6)``."""
     face = font(FONT_SIZE)
     width, height = round(face.getlength("M")), sum(face.getmetrics())
     masks = np.zeros((256, CELL, CELL), dtype=np.float32)

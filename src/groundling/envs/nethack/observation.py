@@ -1,9 +1,8 @@
-"""What an agent gets to see of NetHack, in a few hundred bytes: a window of codes, a vector, a message.
+"""Observations of NetHack in a few hundred bytes: a window of codes, a vector, a message.
 
 Motif's agents see a picture of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
-and how often this message has come up in the episode. Here the window stays characters and colours (288 bytes); who
-needs the picture makes it from them by look-up: `groundling.envs.nethack.glyphs` in numpy,
-`groundling.envs.nethack.rendering` in torch.
+and the message's number of occurrences in the episode. Here the window consists of characters and colours (288 bytes);
+`groundling.envs.nethack.glyphs` (numpy) and `groundling.envs.nethack.rendering` (torch) draw the picture.
 """
 
 import hashlib
@@ -15,12 +14,12 @@ from typing import Any, Self
 import numpy as np
 
 WINDOW = 12
-"""Side of the window, in characters. The hero stands at row 6, column 6, both from 0."""
+"""Side of the window, in characters. The hero is in row 6, column 6, both from 0."""
 MESSAGE_LENGTH = 256
 TERMINAL_SHAPE = (24, 80)
 COLOURS = 16
 BLANK = ord(" ")
-"""What the window shows beyond the terminal's edge, in colour 0."""
+"""Character beyond the terminal's edge, in colour 0."""
 VECTOR_LIMIT = np.float32(5)
 """Features are clipped to ± this."""
 
@@ -53,7 +52,7 @@ VECTOR_SCALE: dict[str, float] = {
     "condition": 1 / 1024,
     "alignment": 1.0,
 }
-"""Factor of each of nle's 27 blstats, in their order, so that early games lie within ± 1."""
+"""Factors of nle's 27 blstats, in their order, chosen so that early games are within ± 1."""
 MOTIF_VECTOR_SCALE: dict[str, float] = {
     "x": 1 / 79,
     "y": 1 / 21,
@@ -83,12 +82,12 @@ MOTIF_VECTOR_SCALE: dict[str, float] = {
     "condition": 0.0,
     "alignment": 0.0,
 }
-"""Motif's factors (its code's, the paper has none): its agents see neither score nor depth, but on the map."""
+"""Motif's factors (from its code; the paper has none): its vector has neither score nor depth."""
 VECTORS: dict[str, np.ndarray] = {
     "full": np.array(list(VECTOR_SCALE.values()), dtype=np.float32),
     "motif": np.array(list(MOTIF_VECTOR_SCALE.values()), dtype=np.float32),
 }
-"""The factors, float32 ``(27,)``, by the names that an env's argument ``vector`` may have."""
+"""The factors, float32 ``(27,)``, by values of an env's argument ``vector``."""
 
 _BEFORE = WINDOW // 2
 _Slices = tuple[slice, slice]
@@ -101,11 +100,11 @@ def window(
 
     Args:
         terminal: Characters or colours ``(24, 80)``.
-        row: Of the cell that comes to stand at ``[6, 6]``. The hero at blstats ``(x, y)`` stands in row ``y + 1``,
-            because row 0 is the message's; column ``x``.
-        column: Likewise.
-        out: Where to write it, ``(12, 12)``; a new uint8 array by default.
-        fill: What stands beyond the edge.
+        row: Row of the cell at ``[6, 6]`` of the window. The hero at blstats ``(x, y)`` is in row ``y + 1``, because
+            row 0 is the message's, and in column ``x``.
+        column: Its column.
+        out: Array to write to, ``(12, 12)``; a new uint8 array by default.
+        fill: Value beyond the edge.
     """
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
@@ -120,7 +119,7 @@ def window(
 
 @lru_cache(maxsize=1 << 12)
 def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices | None]:
-    """Which part of a terminal a window around a cell shows, and where in the window; None for the whole of it."""
+    """Return the part of a terminal in the window around a cell, and its place there (None: all of the window)."""
     top, left = row - _BEFORE, column - _BEFORE
     first, last = max(top, 0), min(top + WINDOW, rows)
     start, stop = max(left, 0), min(left + WINDOW, columns)
@@ -139,39 +138,38 @@ def vector_features(blstats: np.ndarray, out: np.ndarray, vector: str = "full") 
 
 @dataclass(frozen=True)
 class View:
-    """What of nle's arrays a task's arguments show to a policy."""
+    """The part of nle's arrays that a policy sees, by a task's arguments."""
 
     row_offset: int = 1
-    """From the row in blstats to the terminal's at the window's middle: row 0 is the message's. 0 with
-    ``compat=["crop"]``: the window is around the square above the hero's."""
+    """Difference between the terminal's row in the middle of the window and the row in blstats: 1, since row 0 is the
+    message's. 0 with ``compat=["crop"]``: the window is around the square above the hero's."""
     vector: str = "full"
-    """Of `VECTORS`."""
+    """Key of `VECTORS`."""
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Self:
-        """That of a task with these arguments (`groundling.envs.nethack.tasks.NetHackTask`)."""
+        """Return the view of a task with these arguments (`groundling.envs.nethack.tasks.NetHackTask`)."""
         return cls(0 if "crop" in args.get("compat", ()) else 1, args.get("vector", "full"))
 
     def windows(
         self, seen: Mapping[str, np.ndarray], x: int, y: int, chars: np.ndarray, colours: np.ndarray
     ) -> None:
-        """Write the characters and colours around the hero, who stands at blstats ``(x, y)``, uint8 ``(12, 12)``."""
+        """Write the characters and colours around the hero at blstats ``(x, y)``, uint8 ``(12, 12)``."""
         window(seen["tty_chars"], y + self.row_offset, x, chars)
         window(seen["tty_colors"], y + self.row_offset, x, colours, fill=0)
 
 
 @lru_cache(maxsize=1 << 16)
 def message_id(message: bytes) -> int:
-    """Name a message by its content: a signed 64-bit int, the same in every process and on every machine.
+    """Hash a message to a signed 64-bit int, the same in every process and on every machine.
 
-    The zeros that pad a message to 256 bytes change nothing. Two of a million different messages have the same id with
-    a probability of 3e-8.
+    Padding zeros do not count. Two of a million different messages collide with a probability of 3e-8.
     """
     digest = hashlib.blake2b(message.rstrip(b"\0"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def message_text(message: np.ndarray | bytes) -> str:
-    """The text of a message of NetHack's, uint8 ``(256,)`` padded with zeros; what a caption is made of."""
+    """Return the text of a message, uint8 ``(256,)`` padded with zeros, for captions."""
     text = message if isinstance(message, bytes) else message.tobytes()
     return text.split(b"\0", 1)[0].decode("latin-1").strip()

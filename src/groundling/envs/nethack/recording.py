@@ -1,10 +1,10 @@
 """Recorded games: nle's terminal recordings, and screens as text, PNG and GIF.
 
-nle records by itself, every so many episodes, what NetHack writes to its terminal and which keys it is given::
+nle records every so many episodes, with NetHack's terminal output and the keys::
 
     env = gymnasium.make("NetHackScore-v1", savedir="recordings", save_ttyrec_every=1)
 
-The files are ``nle.PID.EPISODE.ttyrec3.bz2``; nle's own players show them, and `read_ttyrec` gives their screens.
+The files are ``nle.PID.EPISODE.ttyrec3.bz2``; nle's players show them, and `read_ttyrec` reads their screens.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,10 +36,7 @@ class Screen:
 
     @classmethod
     def of(cls, observation: Mapping[str, np.ndarray]) -> "Screen":
-        """The screen of an observation with the keys ``tty_chars``, ``tty_colors`` and, if you like, ``tty_cursor``.
-
-        It is a copy.
-        """
+        """Copy the screen of an observation with the keys ``tty_chars``, ``tty_colors`` and maybe ``tty_cursor``."""
         cursor = observation.get("tty_cursor")
         return cls(
             observation["tty_chars"].copy(),
@@ -48,12 +45,12 @@ class Screen:
         )
 
     def text(self) -> str:
-        """Its 24 lines, without colours and without spaces at their ends."""
+        """Return its 24 lines, without colours and trailing spaces."""
         printable = np.where(self.chars < 32, 32, self.chars).astype(np.uint8)
         return "\n".join(line.tobytes().decode("cp437").rstrip() for line in printable)
 
     def image(self) -> Image.Image:
-        """A picture in colours on black, the cell of the cursor framed."""
+        """Draw it in colours on black, with a frame around the cursor."""
         width, height = _cell_size()
         picture = Image.new("RGB", (self.chars.shape[1] * width, self.chars.shape[0] * height))
         rows, columns = np.nonzero(self.chars > 32)
@@ -72,10 +69,10 @@ def save_png(screen: Screen, path: Path) -> None:
 
 
 def save_gif(screens: Iterable[Screen], path: Path, seconds_per_screen: float = 0.1) -> None:
-    """Write screens as a GIF that plays without end.
+    """Write screens as a looping GIF.
 
     Raises:
-        RunError: there are no screens.
+        RunError: There are no screens.
     """
     palette = Image.new("P", (1, 1))
     palette.putpalette([0, 0, 0, 255, 255, 255, *PALETTE.flatten().tolist()])
@@ -89,12 +86,12 @@ def save_gif(screens: Iterable[Screen], path: Path, seconds_per_screen: float = 
 
 
 def read_ttyrec(path: Path) -> Iterator[Screen]:
-    """Read the screens of one of nle's recordings (``.ttyrec3.bz2``), one per key that NetHack was given.
+    """Read the screens of one of nle's recordings (``.ttyrec3.bz2``), one for each key.
 
-    One that was broken off (a killed process) is read as far as it goes.
+    An incomplete recording, as of a killed process, is read up to its end.
 
     Raises:
-        RunError: there is no such file, or it holds no screens.
+        RunError: The file is missing, or has no screens.
     """
     from nle.dataset import Converter
     from nle.nethack import TTYREC_VERSION

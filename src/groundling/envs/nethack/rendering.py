@@ -1,4 +1,4 @@
-"""The picture of a window of codes on a learner's device: the same bytes as `groundling.envs.nethack.glyphs.render`."""
+"""Rendering windows of codes on a learner's device: the same bytes as `groundling.envs.nethack.glyphs.render`."""
 
 import numpy as np
 import torch
@@ -9,9 +9,9 @@ from groundling.envs.nethack.observation import COLOURS
 
 
 class GlyphRenderer(nn.Module):
-    """Draws batches of windows by look-up; has no parameters, and its table is in no checkpoint.
+    """Draws batches of windows by look-up, without parameters; its table is not saved in checkpoints.
 
-    A row of a cell's pixels is 18 bytes, channels last, moved as 9 numbers of 2 bytes.
+    A row of a cell's pixels is 18 bytes, channels last, copied as 9 numbers of 2 bytes.
     """
 
     table: Tensor
@@ -30,7 +30,7 @@ class GlyphRenderer(nn.Module):
             colours: Uint8 of the same shape, below 16.
 
         Returns:
-            Uint8 ``(..., 3, 6 rows, 6 columns)``; in memory the channels come last, as convolutions are fastest with.
+            Uint8 ``(..., 3, 6 rows, 6 columns)``; the channels are last in memory, which convolutions prefer.
         """
         *batch, rows, columns = chars.shape
         codes = chars.reshape(-1).int() * COLOURS + colours.reshape(-1)

@@ -1,4 +1,4 @@
-"""Where envs write and a learner reads: one array per quantity, all in one block of memory that processes share."""
+"""Arrays in shared memory, written by envs and read by a learner."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE, WI
 
 
 class EndStatus(IntEnum):
-    """How an episode stands; nle's numbers."""
+    """Status of an episode, with nle's numbers."""
 
     ABORTED = -1
     RUNNING = 0
@@ -21,7 +21,7 @@ class EndStatus(IntEnum):
 
 
 FIGURES = ("score", "dlvl", "gold", "xlvl", "turns", "scout", "end_status")
-"""What is told of an episode when it ends: see `groundling.envs.nethack.tasks.NetHackTask`."""
+"""Figures of an episode at its end: see `groundling.envs.nethack.tasks.NetHackTask`."""
 
 STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "actions": (np.uint8, ()),
@@ -35,9 +35,9 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "dones": (np.bool_, ()),
     "cut": (np.bool_, ()),
 }
-"""Type and shape, per env, of what passes at every step."""
+"""Type and shape of each env's values that change at every step."""
 LAST_FIELDS = ("chars", "colours", "vector", "messages")
-"""Of these there is a ``last_…``, too: what an episode that ran out of steps showed at its end."""
+"""Values with a copy ``last_…`` of the end of an episode that ran out of steps."""
 EPISODE_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "next_episode": (np.int64, ()),
     "ended_episode": (np.int64, ()),
@@ -46,7 +46,7 @@ EPISODE_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "ended_figures": (np.int64, (len(FIGURES),)),
     **{f"last_{name}": STEP_FIELDS[name] for name in LAST_FIELDS},
 }
-"""The same of what is written when an episode begins or ends."""
+"""The same for values that change when an episode begins or ends."""
 
 BYTES_PER_FRAME = sum(
     np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int)) for dtype, shape in STEP_FIELDS.values()
@@ -57,9 +57,9 @@ _ALIGNMENT = 64  # bytes: a cache line
 
 @dataclass
 class SharedArrays:
-    """One array ``(num_envs, ...)`` per field, in memory that a child process maps by its file descriptor.
+    """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor.
 
-    The file has no name, so nothing is left behind, however the processes end.
+    The file has no name, so it disappears with the processes, however they end.
     """
 
     fd: int
@@ -78,7 +78,7 @@ class SharedArrays:
 
     @classmethod
     def attach(cls, fd: int, num_envs: int) -> "SharedArrays":
-        """Map what another process created."""
+        """Map the memory that another process created."""
         layout, size = _layout(num_envs)
         memory = mmap.mmap(fd, size)
         arrays = {
@@ -88,14 +88,14 @@ class SharedArrays:
         return cls(fd, arrays)
 
     def close(self) -> None:
-        """Let go of the descriptor; the arrays live as long as somebody holds them."""
+        """Close the descriptor; the arrays stay valid while they are referenced."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def _layout(num_envs: int) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
-    """Offset, type and shape of each field, and the size of the block in bytes."""
+    """Return offset, type and shape of each field, and the size of the block in bytes."""
     layout, offset = {}, 0
     for name, (dtype, shape) in (STEP_FIELDS | EPISODE_FIELDS).items():
         layout[name] = (offset, dtype, shape)

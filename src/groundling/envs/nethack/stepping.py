@@ -1,4 +1,4 @@
-"""Some envs stepped one after the other, their observations written into given arrays."""
+"""Stepping NetHack envs into shared arrays, in this process or in workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.worker_pool import WorkerLost, WorkerPool
 
 BEGIN = 255
-"""The command to begin every env's next episode; any other is a group's number."""
+"""Command to begin every env's next episode; other commands are numbers of groups."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class EnvSpec:
 
     task: str
     num_envs: int
-    """Of the whole vector."""
+    """Number of envs of the whole vector."""
     seed: int = 0
     first_env: int = 0
     """Number of the vector's first env among all envs of the run."""
     held_out: bool = False
-    """Play the held-out episodes, dealt to the envs in turn, instead of training episodes."""
+    """Play held-out episodes, dealt to the envs in turn, instead of training episodes."""
     args: dict[str, Any] = field(default_factory=dict)
 
     def make(self, env: int) -> NetHackTask:
-        """Make env ``env``; its recordings, if any, go into a folder of its own."""
+        """Make env number ``env``, with a folder of its own for recordings."""
         return make_task(self.task, **recording_in(self.args, f"env-{self.first_env + env:04}"))
 
     def episode_seed(self, env: int, episode: int) -> int:
@@ -45,12 +45,15 @@ class EnvSpec:
 class EnvSlice:
     """Envs ``start`` to ``stop`` of a vector, stepped in this process.
 
-    An env that raises an exception is made anew; its transition is cut: reward 0, ``dones`` and ``cut`` set, the next
-    observation the first of a new episode.
+    An env that raises is made again, and its transition is cut: reward 0, ``dones`` and ``cut`` set, and the first
+    observation of a new episode.
 
     Args:
-        arrays: The whole vector's, see `groundling.envs.nethack.shared`.
-        lost: The envs stand for others that were lost in mid-episode: their first `step` is cut.
+        spec: How the envs are made.
+        arrays: The arrays of the whole vector, see `groundling.envs.nethack.shared`.
+        start: First env.
+        stop: The env after the last one.
+        lost: The envs replace others that were lost in mid-episode: their first `step` is cut.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class EnvSlice:
         self._view = View.of(spec.args)
 
     def begin(self) -> list[str]:
-        """Begin every env's next episode. Returns what went wrong, in words (as `step` does)."""
+        """Begin every env's next episode; return the errors of envs, as `step` does."""
         self._lost = False
         self._clear_flags()
         crashes = [self._guarded(i, self._begin) for i in range(len(self._envs))]
@@ -75,7 +78,7 @@ class EnvSlice:
         return [crash for crash in crashes if crash]
 
     def step(self) -> list[str]:
-        """Take each env's action in ``arrays["actions"]``. Returns what went wrong, in words."""
+        """Take each env's action in ``arrays["actions"]``; return the errors of envs."""
         self._clear_flags()
         play: Callable[[int], None] = self._cut if self._lost else self._play
         self._lost = False
@@ -98,7 +101,7 @@ class EnvSlice:
     def _guarded(self, i: int, play: Callable[[int], None]) -> str | None:
         try:
             play(i)
-        except Exception as error:  # whatever it is, it costs this env's episode and nothing else
+        except Exception as error:  # of any kind: only this env's episode is lost
             self._envs[i].close()
             self._envs[i] = self._spec.make(self._start + i)
             self._cut(i)
@@ -120,7 +123,7 @@ class EnvSlice:
             self._observe(i)
 
     def _keep_last(self, i: int) -> None:
-        """Keep what is to be seen now: the game goes on, but the next episode takes its place."""
+        """Keep the present observation, which that of the next episode replaces."""
         self._observe(i)
         arrays = self._arrays
         vector_features(self._blstats[i : i + 1], arrays["vector"][i : i + 1], self._view.vector)

@@ -1,8 +1,8 @@
-"""Motif's tasks: what is rewarded, when an episode ends, and what becomes of prompts.
+"""Motif's tasks: rewards, ends of episodes, and NetHack's prompts.
 
-Differences to nle's tasks of the same names (arXiv 2310.00166, and the authors' code as a fact sheet tells it):
-staircase and oracle tasks pay 50 once and know no time penalty; a staircase counts when it has been descended;
-the question what to eat can be answered; a message survives the ``--More--`` behind it where it tells of success.
+They differ from nle's tasks of the same names (arXiv 2310.00166, and the authors' code): staircase and oracle tasks pay
+50 once and have no time penalty; a staircase counts when it has been descended; the question what to eat can be
+answered; a message of success is kept after a ``--More--``.
 """
 
 import re
@@ -21,7 +21,7 @@ from groundling.envs.nethack.shared import EndStatus
 from groundling.errors import ConfigError
 
 COMPAT = ("sober", "scout", "crop")
-"""The original's faults, mended unless asked for by name: see `NetHackTask`."""
+"""Bugs of the original, which are fixed unless named: see `NetHackTask`."""
 OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
 RENDER_MODES = ["ansi", "rgb_array"]
 SUCCESS_REWARD = 50.0
@@ -32,35 +32,35 @@ _NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which is also how
 _EAT_QUESTION = b"What do you want to eat"
 _EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
 _DESCENDED = b"You descend the stairs"
-# A hero who stands on a scroll may have to name it before the first move; nle begins another game then, and so does a
-# task, with the next numbers of the same generator.
+# A hero on a scroll may have to name it before the first move; nle and a task then begin another game with the next
+# numbers of the same generator.
 warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__name__))
 _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
 
 
 class NetHackTask(base.NLE):
-    """An episode of NetHack with Motif's 23 actions; the reward is up to the subclass.
+    """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
 
-    Equal seeds give equal episodes, but for shopkeepers' names, which come from the clock: ``reset(seed=s)`` seeds all
-    of NetHack's random generators (its levels' own too) and the moon; each later ``reset()`` draws its seeds from the
-    same stream. nle's ``seed`` still has its way with the next episode, unless ``reset`` is given a seed.
+    Equal seeds give equal episodes, except for shopkeepers' names, which follow the clock: ``reset(seed=s)`` seeds all
+    random generators of NetHack (including that of its levels) and the moon; later calls of ``reset()`` draw their
+    seeds from the same stream. nle's ``seed`` sets those of the next episode, unless ``reset`` has a seed.
 
-    ``terminated`` tells that the game or the task is over, ``truncated`` that ``max_episode_steps`` are; never both
-    (nle tells every end by the former). Infos hold ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience
-    level), ``score``, ``turns`` and ``scout`` (explored squares); the last game's figures stay when it is over.
+    ``terminated``: the game or the task is over; ``truncated``: ``max_episode_steps`` are; never both (nle sets
+    ``terminated`` for every end). Infos have ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience level),
+    ``score``, ``turns`` and ``scout`` (explored squares); the last figures stay when the game is over.
 
     Args:
-        observation_keys: Of nle's; each costs its copying.
-        compat: The original's faults to keep, of `COMPAT`: ``sober``: `NetHackOracle` takes the hero for sober unless
-            hallucinating is all that ails them; ``scout``: squares explored in earlier episodes still count; ``crop``:
-            features look at a window around the square above the hero's (`groundling.envs.nethack.observation`).
-        vector: Of which of nle's figures, and at what scale, a policy's vector is made: ``full``, all 27 of them, or
-            ``motif``, the original's choice (`groundling.envs.nethack.observation.VECTORS`).
-        render_mode: ``ansi`` for `render` to give the screen as text, ``rgb_array`` for a picture.
-        args: nle's: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
+        observation_keys: Keys of nle's observations; each is copied at every step.
+        compat: Bugs of the original to keep, from `COMPAT`. ``sober``: `NetHackOracle` considers the hero sober unless
+            hallucination is the only condition; ``scout``: squares explored in earlier episodes count; ``crop``: the
+            window is around the square above the hero's (`groundling.envs.nethack.observation`).
+        vector: nle's figures in a policy's vector and their scale: ``full``, all 27, or ``motif``, the original's
+            choice (`groundling.envs.nethack.observation.VECTORS`).
+        render_mode: ``ansi``: `render` returns the screen as text; ``rgb_array``: as a picture.
+        args: Arguments of nle: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
 
     Raises:
-        ConfigError: an unknown name in ``compat``, an unknown ``vector`` or ``render_mode``.
+        ConfigError: An unknown name in ``compat``, or an unknown ``vector`` or ``render_mode``.
     """
 
     StepStatus = EndStatus
@@ -86,9 +86,7 @@ class NetHackTask(base.NLE):
         super().__init__(observation_keys=tuple(observation_keys), render_mode=render_mode, **args)
         self.end_status = EndStatus.RUNNING
         self._seeded_by_hand = False
-        self._last_sight: dict[str, np.ndarray] | None = (
-            None  # of a game that `quit` has wiped off the screen
-        )
+        self._last_observation: dict[str, np.ndarray] | None = None  # of a game that `quit` has ended
         self._explored: dict[tuple[int, ...], int] = {}
         self._keys = [int(action) for action in self.actions]
 
@@ -106,37 +104,37 @@ class NetHackTask(base.NLE):
         reward, terminated, truncated = self.advance(action)
         observation, info = self._copied(), self._info()
         if terminated or truncated:
-            self._last_sight = observation
+            self._last_observation = observation
             self.quit()
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | np.ndarray | None:
-        """The screen as 24 lines of text or as a picture, uint8 ``(height, width, 3)``; None without a render mode."""
+        """Return the screen as 24 lines of text or as a picture, uint8 ``(height, width, 3)``; None without a mode."""
         from groundling.envs.nethack.recording import Screen
 
-        screen = Screen.of(self._last_sight or self.arrays)
+        screen = Screen.of(self._last_observation or self.arrays)
         if self.render_mode == "ansi":
             return screen.text()
         return np.asarray(screen.image()) if self.render_mode == "rgb_array" else None
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """`reset` without its copies: what is to be seen is in `arrays`."""
+        """Reset without copies: the observation is in `arrays`."""
         gymnasium.Env.reset(self, seed=seed)
         if seed is not None or not self._seeded_by_hand:
             core, disp, lgen = self.np_random.integers(2**31, size=3).tolist()
             super().seed(core, disp, reseed=False, lgen=lgen)
         self._seeded_by_hand = False
-        super().reset(options=options or None)  # nle takes {} amiss
+        super().reset(options=options or None)  # nle refuses {}
         buffers = dict(zip(self._observation_keys, self.last_observation, strict=True))
         self.arrays: dict[str, np.ndarray] = {key: buffers[key] for key in self._original_observation_keys}
-        """What is to be seen now, by observation key: nle's own buffers, which the next step overwrites."""
+        """The present observation by key: nle's own buffers, which the next step overwrites."""
         self._blstats, self._message = buffers["blstats"], buffers["message"]
         self._glyphs, self._internal = buffers["glyphs"], buffers["internal"]
-        self._last_sight = None
+        self._last_observation = None
         self.end_status = EndStatus.RUNNING
         self._game_over = False
         self.blstats: list[int] = self._blstats.tolist()
-        """nle's blstats while the game is on: those of its last step when it is over."""
+        """nle's blstats, of the game's last step when it is over."""
         self.message: bytes = self._message.tobytes()
         """The message, 256 bytes padded with zeros."""
         if "scout" not in self.compat:
@@ -144,7 +142,7 @@ class NetHackTask(base.NLE):
         self._map = self._glyphs.tobytes()
 
     def advance(self, action: int) -> tuple[float, bool, bool]:
-        """`step` without its copies: reward, terminated, truncated; what is to be seen is in `arrays`."""
+        """Step without copies; return reward, terminated and truncated. The observation is in `arrays`."""
         done = self.nethack.step(self._key(action))[1]
         if any(self._internal[1:4].tolist()):
             done = self._answer_prompts(done)
@@ -172,13 +170,13 @@ class NetHackTask(base.NLE):
         return reward, ended, aborted
 
     def quit(self) -> None:
-        """End the game in good order where the episode ended without it."""
+        """Quit the game if the episode ended before it."""
         if not self._game_over:
             self._quit_game(self.last_observation, False)
             self._game_over = True
 
     def figures(self) -> dict[str, int]:
-        """What the episode has come to so far: see the class."""
+        """Return the episode's figures so far: see the class."""
         stats = self.blstats
         self._explored[tuple(stats[_LEVEL])] = self._explored_here()
         return {
@@ -191,7 +189,7 @@ class NetHackTask(base.NLE):
         }
 
     def _key(self, action: int) -> int:
-        """The key for an action. The question what to eat is answered by its first choice or not at all."""
+        """Return the key of an action; the question what to eat is answered by its first choice, or not at all."""
         key = self._keys[action]
         if _EAT_QUESTION not in self.message:
             return key
@@ -199,7 +197,7 @@ class NetHackTask(base.NLE):
         return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
 
     def _answer_prompts(self, done: bool) -> bool:
-        """Pass over every ``--More--``, decline what is no action's business; whether the game is over."""
+        """Skip every ``--More--`` and decline questions that no action answers; return True if the game is over."""
         kept = b""
         while not done:
             _, question, line, more = self._internal[:4].tolist()
@@ -218,7 +216,7 @@ class NetHackTask(base.NLE):
         return bool(done)
 
     def _explored_here(self) -> int:
-        """Squares of the present level, as it was last seen, that show anything."""
+        """Count the non-empty squares of the present level."""
         return int(np.count_nonzero(np.frombuffer(self._map, dtype=np.int16) != nethack.GLYPH_CMAP_OFF))
 
     def _copied(self) -> dict[str, np.ndarray]:
@@ -239,7 +237,7 @@ class NetHackTask(base.NLE):
 
 
 class NetHackScore(NetHackTask):
-    """The game's own score, point for point, and -0.01 for each step in which no time passes."""
+    """The increase of the game's score, and -0.01 for each step in which no time passes."""
 
     penalty = -0.01
 
@@ -250,7 +248,7 @@ class NetHackScore(NetHackTask):
 
 
 class _Once(NetHackTask):
-    """Pays 50 at the first success of an episode and nothing else."""
+    """Pays 50 at the first success of an episode."""
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self._paid = False
@@ -264,11 +262,11 @@ class _Once(NetHackTask):
 
 
 class NetHackStaircase(_Once):
-    """Descend stairs to level ``level`` of a dungeon; the Mines' levels count as the Dungeons' do.
+    """Descend stairs to level ``level`` of a dungeon; the levels of the Mines count as well.
 
     Args:
-        level: The number in its dungeon, from 1, as blstats[24] has it.
-        continual: The episode goes on after success.
+        level: Number of the level in its dungeon, from 1, as in blstats[24].
+        continual: Continue the episode after success.
     """
 
     def __init__(self, level: int = 2, continual: bool = False, **args: Any) -> None:
@@ -286,7 +284,7 @@ class NetHackOracle(_Once):
     """Stand next to the Oracle.
 
     Args:
-        sober: It does not count while hallucinating, when anything may look like the Oracle.
+        sober: Do not count while the hero hallucinates, when anything may look like the Oracle.
     """
 
     def __init__(self, sober: bool = False, **args: Any) -> None:
@@ -310,9 +308,9 @@ class NetHackOracle(_Once):
 
 
 class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Give the task the ``max_episode_steps`` of `gymnasium.make`, which only makes a ``TimeLimit`` of it.
+    """Sets the task's step limit to the ``max_episode_steps`` of `gymnasium.make`, which only adds a ``TimeLimit``.
 
-    So ``end_status`` is -1 at that limit, and a limit above the task's own 5,000 counts.
+    So ``end_status`` is -1 at that limit, and it may exceed the task's own 5,000.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

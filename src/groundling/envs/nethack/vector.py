@@ -1,4 +1,4 @@
-"""Many NetHack envs for one learner, in worker processes and in groups, so that it learns while they play."""
+"""Many NetHack envs in groups, in worker processes or in this one."""
 
 import json
 import tempfile
@@ -18,34 +18,34 @@ from groundling.registry import unknown
 
 @dataclass(frozen=True, slots=True)
 class NetHackEpisode:
-    """An episode that came to its end."""
+    """An episode that ended."""
 
     env_index: int
-    """In the vector."""
+    """Index in the vector."""
     number: int
-    """How many episodes this env had begun before."""
+    """Number of episodes that this env had begun before."""
     seed: int
     episode_return: float
     """Sum of the task's rewards."""
     length: int
-    """In steps."""
+    """Number of steps."""
     figures: dict[str, int]
-    """By the names of `groundling.envs.nethack.shared.FIGURES`."""
+    """Figures by the names in `groundling.envs.nethack.shared.FIGURES`."""
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """Of an episode that was truncated, having run out of steps: what it showed at its end, as `Frames` of one env
-    without the first axis; by the names of `groundling.envs.nethack.shared.LAST_FIELDS`. None where it terminated."""
+    """Last observation of an episode that ran out of steps: `groundling.envs.nethack.shared.LAST_FIELDS` of one env,
+    without the first axis. None if it terminated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What ``n`` envs show after a step, and what the step gave.
+    """Observations and results of ``n`` envs after a step.
 
     The arrays are views of memory that the envs write to: those of a group are valid until its next `send`. Where
-    ``dones`` is set, the reward belongs to the episode that ended and everything to be seen to the next one.
+    ``dones`` is set, the reward belongs to the episode that ended, and the observation to the next one.
     """
 
     chars: np.ndarray
-    """uint8 ``(n, 12, 12)``: the characters around the hero, who stands at ``[6, 6]``."""
+    """uint8 ``(n, 12, 12)``: the characters around the hero, who is at ``[6, 6]``."""
     colours: np.ndarray
     """uint8 ``(n, 12, 12)``: their colours, below 16."""
     vector: np.ndarray
@@ -55,15 +55,15 @@ class Frames:
     message_ids: np.ndarray
     """int64 ``(n,)``: `groundling.envs.nethack.observation.message_id`."""
     counts: np.ndarray
-    """float32 ``(n,)``: how often the message has come up in the episode, this time included."""
+    """float32 ``(n,)``: number of occurrences of the message in the episode, including this one."""
     rewards: np.ndarray
     """float32 ``(n,)``."""
     dones: np.ndarray
     """bool ``(n,)``: the episode ended with this step, by the game, the task, the step limit, or a cut."""
     cut: np.ndarray
-    """bool ``(n,)``: the env was lost in mid-episode, and this is the first observation of a new one."""
+    """bool ``(n,)``: the env was lost in mid-episode, and this is the first observation of a new episode."""
     episodes: list[NetHackEpisode]
-    """Those that ended with this step; one that was cut is none of them."""
+    """Episodes that ended with this step, except cut ones."""
 
 
 @dataclass
@@ -84,10 +84,10 @@ _ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
 
 
 class NetHackVectorEnv:
-    """Steps ``num_envs`` envs of one task and resets each as soon as its episode ends.
+    """Steps ``num_envs`` envs of one task, and resets each as soon as its episode ends.
 
-    The envs fall into groups of equal size, and every worker steps a share of each: while one group is stepped, the
-    learner chooses actions for another::
+    The envs form groups of equal size, and every worker steps a share of each: while one group is stepped, the learner
+    chooses actions for another::
 
         frames = envs.reset()                       # of all envs, group after group
         envs.send(0, actions[:n]); envs.send(1, actions[n:])
@@ -95,22 +95,22 @@ class NetHackVectorEnv:
             frames = envs.receive(0); ...; envs.send(0, actions)
             frames = envs.receive(1); ...; envs.send(1, actions)
 
-    An env that raises is made anew; a worker that dies (a crash of NetHack's) or hangs is started anew. Either costs
-    the episodes of the envs concerned, is counted in ``incidents`` and told to ``warn``.
+    An env that raises is made again, and a worker that dies (when NetHack crashes) or hangs is started again. The
+    episodes of these envs are lost; ``incidents`` counts them, and ``warn`` is called.
 
-    The ``k``-th episode of env ``i`` has a seed of its own (`groundling.envs.seeds`), whatever the number of workers.
+    The seed of env ``i``'s ``k``-th episode (`groundling.envs.seeds`) does not depend on the number of workers.
 
     Args:
         task: One of `groundling.envs.nethack.TASKS`.
         num_envs: A multiple of ``num_groups``.
-        num_workers: Processes; 0 steps the envs in this one, in `receive`, where a crash of NetHack's is everyone's.
-        num_groups: 2 keep workers and learner busy at once.
-        seed: The run's.
-        first_env: Number of the first env among all of the run's, where several learners share a run.
+        num_workers: Number of processes; 0 steps the envs in this process, in `receive`, which a crash of NetHack ends.
+        num_groups: Number of groups; with 2, workers and learner work at the same time.
+        seed: Seed of the run.
+        first_env: Number of the first env among all envs of the run, if several learners share a run.
         held_out: Play the held-out episodes: env ``i``'s ``k``-th is number ``first_env + i + k * num_envs`` of them.
         timeout: Seconds without an answer after which a worker counts as hung.
         args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`), as plain values.
-        warn: Told what went wrong and was mended.
+        warn: Called with messages about lost envs.
 
     Raises:
         ConfigError: nle is missing, there is no such task or argument, or the numbers do not fit.
@@ -130,9 +130,9 @@ class NetHackVectorEnv:
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         _check(task, num_envs, num_workers, num_groups, args or {})
-        if num_workers:  # what is wrong with the arguments is told here and once, not by every worker's death
+        if num_workers:  # reports errors in the arguments once, instead of by every worker's death
             make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
-        # Here, because they import nle.
+        # They import nle.
         from groundling.envs.nethack.stepping import EnvSpec, LocalSlices, SliceWorkers
 
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
@@ -167,10 +167,10 @@ class NetHackVectorEnv:
         return [] if pool is None else pool.process_ids
 
     def reset(self) -> Frames:
-        """Begin every env's next episode. Returns frames of all envs, without rewards.
+        """Begin every env's next episode; return frames of all envs, without rewards.
 
         Raises:
-            RunError: a group has not been received, or the workers cannot be started.
+            RunError: A group has not been received, or the workers cannot be started.
         """
         from groundling.envs.nethack.stepping import BEGIN
 
@@ -183,10 +183,10 @@ class NetHackVectorEnv:
         return self._frames(0, self.num_envs)
 
     def send(self, group: int, actions: np.ndarray) -> None:
-        """Have a group's envs take these actions, integers ``(group_size,)`` below ``num_actions``.
+        """Send a group's envs actions, integers ``(group_size,)`` below ``num_actions``.
 
         Raises:
-            RunError: the group's frames have not been received, or the actions are none.
+            RunError: The group's frames have not been received, or the actions are invalid.
         """
         if self._in_flight[group]:
             raise RunError(f"group {group} was sent actions already: receive its frames first")
@@ -201,10 +201,10 @@ class NetHackVectorEnv:
         self._envs.send(group)
 
     def receive(self, group: int) -> Frames:
-        """Wait for what the actions that a group was sent have led to.
+        """Wait for the results of a group's actions.
 
         Raises:
-            RunError: it was sent none, or a worker is lost again and again.
+            RunError: The group was sent none, or a worker was lost several times in a row.
         """
         if not self._in_flight[group]:
             raise RunError(f"group {group} was sent no actions")
@@ -213,10 +213,9 @@ class NetHackVectorEnv:
         return self._frames(*self._groups[group])
 
     def state_dict(self) -> dict[str, Any]:
-        """Which episode each env plays next, and the incidents, as JSON.
+        """Return the episode that each env plays next, and the incidents, as JSON.
 
-        NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode behind the one that it
-        was in.
+        NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode after its present one.
         """
         return {
             "seed": self._spec.seed,
@@ -225,10 +224,10 @@ class NetHackVectorEnv:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the episodes behind those of a saved state, from the next `reset`.
+        """Continue with the episodes after those of a saved state, from the next `reset`.
 
         Raises:
-            RunError: the state is of another number of envs or another seed.
+            RunError: The state has another number of envs or another seed.
         """
         saved = len(state["next_episode"]), state["seed"]
         if saved != (self.num_envs, self._spec.seed):
@@ -241,7 +240,7 @@ class NetHackVectorEnv:
             setattr(self.incidents, name, count)
 
     def close(self) -> None:
-        """End the workers and their games; views of the frames stay readable."""
+        """End the workers and their games; views of the frames stay valid."""
         self._envs.close()
         self._memory.close()
         self._temporary.cleanup()
