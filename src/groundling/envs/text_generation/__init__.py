@@ -1,8 +1,8 @@
-"""Text generation: the token MDP, and the pools of samples that it writes for."""
+"""Text generation: the token MDP, and pools of samples."""
 
 from groundling.envs.bundled import TEXT_GENERATION as ENV_ID
 
-# Their pools register themselves.
+# These modules register pools.
 from groundling.envs.text_generation import columns, dialogue, tasks, totto, translation  # noqa: F401
 from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
 from groundling.envs.text_generation.sampler import SampleOrder

@@ -1,4 +1,4 @@
-"""Pools over data of one's own, by naming columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
+"""Pools of the user's data by columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
 
 import warnings
 from abc import abstractmethod
@@ -17,21 +17,21 @@ from groundling.io.documents import read_card, read_lines
 from groundling.registry import unknown
 
 _ROWS = 1024
-"""Rows that are read at once."""
+"""Rows in a batch."""
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 @dataclass(kw_only=True)
 class ColumnPool(Pool):
-    """Rows whose columns make samples.
+    """Samples from columns of rows.
 
     Args:
-        prompt_column: Holds the prompt.
-        reference_column: Holds the reference, or a list of them; None where there are none.
-        id_column: Holds each sample's name; None counts.
-        meta_columns: Are kept as meta data.
-        prompt_prefix: Before each prompt.
-        prompt_suffix: After it.
+        prompt_column: Column of the prompt.
+        reference_column: Column of the reference, or of a list of them; None: no references.
+        id_column: Column of each sample's id; None: numbers.
+        meta_columns: Columns of the meta data.
+        prompt_prefix: Text before each prompt.
+        prompt_suffix: Text after each prompt.
     """
 
     prompt_column: str = "prompt"
@@ -43,10 +43,9 @@ class ColumnPool(Pool):
 
     @abstractmethod
     def rows(self, split: Split) -> Iterable[Row]:
-        """The rows of a split."""
+        """Return the rows of a split."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        """See `Pool.prepare`."""
         check_split(split)
         samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
         if not samples:
@@ -78,7 +77,7 @@ class ColumnPool(Pool):
 @pools.register("listed")
 @dataclass(kw_only=True)
 class Listed(ColumnPool):
-    """A few rows that stand in the config; every split has all of them.
+    """A few rows in the config; every split has all of them.
 
     Args:
         samples: Rows, as in ``[{prompt: "2 + 3 =", answer: "5"}]``.
@@ -95,7 +94,6 @@ class Listed(ColumnPool):
             )
 
     def rows(self, split: Split) -> Iterable[Row]:
-        """See `ColumnPool`."""
         return self.samples
 
 
@@ -104,10 +102,10 @@ class FilePool(ColumnPool):
     """Rows of files.
 
     Args:
-        path: One file, whose prompts `fractions` deals to the splits; or a file for each split:
+        path: One file, whose prompts are split by `fractions`; or a file for each split:
             ``{train: …, val: …, test: …}``.
-        fractions: Shares of one file's distinct prompts that go to train, val and test, each with all of its rows.
-        seed: Seed of the order in which one file's prompts go to the splits.
+        fractions: Shares of one file's distinct prompts in train, val and test; all rows of a prompt are in one split.
+        seed: Seed of the assignment of prompts to splits.
     """
 
     path: str | Mapping[str, str]
@@ -131,10 +129,9 @@ class FilePool(ColumnPool):
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:
-        """The rows of one file."""
+        """Return the rows of one file."""
 
     def rows(self, split: Split) -> Iterable[Row]:
-        """See `ColumnPool`."""
         if isinstance(self.path, Mapping):
             if split not in self.path:
                 raise ConfigError(f"path names no file for split {split}, only for {', '.join(self.path)}")
@@ -167,7 +164,6 @@ class Jsonl(FilePool):
     """A file with one JSON object a line."""
 
     def read(self, path: Path) -> Iterator[Row]:
-        """See `FilePool`."""
         for where, row in read_lines(path):
             if not isinstance(row, dict):
                 raise GroundlingError(f"{where} is not a JSON object with columns as its keys")
@@ -180,13 +176,12 @@ class Csv(FilePool):
     """A file of comma-separated values whose first line names the columns.
 
     Args:
-        delimiter: Between values; a tab for TSV files.
+        delimiter: Separator of values; a tab for TSV files.
     """
 
     delimiter: str = ","
 
     def read(self, path: Path) -> Iterator[Row]:
-        """See `FilePool`."""
         with open_csv(path, self.delimiter) as rows:
             for number, row in enumerate(rows, start=1):
                 if None in row or None in row.values():
@@ -202,7 +197,6 @@ class Parquet(FilePool):
     """A Parquet file."""
 
     def read(self, path: Path) -> Iterator[Row]:
-        """See `FilePool`."""
         return parquet_rows(path)
 
 
@@ -212,10 +206,10 @@ class HuggingFace(ColumnPool):
     """Any dataset that Hugging Face's ``load_dataset`` opens: of the hub, or a folder.
 
     Args:
-        dataset: Its id or path.
-        name: Of its configuration.
-        revision: Commit, branch or tag of a dataset of the hub.
-        splits: What the dataset calls train, val and test; also slices such as ``train[:90%]``.
+        dataset: Id or path.
+        name: Name of its configuration.
+        revision: Commit, branch or tag of a dataset on the hub.
+        splits: The dataset's names of train, val and test; also slices such as ``train[:90%]``.
     """
 
     dataset: str
@@ -224,7 +218,6 @@ class HuggingFace(ColumnPool):
     splits: Mapping[Split, str] = field(default_factory=lambda: dict(HUB_NAMES))
 
     def rows(self, split: Split) -> Iterable[Row]:
-        """See `ColumnPool`."""
         try:
             import datasets
         except ImportError as error:
@@ -238,25 +231,22 @@ class HuggingFace(ColumnPool):
             )
         except GroundlingError:
             raise
-        except Exception as error:  # the library raises what its many readers raise
+        except Exception as error:  # the library raises errors of many kinds
             pass_out_of_memory(error)
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
                 f"dataset {self.dataset} cannot be loaded ({reason}): check its id, name, revision and splits and the "
                 "connection, or take jsonl, csv or parquet with a file of your own"
             ) from error
-        # As they stand in the files: to decode a picture or a sound is to fetch it from wherever its row says.
+        # Not decoded: decoding a picture or a sound could fetch it from any address in its row.
         check_columns(loaded.column_names, f"dataset {self.dataset}")
         for table in loaded.with_format("arrow").iter(_ROWS):
             yield from table.to_pylist()
 
 
 def _refuse_servers(folder: Path) -> None:
-    """Raise `GroundlingError` if a dataset's folder would have its files fetched from elsewhere, or its memory spent.
-
-    The latter is `DocumentError`: what it says of itself is past a limit.
-    """
-    # `datasets` reads both, and without limits.
+    """Raise `GroundlingError` if a dataset's folder names files on a server, or its card exceeds a limit."""
+    # `datasets` reads both files without limits.
     card, more = folder / "README.md", folder / ".huggingface.yaml"
     cards = [read_card(path) for path in (card, more) if path.exists()]
     if "://" in str([about.get("configs") for about in cards]):

@@ -1,11 +1,11 @@
-"""RL4LMs' pools of conversations to be carried on."""
+"""RL4LMs' pools of conversations to continue."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
-from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, Row, Source
+from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.errors import ConfigError
 
 END_OF_UTTERANCE = "<EOU>"
@@ -14,29 +14,25 @@ END_OF_UTTERANCE = "<EOU>"
 @pools.register("daily_dialog")
 @dataclass(kw_only=True)
 class DailyDialog(DatasetPool):
-    """Everyday talk: the prompt is the last utterances, the reference the next one.
+    """Everyday conversations: the prompt is the last utterances, the reference the next one.
 
     Utterances end in ``<EOU>``. The meta data are the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3 fear,
     4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each as a list
-    of one. A sample's name counts all utterances of the split.
+    of one. A sample's id counts all utterances of the split.
 
     Args:
-        context_size: How many utterances the prompt has; a dialogue's utterances with fewer before them are not asked.
+        context_size: Number of utterances in the prompt; utterances with fewer before them have no sample.
     """
 
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "li2017dailydialog/daily_dialog", PARQUET_BRANCH, "default/{split}/*.parquet", "daily_dialog"
+    )
     context_size: int = 5
 
     def __post_init__(self) -> None:
         _check_window("context_size", self.context_size)
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        files = f"default/{name}/*.parquet"
-        return Source("li2017dailydialog/daily_dialog", PARQUET_BRANCH, files, "daily_dialog", name)
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         before = 0
         for row in rows:
             said = row["dialog"]
@@ -55,50 +51,46 @@ class DailyDialog(DatasetPool):
 @pools.register("crd3")
 @dataclass(kw_only=True)
 class Crd3(DatasetPool):
-    """Talk at a table of role players: the prompt is the last turns and who speaks next, the reference what they say.
+    """Role players at a table: the prompt is the last turns and the next speaker, the reference the next turn.
 
-    The original reads whole episodes. The dataset's rows are stretches of them, which overlap and come again, cut
-    otherwise: `_episodes` puts them together.
+    The original reads whole episodes. The dataset's rows are overlapping parts of them, which `_episodes` joins.
 
     Args:
-        max_context_size: How many turns the prompt has at most; the first 2 turns of an episode are not asked.
+        max_context_size: Number of turns in the prompt at most; the first 2 turns of an episode have no sample.
     """
 
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "microsoft/crd3", PARQUET_BRANCH, "default/{split}/*.parquet", "crd3"
+    )
     max_context_size: int = 5
 
     def __post_init__(self) -> None:
         _check_window("max_context_size", self.max_context_size)
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        return Source("microsoft/crd3", PARQUET_BRANCH, f"default/{name}/*.parquet", "crd3", name)
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         for number, turns in enumerate(_episodes(rows)):
             lines = [f"{turn.speaker}: {turn.said}" for turn in turns]
-            for place, turn in enumerate(turns[_NOT_ASKED:], start=_NOT_ASKED):
+            for place, turn in enumerate(turns[_FIRST_TURN:], start=_FIRST_TURN):
                 context = "\n".join(lines[max(0, place - self.max_context_size) : place])
                 prompt = f"{context}\n{turn.speaker}: "
                 yield Sample(f"{split}_ep_{number}_turn_{place}", prompt, (turn.said,), data=(prompt,))
 
 
-_NOT_ASKED = 2
+_FIRST_TURN = 2
 
 
 class _Turn(NamedTuple):
     speaker: str
-    """The first, where several speak."""
+    """The first of several speakers."""
     said: str
 
 
 def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
-    """The episodes that stretches of turns make, in the order in which they begin.
+    """Join parts of episodes, in the order in which the episodes begin.
 
-    A stretch tells the places of its first and last turn within its episode (``turn_start``, ``turn_end``), but not
-    which episode that is: it is one that has the same turns at the same places, or the last one where it goes on from
-    there. A row without places is an episode.
+    A part has the places of its first and last turn in its episode (``turn_start``, ``turn_end``), but not the episode:
+    it belongs to one with the same turns at the same places, or to the last one if it continues it. A row without
+    places is an episode.
     """
     episodes: list[dict[int, _Turn]] = []
     last: dict[int, _Turn] = {}
@@ -108,19 +100,19 @@ def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
         if first is None or row.get("turn_end") != first + len(turns) - 1:
             episodes.append(dict(enumerate(turns)))
             continue
-        stretch = dict(enumerate(turns, start=first))
-        if not (_agrees(last, stretch) or max(last, default=first) + 1 == first):
-            last = next((episode for episode in episodes if _agrees(episode, stretch)), {})
+        part = dict(enumerate(turns, start=first))
+        if not (_agrees(last, part) or max(last, default=first) + 1 == first):
+            last = next((episode for episode in episodes if _agrees(episode, part)), {})
             if not last:
                 episodes.append(last)
-        last.update(stretch)
+        last.update(part)
     return [[turns[place] for place in sorted(turns)] for turns in episodes]
 
 
-def _agrees(episode: Mapping[int, _Turn], stretch: Mapping[int, _Turn]) -> bool:
-    """Whether they share places, and have the same turns there."""
-    shared = episode.keys() & stretch.keys()
-    return bool(shared) and all(episode[place] == stretch[place] for place in shared)
+def _agrees(episode: Mapping[int, _Turn], part: Mapping[int, _Turn]) -> bool:
+    """Return True if they share places, with the same turns there."""
+    shared = episode.keys() & part.keys()
+    return bool(shared) and all(episode[place] == part[place] for place in shared)
 
 
 def _check_window(name: str, size: int) -> None:

@@ -6,8 +6,8 @@ After Ramamurthy et al. 2022, *Is reinforcement learning (not) for natural langu
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -18,84 +18,49 @@ from groundling.envs.text_generation.prompts import Side, encode_prompts, paddin
 from groundling.errors import ConfigError, GroundlingError
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 Observation = dict[str, np.ndarray]
 
 
-class TextReward(Protocol):
-    """Judges finished texts, as `groundling.rewards.Reward` does."""
-
-    def __call__(
-        self,
-        prompts: list[str],
-        generations: list[str],
-        references: list[list[str]],
-        meta: list[Mapping[str, Any]] | None = None,
-    ) -> Sequence[float] | Tensor:
-        """One number for each text."""
-
-
-class TokenReward(TextReward, Protocol):
-    """Judges every token of a text where `per_token` is true, as `groundling.rewards.TokenReward` does."""
-
-    per_token: bool
-
-    def at_token(
-        self,
-        prompt: str,
-        previous: str,
-        current: str,
-        done: bool,
-        references: list[str],
-        meta: Mapping[str, Any],
-    ) -> float:
-        """Reward the token that turned the text `previous` into `current`; `done` at the last one.
-
-        `references` and `meta` are the sample's own. A method that has the keyword arguments ``action`` and ``tokens``
-        gets the token's id, and the ids of all tokens so far.
-        """
-
-
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
-    """Writes a text for a prompt, one token a step.
+    """Writes a text to a prompt, one token a step.
 
     An observation has token ids and 0/1 masks, int64, padded on the left: of the prompt (``prompt_ids``,
-    ``prompt_mask``), of what was written (``context_ids``, ``context_mask``), and of both together (``input_ids``,
+    ``prompt_mask``), of the text so far (``context_ids``, ``context_mask``), and of both together (``input_ids``,
     ``input_mask``). The info has ``sample_id``, ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so
-    far) and, where it is known, ``context_text`` without special tokens: at the end, and at every step with a
-    reward per token or `decode_every_step`.
+    far) and ``context_text`` without special tokens: at the end, and at every step with a reward per token or
+    `decode_every_step`.
 
     An episode ends, always as terminated, with an end token or at `max_episode_length`: the length belongs to the
-    task, the reward at the end is all there is, and nothing is to be bootstrapped.
+    task, so nothing is bootstrapped.
 
     Args:
-        samples: What to write; drawn uniformly with replacement. ``reset(options={"sample": …})`` gives a certain one.
-        tokenizer: Of the model that writes; must have a padding token.
-        reward: Of a finished text or of every token, such as `groundling.rewards.create` makes; None for 0.
-        max_prompt_length: Tokens of a prompt; longer ones are cut.
+        samples: Samples, drawn uniformly with replacement; ``reset(options={"sample": …})`` sets one.
+        tokenizer: The model's tokenizer, with a padding token.
+        reward: Reward of a finished text or of every token, such as `groundling.rewards.create` makes; None: 0.
+        max_prompt_length: Tokens of a prompt; longer ones are truncated.
         max_episode_length: Tokens of a text.
-        prompt_truncation_side: Where long prompts are cut.
-        terminate_on_eos: Whether an end token ends a text.
-        end_tokens: Token ids that end a text; None for those of the tokenizer and its chat template. The generation
-            config of a model may have more: see `groundling.LanguageModel.end_tokens`.
-        context_start_token: The token that an encoder-decoder's decoder begins with; seen in the context, no action.
-            A policy that reads these observations needs the same, as ``policy.args.context_start_token``.
-        num_actions: Size of the vocabulary of the model's logits, which may be padded; None for the tokenizer's own.
-        decode_every_step: Tell ``context_text`` at every step.
+        prompt_truncation_side: Side on which long prompts are truncated.
+        terminate_on_eos: An end token ends a text.
+        end_tokens: Token ids that end a text; None: those of the tokenizer and its chat template. The generation config
+            of a model may have more: see `groundling.LanguageModel.end_tokens`.
+        context_start_token: First token of an encoder-decoder's decoder; part of the context, but not an action. A
+            policy that reads these observations needs the same ``policy.args.context_start_token``.
+        num_actions: Size of the vocabulary of the model's logits, which may be padded; None: the tokenizer's.
+        decode_every_step: Add ``context_text`` to the info at every step.
 
     Raises:
-        ConfigError: arguments that cannot be.
-        GroundlingError: a tokenizer without padding token; later a prompt without tokens, an action that is no token, a
-            reward that is no number.
+        ConfigError: Invalid arguments.
+        GroundlingError: A tokenizer without padding token; later an empty prompt, an invalid action, or a reward that
+            is not a number.
     """
 
     def __init__(
         self,
         samples: Sequence[Sample],
         tokenizer: PreTrainedTokenizerBase,
-        reward: TextReward | TokenReward | None = None,
+        reward: Any = None,
         *,
         max_prompt_length: int = 128,
         max_episode_length: int = 32,
@@ -120,7 +85,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             raise ConfigError("the tokenizer has no end token: give end_tokens, or terminate_on_eos=false")
         if isinstance(reward, str):
             raise ConfigError(f"reward={reward!r} is a name: give groundling.rewards.create({reward!r})")
-        self.reward: Any = reward
+        self.reward = reward
         self._per_token = bool(getattr(self.reward, "per_token", False))
         if self._per_token and not hasattr(self.reward, "at_token"):
             raise ConfigError(
@@ -154,7 +119,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin a text; ``options["sample"]`` says for which sample."""
+        """Begin a text to ``options["sample"]``, or to a drawn sample."""
         super().reset(seed=seed)
         given = (options or {}).get("sample")
         self.sample: Sample = given or self.samples[int(self.np_random.integers(len(self.samples)))]
@@ -238,9 +203,9 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
 
 class _Window:
-    """Tokens that grow at their right end, seen through a window of one length: its left is padding.
+    """The last tokens of a growing text, padded on the left to a fixed length.
 
-    The tokens lie in an array behind as much padding as the window is long; a step moves the window by one.
+    The tokens follow as much padding as the window is long in an array; a step moves the window by one.
     """
 
     def __init__(self, tokens: Sequence[int], length: int, room: int, filler: int) -> None:
@@ -254,6 +219,6 @@ class _Window:
         self._end += 1
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask, int64 ``(length,)``."""
+        """Return ids and mask, int64 ``(length,)``."""
         window = slice(self._end - self._length, self._end)
         return self._ids[window].copy(), self._mask[window].copy()

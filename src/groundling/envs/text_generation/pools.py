@@ -1,4 +1,4 @@
-"""What a text generator is asked: samples, and the pools that they come from."""
+"""Samples of text generation, and the pools that they come from."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,37 +13,37 @@ Split = Literal["train", "val", "test"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One text to be written."""
+    """A prompt, with its references."""
 
     id: str
-    """Its name within the pool and split."""
+    """Name within the pool and split."""
     prompt: str
-    """What the language model reads."""
+    """Text that the language model reads."""
     references: tuple[str, ...] = ()
-    """Texts that would have been good, for metrics and rewards that compare; may be none."""
+    """Good texts for metrics and rewards that compare; maybe empty."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What else a metric or reward wants to know: concepts, the table, an intent."""
+    """Further data for metrics and rewards: concepts, a table, an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
-    """Of a conversation what was said before the prompt: a user's words and the answer to them, one after the other.
-    It is read by the model's chat template (``world.chat=true``)."""
+    """Earlier turns of a conversation, pairs of a user's message and the answer, for the model's chat template
+    (``world.chat=true``)."""
     system: str | None = None
-    """Its system prompt; None: the run's."""
+    """System prompt of the conversation; None: the run's."""
     data: tuple[str, ...] = ()
-    """Parts of the prompt, in their order, that come from a dataset. Control tokens that they spell are read as plain
-    text; in the rest of the prompt, which a pool's settings write, they are control tokens."""
+    """Parts of the prompt, in their order, that come from a dataset. Control tokens in them are read as plain text; in
+    the rest of the prompt, which comes from a pool's settings, they are control tokens."""
 
     @classmethod
     def of_messages(cls, id: str, messages: Sequence[Mapping[str, str]], **more: Any) -> Self:
-        """A conversation as chat servers and Transformers' templates write it.
+        """Make a sample of a conversation in the format of chat servers and Transformers' templates.
 
         Args:
-            id: The sample's name.
+            id: Name of the sample.
             messages: ``{"role": …, "content": …}`` each: maybe a system prompt, then user and assistant in turn. The
-                user speaks last, and what is to be written is the answer; a last answer is its reference.
+                prompt is the user's last message; an answer after it is a reference.
             more: The other fields.
 
         Raises:
-            GroundlingError: these are others.
+            GroundlingError: The messages have another form.
         """
         messages, references = list(messages), more.pop("references", ())
         for message in messages:
@@ -84,7 +84,7 @@ class Sample:
                 )
             try:
                 text.encode()
-            except UnicodeEncodeError:  # JSON can hold half a character, and no tokenizer reads it
+            except UnicodeEncodeError:  # JSON can have half a character, which no tokenizer reads
                 raise GroundlingError(
                     f"sample {self.id}: {text!r:.80} holds half a surrogate pair, such as \\ud83d, which is no "
                     "character: leave it out"
@@ -92,17 +92,17 @@ class Sample:
 
 
 class Pool(ABC):
-    """A source of samples. One of your own is this one method, and `pools.register("its-id")` above the class."""
+    """A source of samples. Implement `prepare`, and register the class by `pools.register("its-id")`."""
 
     has_splits: ClassVar[bool] = True
-    """False if all splits have the same samples by design, so that no warning says so."""
+    """False if all splits have the same samples by design, which needs no warning."""
 
     @abstractmethod
     def prepare(self, split: Split) -> Sequence[Sample]:
-        """All samples of a split, in an order that is the same each time.
+        """Return all samples of a split, in a fixed order.
 
         Raises:
-            GroundlingError: its data cannot be had, or there are no samples in it.
+            GroundlingError: Its data are unavailable, or have no samples.
         """
 
 
@@ -110,6 +110,6 @@ pools: Registry[Pool] = Registry("pool")
 
 
 def check_split(split: str) -> None:
-    """Raise `ConfigError` if there is no such split."""
+    """Raise `ConfigError` for an unknown split."""
     if split not in get_args(Split):
         raise ConfigError(unknown("split", split, get_args(Split)))

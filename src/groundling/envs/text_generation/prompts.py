@@ -1,4 +1,4 @@
-"""Prompts as token ids of one length: what the env observes and what the batched sampler reads."""
+"""Prompts as padded token ids, for the env and for batched sampling."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def encode_prompts(
     truncation_side: Side = "left",
     add_special_tokens: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Prompts as the model reads them, padded on the left.
+    """Tokenize prompts, padded on the left.
 
     Args:
-        samples: Their prompts are encoded.
-        tokenizer: Of the model; must have a padding token.
-        max_prompt_length: In tokens. Longer prompts are cut, with a warning, special tokens kept.
-        truncation_side: Where they are cut: ``left`` keeps the end of a prompt, ``right`` its beginning.
+        samples: Samples with prompts.
+        tokenizer: The model's tokenizer, with a padding token.
+        max_prompt_length: Number of tokens at most. Longer prompts are truncated, with a warning; special tokens stay.
+        truncation_side: ``left`` keeps the end of a prompt, ``right`` its beginning.
         add_special_tokens: Add the tokenizer's special tokens.
 
     Returns:
         Token ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
     Raises:
-        ConfigError: no such side, or a length that has no room for a prompt.
-        GroundlingError: a prompt without tokens of its own, or a tokenizer without padding token.
+        ConfigError: An unknown side, or a length without room for a prompt.
+        GroundlingError: An empty prompt, or a tokenizer without padding token.
     """
     if truncation_side not in ("left", "right"):
         raise ConfigError(unknown("prompt_truncation_side", truncation_side, ("left", "right")))
@@ -63,7 +63,7 @@ def encode_prompts(
             return_attention_mask=True,
             return_tensors="pt",
         )
-    if any(one.overflowing for one in encoded.encodings or ()):  # which tokenizers without Rust do not tell
+    if any(one.overflowing for one in encoded.encodings or ()):  # only tokenizers in Rust have it
         warnings.warn(
             f"prompts of more than {max_prompt_length} tokens are cut (on the {truncation_side}): to have them read "
             "whole, raise world.max_prompt_length",
@@ -83,7 +83,7 @@ def encode_prompts(
 def _read_data_as_text(
     samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, side: Side, ids: Tensor, mask: Tensor
 ) -> None:
-    """Encode the prompts whose data spells control tokens again, into their rows of ``ids`` and ``mask``."""
+    """Encode prompts whose data spells control tokens again, into their rows of ``ids`` and ``mask``."""
     from groundling.tokenization.encoding import TextEncoder  # slow to import
 
     encoder = TextEncoder(tokenizer)
@@ -101,10 +101,10 @@ def _read_data_as_text(
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the padding token.
+    """Return the id of the padding token.
 
     Raises:
-        GroundlingError: there is none.
+        GroundlingError: There is none.
     """
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
@@ -121,7 +121,7 @@ def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 @contextmanager
 def _truncating(tokenizer: PreTrainedTokenizerBase, side: Side) -> Iterator[None]:
-    """The tokenizer cuts on this side; afterwards on its own again."""
+    """Set the tokenizer's truncation side in the block."""
     before = tokenizer.truncation_side
     tokenizer.truncation_side = side
     try:

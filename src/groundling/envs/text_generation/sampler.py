@@ -1,4 +1,4 @@
-"""Which sample comes next: a pure function of a seed and a count, so that a run resumes exactly."""
+"""The order of samples: a pure function of a seed and a count, so that a run resumes exactly."""
 
 import hashlib
 import warnings
@@ -15,17 +15,16 @@ from groundling.errors import GroundlingError, RunError
 class SampleOrder:
     """An endless order of a split's samples.
 
-    The k-th drawn sample depends on the seed and k alone. Of several processes each draws the whole batch and takes its
-    share, so that the order is that of one process.
+    The k-th sample depends on the seed and k alone. Each of several processes draws the whole batch and takes its
+    share, so the order is that of one process.
 
     Args:
         samples: The split.
-        seed: Of the order.
-        replacement: Draw each uniformly and independently of the others, as the original does; if not, in epochs that
-            have every sample once, each shuffled anew.
+        seed: Seed of the order.
+        replacement: Draw samples uniformly and independently, as the original does; otherwise in shuffled epochs.
 
     Raises:
-        GroundlingError: there are no samples.
+        GroundlingError: There are no samples.
     """
 
     def __init__(self, samples: Sequence[Sample], seed: int, replacement: bool = True) -> None:
@@ -38,12 +37,12 @@ class SampleOrder:
         self._epoch, self._shuffled = -1, np.zeros(0, np.int64)
 
     def draw(self, count: int) -> list[Sample]:
-        """The next `count` samples."""
+        """Draw the next `count` samples."""
         first, self.drawn = self.drawn, self.drawn + count
         return [self.samples[self._index(k)] for k in range(first, self.drawn)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the rest of the order depends on, as JSON holds it."""
+        """Return the position as JSON."""
         return {
             "seed": self.seed,
             "drawn": self.drawn,
@@ -52,27 +51,27 @@ class SampleOrder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
+        """Return to the position of `state_dict`.
 
         Raises:
-            RunError: the split had another number of samples then, so that this would be another order.
+            RunError: The split had another number of samples, so this would be another order.
         """
         if state["num_samples"] != len(self.samples):
             raise RunError(
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
                 "give the run the data that it began with, or begin a new run"
             )
-        if state.get("samples", self._fingerprint) != self._fingerprint:  # earlier checkpoints do not tell
-            warnings.warn(  # no error: a row that stopped the run may have been mended
+        if state.get("samples", self._fingerprint) != self._fingerprint:  # earlier checkpoints lack it
+            warnings.warn(  # no error: a row that stopped the run may have been corrected
                 f"the samples have changed: there are {len(self.samples)} as before, but not the same ones in the same "
-                "order; going on with these",
+                "order; continuing with these",
                 stacklevel=2,
             )
         self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Of the samples' ids, prompts, references and what was said before, in their order."""
+        """Hash of the samples' ids, prompts, references and earlier turns, in their order."""
         sha256 = hashlib.sha256()
         for sample in self.samples:
             before = [text for turn in sample.earlier for text in turn]
@@ -80,13 +79,13 @@ class SampleOrder:
             for part in (sample.id, sample.prompt, *sample.references, *before, *system):
                 encoded = str(part).encode("utf-8", "surrogatepass")
                 sha256.update(len(encoded).to_bytes(8, "big") + encoded)
-            sha256.update(b"\xff" * 8)  # no length: the next sample's
+            sha256.update(b"\xff" * 8)  # not a length: separates samples
         return sha256.hexdigest()
 
     def _index(self, k: int) -> int:
         if self.replacement:
             word = int(np.random.SeedSequence((self.seed, k)).generate_state(1, np.uint64)[0])
-            return word * len(self.samples) >> 64  # even but for one part in 2⁶⁴ / num_samples
+            return word * len(self.samples) >> 64  # uniform up to num_samples / 2⁶⁴
         epoch, place = divmod(k, len(self.samples))
         if epoch != self._epoch:
             self._epoch = epoch

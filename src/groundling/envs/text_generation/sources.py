@@ -1,13 +1,13 @@
-"""Where the rows of the known datasets are: Parquet files on the Hugging Face hub, or the bundled samples."""
+"""Rows of datasets: Parquet files on the Hugging Face hub, or bundled samples."""
 
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split
 from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
@@ -16,37 +16,37 @@ from groundling.io.csv_files import check_columns
 Row = dict[str, Any]
 
 PARQUET_BRANCH = "refs/convert/parquet"
-"""Where the hub keeps the Parquet form of datasets whose own files are a script, which `datasets` 4 no longer runs.
+"""The hub's branch with the Parquet form of datasets whose own files are a script, which `datasets` 4 no longer runs.
 
-Its files are ``CONFIG/SPLIT/NNNN.parquet``. It is a branch: what it holds can change, unlike at a commit.
+Its files are ``CONFIG/SPLIT/NNNN.parquet``; unlike those of a commit, they can change.
 """
 _BUNDLED = Path(__file__).parent / "offline"
 HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}
-"""What the hub's datasets call the splits."""
+"""Names of the splits in the hub's datasets."""
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """The rows of one split of a dataset."""
 
     dataset: str
-    """Its id on the hub."""
+    """Id on the hub."""
     revision: str
     """A commit's full hash, or `PARQUET_BRANCH`."""
     files: str
-    """Pattern of the split's Parquet files in the repository."""
+    """Pattern of the split's Parquet files in the repository; ``{split}`` stands for the split's name."""
     sample: str
-    """Name of the bundled sample, whose rows have the same columns; written for this project."""
-    split: str
-    """Of the bundled sample."""
+    """Name of the bundled sample, written for this project, with the same columns."""
     columns: tuple[str, ...] | None = None
-    """The columns to read, with dots inside nested ones; None for all."""
+    """The columns to read, with dots inside nested ones; None: all."""
+    split: str = ""
+    """Name of the split in the bundled sample."""
 
     def rows(self, offline: bool) -> Iterator[Row]:
-        """The rows in the order of the dataset; the bundled ones if `offline`.
+        """Yield the rows in the dataset's order, or the bundled ones.
 
         Raises:
-            GroundlingError: the files cannot be had from the hub.
+            GroundlingError: The hub's files are unavailable.
         """
         return self._bundled() if offline else self._downloaded()
 
@@ -65,14 +65,14 @@ class Source:
             yield from parquet_rows(path, self.columns)
 
     def _download(self) -> list[Path]:
-        """The split's files in the hub's cache, in order; downloaded if they are not there."""
+        """Return the split's files in the hub's cache, in order; download missing ones."""
         from huggingface_hub import snapshot_download
 
         try:
             folder = snapshot_download(
                 self.dataset, repo_type="dataset", revision=self.revision, allow_patterns=self.files
             )
-        except Exception as error:  # the hub's client raises what its many parts raise
+        except Exception as error:  # the hub's client raises errors of many kinds
             pass_out_of_memory(error)
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
@@ -90,10 +90,10 @@ class Source:
 
 
 def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
-    """The rows of a Parquet file, read a little at a time.
+    """Yield the rows of a Parquet file, read in batches.
 
     Raises:
-        GroundlingError: pyarrow is not installed, this is not a Parquet file, or two columns have one name.
+        GroundlingError: pyarrow is not installed, the file is not Parquet, or two columns have one name.
     """
     try:
         import pyarrow as pa
@@ -104,7 +104,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
         with pq.ParquetFile(path) as file:
             check_columns(file.schema_arrow.names, path)
             for batch in file.iter_batches(1024, columns=columns and list(columns)):
-                batch.validate(full=True)  # texts may be no UTF-8
+                batch.validate(full=True)  # texts may not be UTF-8
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -113,26 +113,28 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
 
 @dataclass(kw_only=True)
 class DatasetPool(Pool):
-    """A pool over a dataset of the hub: a subclass says where its rows are, and what samples are made from them.
+    """A pool of a dataset on the hub: a subclass sets `hub`, and makes samples of the rows.
 
     Args:
-        offline: Take the few dozen rows that come with the package in place of the hub's, by the same path.
-        max_size: Take no more samples than this, the first ones; None for all.
+        offline: Read the few dozen rows that come with the package instead of the hub's.
+        max_size: Number of samples at most, the first ones; None: all.
     """
 
+    hub: ClassVar[DatasetSource]
+    """The dataset's rows; ``{split}`` in its pattern of files stands for a split's name."""
     offline: bool = False
     max_size: int | None = None
 
-    @abstractmethod
-    def source(self, split: Split) -> Source:
-        """Where the rows of a split are."""
+    def source(self, split: Split) -> DatasetSource:
+        """Return the rows of a split."""
+        name = HUB_NAMES[split]
+        return replace(self.hub, files=self.hub.files.format(split=name), split=name)
 
     @abstractmethod
     def samples(self, rows: Iterable[Row], split: Split) -> Iterable[Sample]:
-        """The samples that the split's rows make."""
+        """Make samples of a split's rows."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        """See `Pool.prepare`."""
         check_split(split)
         if self.max_size is not None and not (isinstance(self.max_size, int) and self.max_size > 0):
             raise ConfigError(
@@ -145,10 +147,10 @@ class DatasetPool(Pool):
         return samples
 
     def made(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """The samples that rows make, which may have changed since their pool was written.
+        """Make samples of rows whose columns may have changed since the pool was written.
 
         Raises:
-            GroundlingError: a column is missing, or holds something else than it did.
+            GroundlingError: A column is missing, or its values have another form.
         """
         dataset = self.source(split).dataset
         try:

@@ -1,4 +1,4 @@
-"""RL4LMs' pools of reviews, concepts, news and stories, and its synthetic one, with the prompts of the original."""
+"""RL4LMs' pools of reviews, concepts, news and stories, and a synthetic one, with the original's prompts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -8,37 +8,35 @@ from typing import ClassVar
 import numpy as np
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
-from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, Row, Source
+from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.words import words_of_sentences
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
 _IMDB_TEST_SIZE = 5000
-"""The original evaluates on no more of the test split."""
+"""Size of the original's test split."""
 
 
 @pools.register("imdb")
 @dataclass(kw_only=True)
 class Imdb(DatasetPool):
-    """Film reviews to be continued: the prompt is the first half of a review's words, the reference all of it.
+    """Film reviews to continue: the prompt is the first half of a review's words, the reference all of it.
 
-    The dataset's training reviews, shuffled, are cut into 80 % train and 20 % val; test is the first 5,000 of its
-    shuffled test reviews. The order is that of ``datasets``' own shuffling with the same seed.
+    The dataset's shuffled training reviews are split into 80 % train and 20 % val; test is the first 5,000 of its
+    shuffled test reviews. The order is that of ``datasets``' shuffling with the same seed.
 
     Args:
-        seed: Of the shuffling.
+        seed: Seed of the shuffling.
     """
 
     seed: int = 42
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
+    def source(self, split: Split) -> DatasetSource:
         part = "test" if split == "test" else "train"
         revision = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
-        return Source("stanfordnlp/imdb", revision, f"plain_text/{part}-*.parquet", "imdb", part)
+        return DatasetSource("stanfordnlp/imdb", revision, f"plain_text/{part}-*.parquet", "imdb", split=part)
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         for index, row in enumerate(self._reviews(rows, split)):
             prompt, _ = _halves(row["text"])
             yield Sample(f"{split}_{index}", prompt, (row["text"],), data=(prompt,))
@@ -54,13 +52,13 @@ class Imdb(DatasetPool):
 @pools.register("imdb_seq2seq")
 @dataclass(kw_only=True)
 class ImdbSeq2Seq(Imdb):
-    """`imdb` for encoder-decoders: the reference is the second half alone, and training reviews are positive ones.
+    """`imdb` for encoder-decoders: the reference is the second half, and training reviews are positive.
 
-    The meta data are ``reference``, the whole review. A sample's name counts all reviews of the split, the negative
-    ones too. The original draws another order at each call, so that its train and val may share reviews.
+    The meta data are ``reference``, the whole review. A sample's id counts all reviews of the split, including negative
+    ones. The original draws another order at each call, so its train and val may share reviews.
 
     Args:
-        positive_ratio: The share of the positive training reviews that is taken, the first ones.
+        positive_ratio: Share of the positive training reviews to use, the first ones.
     """
 
     positive_ratio: float = 1.0
@@ -72,7 +70,6 @@ class ImdbSeq2Seq(Imdb):
             )
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         reviews = list(enumerate(self._reviews(rows, split)))
         if split == "train":
             reviews = [(index, row) for index, row in reviews if row["label"] == 1]
@@ -91,28 +88,25 @@ def _halves(text: str) -> tuple[str, str]:
 @pools.register("commongen")
 @dataclass(kw_only=True)
 class CommonGen(DatasetPool):
-    """Concepts to be put into one sentence; in train a concept set comes once for each of its sentences.
+    """Concepts to use in one sentence; in train a concept set occurs once for each of its sentences.
 
-    In val it comes once, with the first of them, as in GEM's form of the dataset, which the original reads. The test
-    sentences are withheld, so that there the reference is "empty reference".
+    In val it occurs once, with its first sentence, as in GEM's form of the dataset, which the original reads. The test
+    sentences are not public: the reference is "empty reference".
 
     Args:
-        concept_separator_token: Between the concepts.
-        concept_end_token: After the last one.
-        prefix: Before the first one.
+        concept_separator_token: Text between the concepts.
+        concept_end_token: Text after the last one.
+        prefix: Text before the first one.
     """
 
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "allenai/common_gen", PARQUET_BRANCH, "default/{split}/*.parquet", "common_gen"
+    )
     concept_separator_token: str = " "
     concept_end_token: str = " "
     prefix: str = "summarize: "
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        return Source("allenai/common_gen", PARQUET_BRANCH, f"default/{name}/*.parquet", "common_gen", name)
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         if split == "val":
             rows = (next(group) for _, group in groupby(rows, key=lambda row: row["concept_set_idx"]))
         for index, row in enumerate(rows):
@@ -129,16 +123,22 @@ class CommonGen(DatasetPool):
 @pools.register("cnn_daily_mail")
 @dataclass(kw_only=True)
 class CnnDailyMail(DatasetPool):
-    """News articles to be summed up in their highlights.
+    """News articles to summarize by their highlights.
 
     Args:
-        prompt_prefix: Before the article.
-        prompt_suffix: After it.
-        truncate_article: Keep this many words of the article, with one blank between two; None for all.
-        truncate_by: What a word is: ``nltk``, what ``word_tokenize`` of NLTK 3.7 finds, punctuation included, which
-            needs NLTK and its data; ``blanks``, what stands between blanks.
+        prompt_prefix: Text before the article.
+        prompt_suffix: Text after the article.
+        truncate_article: Number of words of the article, joined by blanks; None: all.
+        truncate_by: Words by ``nltk``: ``word_tokenize`` of NLTK 3.7, including punctuation, which needs NLTK and its
+            data; or by ``blanks``.
     """
 
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "abisee/cnn_dailymail",
+        "96df5e686bee6baa90b8bee7c28b81fa3fa6223d",
+        "3.0.0/{split}-*.parquet",
+        "cnn_dailymail",
+    )
     prompt_prefix: str = ""
     prompt_suffix: str = ""
     truncate_article: int | None = None
@@ -157,13 +157,7 @@ class CnnDailyMail(DatasetPool):
                 f"truncate_article={count!r}: give a whole number of words, at least 1, or null for all"
             )
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name, revision = HUB_NAMES[split], "96df5e686bee6baa90b8bee7c28b81fa3fa6223d"
-        return Source("abisee/cnn_dailymail", revision, f"3.0.0/{name}-*.parquet", "cnn_dailymail", name)
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         for index, row in enumerate(rows):
             article = row["article"]
             if self.truncate_article is not None:
@@ -178,25 +172,22 @@ _WORDS: dict[str, Callable[[str], list[str]]] = {"nltk": words_of_sentences, "bl
 @pools.register("xsum")
 @dataclass(kw_only=True)
 class XSum(DatasetPool):
-    """News articles to be summed up in one sentence.
+    """News articles to summarize in one sentence.
 
-    The original has this pool but no id for it, and reads GEM's selection of the articles.
+    The original has this pool without an id, and reads GEM's selection of the articles.
 
     Args:
-        prompt_prefix: Before the article.
-        prompt_suffix: After it.
+        prompt_prefix: Text before the article.
+        prompt_suffix: Text after the article.
     """
 
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "EdinburghNLP/xsum", PARQUET_BRANCH, "default/{split}/*.parquet", "xsum"
+    )
     prompt_prefix: str = ""
     prompt_suffix: str = "TL;DR:"
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        return Source("EdinburghNLP/xsum", PARQUET_BRANCH, f"default/{name}/*.parquet", "xsum", name)
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         for index, row in enumerate(rows):
             prompt = self.prompt_prefix + row["document"] + self.prompt_suffix
             yield Sample(f"{split}_{index}", prompt, (row["summary"],), data=(row["document"],))
@@ -207,21 +198,20 @@ class XSum(DatasetPool):
 class NarrativeQA(DatasetPool):
     r"""Questions about a story, answered from its summary, in UnifiedQA's form: ``question \n summary``, lower case.
 
-    The ``\n`` is a backslash and an n, as UnifiedQA was trained; a blank follows the summary, and the line ends within
-    it are left out. All answers to a question are its references. The dataset's files hold whole books beside the
-    summaries, and so are some gigabytes.
+    The ``\n`` is a backslash and an n, as UnifiedQA was trained; a blank follows the summary, without its line breaks.
+    All answers to a question are its references. The dataset's files have whole books besides the summaries, some
+    gigabytes.
     """
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name, revision = HUB_NAMES[split], "2e643e7363944af1c33a652d1c87320d0871c4e4"
-        columns = ("document.summary.text", "question.text", "answers")
-        return Source(
-            "deepmind/narrativeqa", revision, f"data/{name}-*.parquet", "narrativeqa", name, columns
-        )
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "deepmind/narrativeqa",
+        "2e643e7363944af1c33a652d1c87320d0871c4e4",
+        "data/{split}-*.parquet",
+        "narrativeqa",
+        ("document.summary.text", "question.text", "answers"),
+    )
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         answers: dict[str, list[str]] = {}
         for row in rows:
             summary = row["document"]["summary"]["text"].replace("\n", "")
@@ -235,11 +225,11 @@ class NarrativeQA(DatasetPool):
 @pools.register("dummy_pool")
 @dataclass(kw_only=True)
 class Dummy(Pool):
-    """One and the same prompt, for the synthetic rewards that look at what was written alone.
+    """One prompt for all samples, for synthetic rewards of the written text alone.
 
     Args:
         prompt: The prompt.
-        n_samples: How often each split has it.
+        n_samples: Number of samples of each split.
     """
 
     has_splits: ClassVar[bool] = False
@@ -253,6 +243,5 @@ class Dummy(Pool):
             )
 
     def prepare(self, split: Split) -> list[Sample]:
-        """See `Pool.prepare`."""
         check_split(split)
         return [Sample(str(index), self.prompt) for index in range(self.n_samples)]

@@ -1,12 +1,12 @@
-"""ToTTo: tables with some cells highlighted, to be told in one sentence (Parikh et al. 2020, arXiv 2004.14373)."""
+"""ToTTo: one sentence about highlighted cells of a table (Parikh et al. 2020, arXiv 2004.14373)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
-from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, Row, Source
+from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -23,25 +23,28 @@ _TABLE_COLUMNS = (
     "highlighted_cells",
     "example_id",
 )
-"""Columns that GEM's form of the dataset has as the original's."""
+"""Columns of the original that GEM's form of the dataset has, too."""
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
 _WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")
-"""What the original's form has in the place of a test sentence."""
+"""Values of the original's form instead of test sentences."""
 _REPRESENTATIONS = ("subtable", "fulltable")
 
 
 @pools.register("totto")
 @dataclass(kw_only=True)
 class Totto(DatasetPool):
-    """Tables as text: first the table alone, then again behind the titles of its page and section.
+    """Tables as text: the table, then the titles of its page and section, then the table again.
 
     The meta data are ``raw_table``, the row in the columns of the original's form of the dataset (GEM's has a row for
-    each sentence of a training table, and other names), with a list of annotations and a boolean ``overlap_subset``.
+    each sentence of a training table, and other names), with a list of annotations and a Boolean ``overlap_subset``.
 
     Args:
-        representation: ``subtable``, the highlighted cells with their headers; or ``fulltable``, all cells with theirs.
+        representation: ``subtable``: the highlighted cells with their headers; ``fulltable``: all cells with theirs.
     """
 
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "GEM/totto", PARQUET_BRANCH, "totto/{split}/*.parquet", "totto"
+    )
     representation: str = "subtable"
 
     def __post_init__(self) -> None:
@@ -50,13 +53,7 @@ class Totto(DatasetPool):
         if self.representation not in _REPRESENTATIONS:
             raise ConfigError(unknown("representation", self.representation, _REPRESENTATIONS))
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        return Source("GEM/totto", PARQUET_BRANCH, f"totto/{name}/*.parquet", "totto", name)
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         for index, (_, group) in enumerate(groupby(rows, key=lambda row: row["totto_id"])):
             row = _as_original(list(group), withheld=split == "test")
             linearised = self._linearised(row["table"], [tuple(place) for place in row["highlighted_cells"]])
@@ -76,7 +73,7 @@ class Totto(DatasetPool):
 
 
 def _as_original(rows: Sequence[Row], withheld: bool) -> Row:
-    """GEM's rows of one table as the one row of the dataset that the original reads."""
+    """Convert GEM's rows of one table to the row of the original's dataset."""
     annotations = [_WITHHELD] if withheld else [one for row in rows for one in row["sentence_annotations"]]
     return {
         "id": rows[0]["totto_id"],
@@ -87,18 +84,18 @@ def _as_original(rows: Sequence[Row], withheld: bool) -> Row:
 
 
 def subtable(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-    """The highlighted cells, each with its headers, in the tags of the ToTTo paper's baselines.
+    """Return the highlighted cells with their headers, in the tags of the ToTTo paper's baselines.
 
     Args:
         table: The whole table.
-        highlighted: ``(row, cell)`` of each highlighted cell, counted as the rows list them.
+        highlighted: ``(row, cell)`` of each highlighted cell, as positions in the rows' lists.
     """
     placed = _placed(table)
     return _tagged("table", *(_cell("cell", placed, row, place) for row, place in highlighted))
 
 
 def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-    """All cells with their headers, row by row, the highlighted ones in a tag of their own; arguments of `subtable`."""
+    """Return all cells with their headers, row by row; highlighted ones have their own tag. See `subtable`."""
     placed, chosen = _placed(table), set(highlighted)
     rows = []
     for row, cells in enumerate(placed):
@@ -109,7 +106,7 @@ def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A cell and the columns that it takes."""
+    """A cell and its columns."""
 
     first: int
     last: int
@@ -119,10 +116,9 @@ class _Placed:
 
 
 def _placed(table: Table) -> list[list[_Placed]]:
-    """The cells with their columns.
+    """Return the cells with their columns.
 
-    Cells that span several rows are not followed into the next ones, as in the paper's baselines: models were trained
-    on that form.
+    As in the paper's baselines, with which models were trained, cells that span several rows count in the first.
     """
     columns = (list(accumulate((cell["column_span"] for cell in cells), initial=0)) for cells in table)
     return [
@@ -135,7 +131,7 @@ def _placed(table: Table) -> list[list[_Placed]]:
 
 
 def _cell(tag: str, placed: Sequence[Sequence[_Placed]], row: int, place: int) -> str:
-    """A cell with the headers above it, row by row, and those before it in its row."""
+    """Return a cell with the headers above it, row by row, and those before it in its row."""
     cell = placed[row][place]
     above = (other for cells in placed[:row] for other in cells)
     over = (other for other in above if other.first < cell.last and cell.first < other.last)
@@ -149,5 +145,5 @@ def _title(tag: str, text: str) -> str:
 
 
 def _tagged(tag: str, *parts: str) -> str:
-    """Blanks are between all; two where a part is empty."""
+    """Join by blanks; an empty part gives two of them."""
     return " ".join((f"<{tag}>", *parts, f"</{tag}>"))

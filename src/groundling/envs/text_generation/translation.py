@@ -1,25 +1,27 @@
-"""RL4LMs' pools of sentences to be translated."""
+"""RL4LMs' pools of sentences to translate."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
-from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, Row, Source
+from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.errors import ConfigError
 
+_SAMPLE = "translation_de_en"
 _WMT_REVISIONS = {"wmt16": "41d8a4013aa1489f28fea60ec0932af246086482"}
-"""Commits of the datasets that we could establish; others are taken from their Parquet branch."""
+"""Known commits; other datasets are read from their Parquet branch."""
 
 
 @dataclass(kw_only=True)
 class _Translation(DatasetPool):
-    """Sentences of one dataset of German and English.
+    """Sentences in German and English.
 
     Args:
-        source_language: Of the prompt, two letters.
-        target_language: Of the reference, two letters.
-        prompt_prefix: Before the sentence.
-        prompt_suffix: After it.
+        source_language: Language of the prompt, two letters.
+        target_language: Language of the reference, two letters.
+        prompt_prefix: Text before the sentence.
+        prompt_suffix: Text after the sentence.
     """
 
     source_language: str = "en"
@@ -38,7 +40,6 @@ class _Translation(DatasetPool):
             )
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """See `DatasetPool`."""
         for index, row in enumerate(rows):
             texts = row["translation"]
             prompt = self.prompt_prefix + texts[self.source_language] + self.prompt_suffix
@@ -52,11 +53,11 @@ class Wmt(_Translation):
     """Sentences of a Workshop on Machine Translation, in any of its pairs of languages.
 
     Args:
-        wmt_id: Which workshop: ``wmt14`` to ``wmt19``.
-        source_language: Of the prompt, two letters.
-        target_language: Of the reference, two letters.
-        prompt_prefix: Before the sentence.
-        prompt_suffix: After it.
+        wmt_id: The workshop: ``wmt14`` to ``wmt19``.
+        source_language: Language of the prompt, two letters.
+        target_language: Language of the reference, two letters.
+        prompt_prefix: Text before the sentence.
+        prompt_suffix: Text after the sentence.
     """
 
     wmt_id: str = "wmt16"
@@ -65,14 +66,13 @@ class Wmt(_Translation):
         if self.offline:
             self._require_german()
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
+    def source(self, split: Split) -> DatasetSource:
         # The hub names a pair with English last.
         pair = "-".join(sorted((self.source_language, self.target_language), key=lambda name: name == "en"))
         dataset, revision, name = f"wmt/{self.wmt_id}", _WMT_REVISIONS.get(self.wmt_id), HUB_NAMES[split]
         if revision is None:
-            return _source(dataset, PARQUET_BRANCH, f"{pair}/{name}/*.parquet", name)
-        return _source(dataset, revision, f"{pair}/{name}-*.parquet", name)
+            return DatasetSource(dataset, PARQUET_BRANCH, f"{pair}/{name}/*.parquet", _SAMPLE, split=name)
+        return DatasetSource(dataset, revision, f"{pair}/{name}-*.parquet", _SAMPLE, split=name)
 
 
 @pools.register("wmt14_processed_en_de")
@@ -80,24 +80,25 @@ class Wmt(_Translation):
 class Wmt14Processed(_Translation):
     """The 2014 workshop's English and German sentences, already cleaned."""
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        return _source("stas/wmt14-en-de-pre-processed", PARQUET_BRANCH, f"ende/{name}/*.parquet", name)
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "stas/wmt14-en-de-pre-processed", PARQUET_BRANCH, "ende/{split}/*.parquet", _SAMPLE
+    )
 
 
 @pools.register("wmt16newsonly")
 @dataclass(kw_only=True)
 class Wmt16NewsOnly(_Translation):
-    """Trained on news commentaries alone, evaluated on the 2016 workshop's sentences."""
+    """News commentaries for training, the 2016 workshop's sentences for evaluation."""
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
+    def source(self, split: Split) -> DatasetSource:
         name = HUB_NAMES[split]
         if split == "train":
             revision = "bbaf548083e788e0e6d2ca68efc325283fe2aff5"
-            return _source("Helsinki-NLP/news_commentary", revision, "de-en/train-*.parquet", name)
-        return _source("wmt/wmt16", _WMT_REVISIONS["wmt16"], f"de-en/{name}-*.parquet", name)
+            return DatasetSource(
+                "Helsinki-NLP/news_commentary", revision, "de-en/train-*.parquet", _SAMPLE, split=name
+            )
+        files = f"de-en/{name}-*.parquet"
+        return DatasetSource("wmt/wmt16", _WMT_REVISIONS["wmt16"], files, _SAMPLE, split=name)
 
 
 @pools.register("iwslt2017en_de")
@@ -105,11 +106,6 @@ class Wmt16NewsOnly(_Translation):
 class Iwslt2017(_Translation):
     """Sentences of talks."""
 
-    def source(self, split: Split) -> Source:
-        """See `DatasetPool`."""
-        name = HUB_NAMES[split]
-        return _source("IWSLT/iwslt2017", PARQUET_BRANCH, f"iwslt2017-de-en/{name}/*.parquet", name)
-
-
-def _source(dataset: str, revision: str, files: str, split: str) -> Source:
-    return Source(dataset, revision, files, "translation_de_en", split)
+    hub: ClassVar[DatasetSource] = DatasetSource(
+        "IWSLT/iwslt2017", PARQUET_BRANCH, "iwslt2017-de-en/{split}/*.parquet", _SAMPLE
+    )

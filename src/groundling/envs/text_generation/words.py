@@ -1,4 +1,4 @@
-"""Words as NLTK 3.7 cuts them, the release that RL4LMs pins."""
+"""Word tokenization of NLTK 3.7, the release that RL4LMs pins."""
 
 import functools
 import re
@@ -8,10 +8,10 @@ from groundling.errors import GroundlingError
 
 
 def words(text: str) -> list[str]:
-    """Words and punctuation of ``text`` as a whole, cut as Penn Treebank does; needs no data.
+    """Split a text into words and punctuation as in the Penn Treebank, without NLTK's data.
 
-    It is NLTK's word tokeniser without the three rules that came after release 3.7 (opening quotes before whole
-    words, dashes, clitics before line breaks), so that figures and prompts stay comparable with published ones.
+    This is NLTK's word tokenizer without three rules added after release 3.7 (opening quotes before whole words,
+    dashes, clitics before line breaks), so that figures and prompts stay comparable with published ones.
 
     Raises:
         GroundlingError: NLTK is not installed.
@@ -20,10 +20,10 @@ def words(text: str) -> list[str]:
 
 
 def words_of_sentences(text: str) -> list[str]:
-    """`words` of each sentence, as NLTK's ``word_tokenize`` of that release: a full stop ends every sentence.
+    """Split each sentence into words, as ``word_tokenize`` of NLTK 3.7 does: a full stop ends every sentence.
 
     Raises:
-        GroundlingError: NLTK is not installed, or its data that cut sentences are not.
+        GroundlingError: NLTK or its sentence tokenizer's data are not installed.
     """
     tokenizer = _tokenizer()
     import nltk.tokenize
