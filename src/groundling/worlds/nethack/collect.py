@@ -1,4 +1,4 @@
-"""Collecting rollouts of NetHack: one group of envs plays while the policy thinks about another."""
+"""Rollouts of NetHack: one group of envs plays while the policy chooses actions for another."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -24,25 +24,27 @@ from groundling.worlds.episode import Episode
 from groundling.worlds.nethack.config import NetHackConfig
 
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
-"""Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
+"""Observations in `groundling.envs.nethack.vector.Frames`."""
 
 
 class NetHackCollector(Collector):
     """Lets a policy play in NetHack's envs.
 
-    A step's caption is the message at which its action was chosen, as in Motif, and not the message that came of it.
+    A step's caption is the message at which its action was chosen, as in Motif, and not the resulting message.
+    Episodes have the figures of `groundling.envs.nethack.shared.FIGURES` except ``end_status``; ``death_rate`` and
+    ``abort_rate``: 1 if the hero died or the steps ran out, else 0; ``intrinsic_return``: the sum of reward models'
+    outputs without coefficients; and ``messages``: the number of distinct ones.
 
     Args:
-        envs: Where; not yet reset.
+        envs: The envs, not yet reset.
         num_steps: Steps of each env in a rollout.
-        reward: What is learnt from, ready to be asked.
-        task: One of `groundling.envs.nethack.TASKS`. Where it is to reach something, an episode with a return above 0
-            has succeeded.
-        rank: Tells this process from the others, so that each draws actions of its own.
-        ahead: Collect the next rollout, in a thread and with a copy of the weights, while the learner is at work on
-            this one: rollouts are then of weights one update old. For a learner on a GPU; on a CPU nothing is gained.
-        bootstrap: The discount factor with which the reward of a step that was the last allowed gains the value of what
-            it led to (Pardo et al. 2018, arXiv 1712.00378). None: the step limit is an end, as in Motif.
+        reward: The reward, loaded.
+        task: One of `groundling.envs.nethack.TASKS`; an episode of a task with a goal succeeds with a return above 0.
+        rank: Offset of the seed of this process's draws.
+        ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one:
+            rollouts are of weights one update old. For a learner on a GPU; a CPU gains nothing.
+        bootstrap: Discount factor of the value of the observation at the step limit (Pardo et al. 2018, arXiv
+            1712.00378). None: the step limit is an end, as in Motif.
     """
 
     def __init__(
@@ -58,13 +60,11 @@ class NetHackCollector(Collector):
         self.envs, self.num_steps = envs, num_steps
         self._reward, self._goal = reward, str(TASKS[task]["goal"])
         self._rank, self._bootstrap = rank, bootstrap
-        self._last: dict[str, np.ndarray] = {}  # what all envs show now
+        self._last: dict[str, np.ndarray] = {}  # the present observations of all envs
         self._memory: Tensor | None = None
-        self._sums = np.zeros(
-            (2, envs.num_envs)
-        )  # of the present episodes: intrinsic reward, distinct messages
+        self._sums = np.zeros((2, envs.num_envs))  # intrinsic reward, distinct messages; of present episodes
         self._thread = ThreadPoolExecutor(1, "collector") if ahead else None
-        self._next: Future[_Play] | None = None
+        self._next: Future[_Steps] | None = None
         self._actor: Policy | None = None
 
     def collect(
@@ -74,19 +74,19 @@ class NetHackCollector(Collector):
         generator: torch.Generator,
         on_step: Callable[[int], None] = lambda transitions: None,
     ) -> tuple[Rollout, list[Episode]]:
-        """See `Collector.collect`.
+        """Collect a rollout; see `Collector.collect`.
 
         Raises:
-            RunError: the envs cannot be kept alive.
+            RunError: Workers were lost several times in a row.
         """
         if self._thread is None:
-            return self._reap(self._play(policy, self._draws(generator), on_step))
-        play = (self._next or self._start(self._thread, policy, generator, on_step)).result()
+            return self._rewarded(self._play(policy, self._draws(generator), on_step))
+        steps = (self._next or self._start(self._thread, policy, generator, on_step)).result()
         self._next = self._start(self._thread, policy, generator, on_step)
-        return self._reap(play)
+        return self._rewarded(steps)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The episode that each env plays next; one that is under way is lost, for NetHack's state cannot be saved."""
+        """Return the episode that each env plays next; the present one is lost, since NetHack cannot be saved."""
         state = self.envs.state_dict()
         states = [{"seed": state["seed"], "next_episode": number} for number in state["next_episode"]]
         states[0]["incidents"] = state["incidents"]  # of all envs of this process
@@ -106,7 +106,7 @@ class NetHackCollector(Collector):
         )
 
     def incidents(self) -> dict[str, int]:
-        """Of the envs, and what `RewardSum.figures` tells."""
+        """Return the incidents of the envs, and the reward's figures."""
         return asdict(self.envs.incidents) | self._reward.figures()
 
     def save_shared(self, folder: Path) -> None:
@@ -122,7 +122,7 @@ class NetHackCollector(Collector):
         self.envs.close()
 
     def _draws(self, generator: torch.Generator) -> torch.Generator:
-        """For one rollout, from the run's generator, from which all processes draw alike."""
+        """Return the generator of a rollout's draws, from the run's, which is the same in all processes."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         return torch.Generator().manual_seed(seed + self._rank)
 
@@ -132,121 +132,124 @@ class NetHackCollector(Collector):
         policy: Policy,
         generator: torch.Generator,
         on_step: Callable[[int], None],
-    ) -> "Future[_Play]":
-        """Let a copy of ``policy`` as it is now collect the next rollout."""
+    ) -> "Future[_Steps]":
+        """Let a copy of the policy collect the next rollout."""
         if self._actor is None:
             self._actor = copy.deepcopy(policy)
         self._actor.load_state_dict(policy.state_dict())
         return thread.submit(self._play, self._actor, self._draws(generator), on_step)
 
     @torch.no_grad()
-    def _play(self, policy: Policy, generator: torch.Generator, on_step: Callable[[int], None]) -> "_Play":
+    def _play(self, policy: Policy, generator: torch.Generator, on_step: Callable[[int], None]) -> "_Steps":
         envs, num_steps = self.envs, self.num_steps
         if not self._last:
             frames = envs.reset()
             self._last = {name: getattr(frames, name) for name in _SEEN}
             self._last["dones"] = np.ones(envs.num_envs, dtype=bool)
             self._memory = policy.initial_memory(envs.num_envs)
-        play = _Play.begin(num_steps, self._last, policy)
+        steps = _Steps.begin(num_steps, self._last, policy)
         with policy.unchanged():
             for step in range(num_steps):
                 for group in range(envs.num_groups):
                     if step:
-                        self._receive(group, step - 1, policy, play)
-                    self._act(group, step, policy, generator, play)
+                        self._receive(group, step - 1, policy, steps)
+                    self._act(group, step, policy, generator, steps)
                     on_step(envs.group_size)
             for group in range(envs.num_groups):
-                self._receive(group, num_steps - 1, policy, play)
-            memory = None if self._memory is None else play.forget(self._memory, num_steps)
-            play.last_values = policy.values(play.observations(num_steps), memory).cpu()
-        self._last = {name: array[-1] for name, array in play.seen.items()}
-        return play
+                self._receive(group, num_steps - 1, policy, steps)
+            memory = None if self._memory is None else steps.forget(self._memory, num_steps)
+            steps.last_values = policy.values(steps.observations(num_steps), memory).cpu()
+        self._last = {name: array[-1] for name, array in steps.seen.items()}
+        return steps
 
-    def _act(self, group: int, step: int, policy: Policy, generator: torch.Generator, play: "_Play") -> None:
+    def _act(
+        self, group: int, step: int, policy: Policy, generator: torch.Generator, steps: "_Steps"
+    ) -> None:
         rows = self._rows(group)
-        memory = None if self._memory is None else play.forget(self._memory[rows], step, rows)
-        if memory is not None and play.memories is not None and step % policy.recurrence == 0:
-            play.memories[step // policy.recurrence, rows] = memory
-        action = policy.act(play.observations(step, rows), memory=memory, generator=generator)
+        memory = None if self._memory is None else steps.forget(self._memory[rows], step, rows)
+        if memory is not None and steps.memories is not None and step % policy.recurrence == 0:
+            steps.memories[step // policy.recurrence, rows] = memory
+        action = policy.act(steps.observations(step, rows), memory=memory, generator=generator)
         if self._memory is not None and action.memory is not None:
             self._memory[rows] = action.memory
-        play.actions[step, rows] = actions = action.actions.cpu()
-        play.log_probs[step, rows], play.values[step, rows] = action.log_probs, action.values
+        steps.actions[step, rows] = actions = action.actions.cpu()
+        steps.log_probs[step, rows], steps.values[step, rows] = action.log_probs, action.values
         self.envs.send(group, actions.numpy())
 
-    def _receive(self, group: int, step: int, policy: Policy, play: "_Play") -> None:
-        """Write down what a group's actions at ``step`` have led to."""
+    def _receive(self, group: int, step: int, policy: Policy, steps: "_Steps") -> None:
+        """Note the results of a group's actions at ``step``."""
         frames, rows = self.envs.receive(group), self._rows(group)
-        for name, array in play.seen.items():
+        for name, array in steps.seen.items():
             array[step + 1, rows] = getattr(frames, name)
-        play.extrinsic[step, rows] = torch.from_numpy(frames.rewards)
-        play.episodes.update({(step, episode.env_index): episode for episode in frames.episodes})
-        if self._bootstrap is not None:
-            self._value_ends(frames.episodes, step, policy, play)
-
-    def _value_ends(self, episodes: list[NetHackEpisode], step: int, policy: Policy, play: "_Play") -> None:
-        """Write down what was left to gain where ``step`` was the last of an episode that could have gone on."""
-        lasts = {episode.env_index: episode.last for episode in episodes if episode.last is not None}
-        if lasts:
-            rows = list(lasts)
+        steps.extrinsic[step, rows] = torch.from_numpy(frames.rewards)
+        steps.episodes.update({(step, episode.env_index): episode for episode in frames.episodes})
+        lasts = {episode.env_index: episode.last for episode in frames.episodes if episode.last is not None}
+        if self._bootstrap is not None and lasts:
+            ended = list(lasts)
             shown = NetHackObservations.stack([NetHackObservations(**last) for last in lasts.values()])
-            memory = None if self._memory is None else self._memory[rows]
-            play.truncation_values[step, rows] = policy.values(shown, memory).cpu()
+            memory = None if self._memory is None else self._memory[ended]
+            steps.truncation_values[step, ended] = policy.values(shown, memory).cpu()
 
     def _rows(self, group: int) -> slice:
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
 
-    def _reap(self, play: "_Play") -> tuple[Rollout, list[Episode]]:
-        """The rollout, with its rewards, and its episodes."""
-        ids, counts = (play.seen[name][:-1] for name in ("message_ids", "counts"))  # (num_steps, num_envs)
-        messages = play.seen["messages"][:-1].reshape(ids.size, -1)
+    def _rewarded(self, steps: "_Steps") -> tuple[Rollout, list[Episode]]:
+        """Return the rollout, with its rewards, and its episodes."""
+        ids, counts = (steps.seen[name][:-1] for name in ("message_ids", "counts"))  # (num_steps, num_envs)
+        messages = steps.seen["messages"][:-1].reshape(ids.size, -1)
 
         def read(places: Sequence[int]) -> list[str]:
             return [decode(messages[place]) for place in places]
 
         flat = torch.from_numpy(ids).flatten(), torch.from_numpy(counts).flatten()
         captions = Captions(read, [self._goal] * ids.size, *flat)
-        rewarded = self._reward(Stretch(ids.shape, play.extrinsic, captions))
+        rewarded = self._reward(Stretch(ids.shape, steps.extrinsic, captions))
         intrinsic = np.zeros_like(counts)
         for name, part in self._reward.parts.items():
             if isinstance(part, RewardModelPart):
                 intrinsic = intrinsic + rewarded.by_part[name].numpy()
-        truncation_values = None if self._bootstrap is None else self._bootstrap * play.truncation_values
-        rollout = play.rollout(rewarded.total, rewarded.by_part, truncation_values)
-        return rollout, self._tell(play, np.stack([intrinsic, counts == 1]))
+        truncation_values = None if self._bootstrap is None else self._bootstrap * steps.truncation_values
+        rollout = steps.rollout(rewarded.total, rewarded.by_part, truncation_values)
+        return rollout, self._episodes(steps, np.stack([intrinsic, counts == 1]))
 
-    def _tell(self, play: "_Play", per_step: np.ndarray) -> list[Episode]:
-        """The episodes that ended, with the sums over their steps of ``per_step`` ``(2, num_steps, num_envs)``."""
-        finished, begun = [], np.zeros(self.envs.num_envs, dtype=int)
-        for step, env in np.argwhere(play.seen["dones"][1:]).tolist():  # in the order of steps
-            sums = self._sums[:, env] + per_step[:, begun[env] : step + 1, env].sum(1)
-            self._sums[:, env], begun[env] = 0.0, step + 1
-            if (step, env) in play.episodes:  # not where an env was lost
-                episode = play.episodes[step, env]
-                figures: dict[str, float] = dict(episode.figures)
-                status = figures.pop("end_status")
-                figures["death_rate"] = float(status == EndStatus.DEATH)
-                figures["abort_rate"] = float(status == EndStatus.ABORTED)
-                figures["intrinsic_return"], figures["messages"] = float(sums[0]), int(sums[1])
-                figures["return"], figures["length"] = episode.episode_return, episode.length
-                if self._goal != "score":
-                    figures["success"] = float(episode.episode_return > 0)
-                finished.append(Episode(figures))
-        for env, first in enumerate(begun.tolist()):
+    def _episodes(self, steps: "_Steps", per_step: np.ndarray) -> list[Episode]:
+        """Return the episodes that ended, with the sums of ``per_step`` ``(2, num_steps, num_envs)`` over each."""
+        ended, begins = [], np.zeros(self.envs.num_envs, dtype=int)
+        for step, env in np.argwhere(steps.seen["dones"][1:]).tolist():  # in the order of steps
+            sums = self._sums[:, env] + per_step[:, begins[env] : step + 1, env].sum(1)
+            self._sums[:, env], begins[env] = 0.0, step + 1
+            if (step, env) in steps.episodes:  # not if an env was lost
+                ended.append(self._episode(steps.episodes[step, env], float(sums[0]), int(sums[1])))
+        for env, first in enumerate(begins.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
-        return finished
+        return ended
+
+    def _episode(self, episode: NetHackEpisode, intrinsic_return: float, messages: int) -> Episode:
+        figures: dict[str, float] = dict(episode.figures)
+        status = figures.pop("end_status")
+        figures |= {
+            "death_rate": float(status == EndStatus.DEATH),
+            "abort_rate": float(status == EndStatus.ABORTED),
+            "intrinsic_return": intrinsic_return,
+            "messages": messages,
+            "return": episode.episode_return,
+            "length": episode.length,
+        }
+        if self._goal != "score":
+            figures["success"] = float(episode.episode_return > 0)
+        return Episode(figures)
 
 
 def make_nethack_collector(
     config: NetHackConfig, seed: int, rows: slice, reward: RewardSum, bootstrap: float | None = None
 ) -> NetHackCollector:
-    """The collector of one of NetHack's tasks.
+    """Make the collector of one of NetHack's tasks.
 
     Args:
         config: The section ``world``.
-        seed: The run's.
-        rows: Which of the run's envs are this process's.
-        reward: Ready to be asked.
+        seed: Seed of the run.
+        rows: The run's envs that belong to this process.
+        reward: The reward, loaded.
         bootstrap: See `NetHackCollector`.
 
     Raises:
@@ -273,26 +276,26 @@ def make_nethack_collector(
 
 
 @dataclass
-class _Play:
-    """What the envs showed, the policy did and the envs paid; tensors ``(num_steps, num_envs)``."""
+class _Steps:
+    """The steps of a rollout; tensors ``(num_steps, num_envs)``."""
 
     seen: dict[str, np.ndarray]
-    """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and ``dones``, whether an
-    episode ended with the step before."""
+    """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and ``dones``: an episode
+    ended with the previous step."""
     actions: Tensor
     log_probs: Tensor
     values: Tensor
     extrinsic: Tensor
     truncation_values: Tensor
-    """The value of what a step led to where it was the last that its episode was allowed, else 0."""
+    """Value of the observation after an episode's last allowed step, else 0."""
     memories: Tensor | None
     """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
     last_values: Tensor
     episodes: dict[tuple[int, int], NetHackEpisode] = field(default_factory=dict)
-    """By step and env."""
+    """Ended episodes by step and env."""
 
     @classmethod
-    def begin(cls, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> "_Play":
+    def begin(cls, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> "_Steps":
         num_envs = len(first["dones"])
         seen = {name: np.empty((num_steps + 1, *row.shape), row.dtype) for name, row in first.items()}
         for name, row in first.items():
@@ -308,14 +311,14 @@ class _Play:
         )
 
     def observations(self, steps: int | slice, rows: slice = slice(None)) -> NetHackObservations:
-        """Of one step, or of several, step by step."""
+        """Return the observations of one step, or of several steps one after the other."""
         arrays = (self.seen[name][steps, rows] for name in ("chars", "colours", "vector", "messages"))
         if isinstance(steps, slice):
             return NetHackObservations(*(array.reshape(-1, *array.shape[2:]) for array in arrays))
         return NetHackObservations(*arrays)
 
     def forget(self, memory: Tensor, step: int, rows: slice = slice(None)) -> Tensor:
-        """``memory`` ``(n, memory_size)`` before ``step``: 0 where an episode begins."""
+        """Return ``memory`` ``(n, memory_size)`` before ``step``: 0 at the beginning of episodes."""
         return memory * ~torch.from_numpy(self.seen["dones"][step, rows])[:, None]
 
     def rollout(

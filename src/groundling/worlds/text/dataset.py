@@ -1,4 +1,4 @@
-"""Datasets of transitions: Parquet files that Hugging Face's ``load_dataset`` opens."""
+"""Datasets of transitions in Parquet files, which Hugging Face's ``load_dataset`` opens."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 DESCRIPTION = "collection.json"
-"""Beside the data: who played, where and how."""
+"""Description of the agent and the world, next to the data."""
 _CARD = """---
 configs:
 - config_name: default
@@ -25,12 +25,12 @@ configs:
 # Transitions of {agent} in {env}
 
 Written by `groundling collect`; one row is one step of an episode. `datasets.load_dataset(FOLDER)` opens it, and
-`groundling train glam/bc world.dataset=FOLDER` learns its actions. Who played, and how: `{description}`.
+`groundling train glam/bc world.dataset=FOLDER` learns its actions. `{description}` describes the agent and the world.
 """
 
 
 def schema() -> "pyarrow.Schema":
-    """The columns of a dataset.
+    """Return the columns of a dataset.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -46,28 +46,28 @@ def schema() -> "pyarrow.Schema":
             "goal": pa.string(),
             "descriptions": pa.list_(texts),  # the recent observations, oldest first
             "past_actions": texts,
-            "actions": texts,  # the admissible ones
+            "actions": texts,  # admissible actions
             "prompt": pa.string(),
             "action": pa.string(),
             "action_index": pa.int32(),
-            "reward": pa.float32(),  # the env's own
+            "reward": pa.float32(),  # of the env
             "done": pa.bool_(),
             "success": pa.bool_(),  # of the whole episode
-            "log_prob": pa.float32(),  # of the action when it was taken; null of the expert
+            "log_prob": pa.float32(),  # of the action; null for the expert
         }
     )
 
 
 class DatasetFolder:
-    """A folder of episodes, which grows by one file of each split at a time; each is whole or not there.
+    """A folder of episodes, which grows by one complete file of each split at a time.
 
     Args:
-        path: The folder; made if it is not there.
-        description: Who plays, where and how; as JSON holds it.
-        splits: Their names; the first one's files are written last.
+        path: The folder; created if missing.
+        description: Agent and world, as JSON.
+        splits: Names of the splits; the files of the first are written last.
 
     Raises:
-        ConfigError: the folder holds something else, or a dataset of another description.
+        ConfigError: The folder holds something else, or a dataset with another description.
     """
 
     def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
@@ -78,11 +78,11 @@ class DatasetFolder:
             raise ConfigError(f"{path} is a file: name a folder for the dataset")
         if path.exists() and any(path.iterdir()) and not description_path.exists():
             raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
-        if self.num_episodes:  # otherwise there is nothing yet that another description could spoil
+        if self.num_episodes:  # without episodes the description may change
             different = _difference(shareable(read_description(path)), json.loads(json.dumps(description)))
             if different:
                 raise ConfigError(
-                    f"{path} holds another dataset ({different}): name a new folder, or give the same command to go on"
+                    f"{path} holds another dataset ({different}): name a new folder, or repeat the same command"
                 )
             return
         path.mkdir(parents=True, exist_ok=True)
@@ -96,36 +96,36 @@ class DatasetFolder:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes the files are about, those that were not kept included."""
+        """Number of episodes of the files, including dropped ones."""
         return count_episodes(self.path, self.splits[0])
 
     def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-        """Write the rows, by split, of the episodes ``first`` to ``last``."""
+        """Write the rows of the episodes ``first`` to ``last``, by split."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         for split in reversed(self.splits):
             table = pa.Table.from_pylist(rows[split], schema=self._schema)
             path = self.path / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-            # What a kill has left before the first split's file was there, half-written files among them.
+            # Files that a killed process left before that of the first split.
             for stale in path.parent.glob(f"*{split}-{first:08d}-*"):
                 stale.unlink()
             replace_file(path, partial(pq.write_table, table, compression="zstd"))
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
-    """A split's files, in the order of their episodes."""
+    """Return a split's files in the order of their episodes."""
     return sorted((folder / "data").glob(f"{split}-*.parquet"))
 
 
 def count_episodes(folder: Path, split: str = "train") -> int:
-    """How many episodes a dataset's files are about, those that were not kept included."""
+    """Return the number of episodes of a dataset's files, including dropped ones."""
     files = files_of(folder, split)
     return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
 
 
 def count_transitions(folder: Path, split: str = "train") -> int:
-    """How many rows a dataset's files have.
+    """Return the number of rows of a dataset's files.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -137,16 +137,16 @@ def count_transitions(folder: Path, split: str = "train") -> int:
 
 
 def check_env(folder: Path, env: str) -> None:
-    """Check that a dataset's episodes are of an env, if the dataset says where they were played.
+    """Check that a dataset's episodes are of an env, if it has a description.
 
     Raises:
-        ConfigError: they are of another.
-        RunError: its description cannot be read.
+        ConfigError: They are of another env.
+        RunError: Its description cannot be read.
     """
     if not (folder / DESCRIPTION).exists():
         return
     description = read_description(folder)
-    played = description.get("world.env", description.get("env.id"))  # as it was called before
+    played = description.get("world.env")
     if played not in (None, env):
         raise ConfigError(
             f"{folder} has episodes of {played}, and world.env={env}: set world.env={played}; `groundling evaluate "
@@ -155,10 +155,10 @@ def check_env(folder: Path, env: str) -> None:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """What `DatasetFolder` was told about a dataset.
+    """Read the description of a dataset.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: It cannot be read.
     """
     path = folder / DESCRIPTION
     try:

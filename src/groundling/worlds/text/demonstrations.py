@@ -1,4 +1,4 @@
-"""Rollouts from a dataset, in place of a policy that acts in its envs."""
+"""Rollouts from a dataset of transitions, for cloning."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,24 +21,22 @@ _COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "
 
 
 class Demonstrations(Collector):
-    """A dataset's split as rollouts; every epoch goes through all transitions in an order of its own.
-
-    Where it stands is a single counter.
+    """A dataset's split as rollouts, in another order in each epoch; its position is one counter.
 
     Args:
-        folder: What `groundling collect` wrote, or files ``data/SPLIT-*.parquet`` with the same columns.
-        num_envs: Transitions that a step of a rollout holds, of all processes together.
-        local_rows: Which of them this process reads.
-        actions: The admissible actions of the envs that the policy will act in; None: those list them at each step.
-        history: How many observations the policy sees at most; None: all of an episode, whose rows are then given one
-            after the other, so that they are read as one text.
-        seed: Of the orders.
-        num_steps: Steps of a rollout that `collect` gives.
+        folder: A dataset of `groundling collect`, or files ``data/SPLIT-*.parquet`` with the same columns.
+        num_envs: Transitions in a step of a rollout, of all processes together.
+        local_rows: The transitions that this process reads.
+        actions: The admissible actions of the envs in which the policy will act; None: they list them at each step.
+        history: Number of observations that the policy sees at most. None: all of an episode; its rows are then in
+            sequence, so that they are read as one text.
+        seed: Seed of the orders.
+        num_steps: Steps of a rollout.
         split: ``train`` or ``validation``.
 
     Raises:
-        ConfigError: there is no such dataset, or it does not suit the actions or the history.
-        RunError: its files cannot be read.
+        ConfigError: The dataset is missing, or does not suit the actions or the history.
+        RunError: Its files cannot be read.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class Demonstrations(Collector):
         self._check(actions)
 
     def observations(self) -> list[TextObservation]:
-        """The observations that come next, one for each of this process's envs."""
+        """Return the next observations, one for each of this process's envs."""
         indices, _ = self._next(1, self._position + self._total)
         return self._observations(indices, self._take(indices))
 
@@ -78,15 +76,15 @@ class Demonstrations(Collector):
         generator: torch.Generator,
         on_step: Callable[[int], None] = lambda transitions: None,
     ) -> tuple[Rollout, list[Episode]]:
-        """The next ``num_steps`` rows of the dataset, whatever the policy."""
+        """Return the next ``num_steps`` steps of the dataset; the policy does not matter."""
         rollout = self.rollout(self._num_steps)
         on_step(rollout.num_transitions)
         return rollout, []
 
     def rollout(self, num_steps: int) -> Rollout:
-        """The next transitions, ``num_envs`` a step; values are 0, and log-probabilities where there are none.
+        """Return the next transitions, ``num_envs`` a step; values and missing log-probabilities are 0.
 
-        With `in_passes`, steps past the end of the pass repeat its last transition and are masked.
+        With `in_passes`, steps after the end of a pass repeat its last transition and are masked.
         """
         full = end = self._position + num_steps * self._total
         if self._by_pass:
@@ -112,20 +110,20 @@ class Demonstrations(Collector):
         )
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """See `Collector.in_passes`; a step is a transition."""
+        """Count passes; see `Collector.in_passes`. A step is a transition."""
         self._by_pass = True
         rows = int(self._rows.num_rows)
         return epochs * rows, epochs * math.ceil(rows / (self._num_steps * self._total))
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Where it stands, as JSON; the same for each env."""
+        """Return the position as JSON, the same for each env."""
         return [{"position": self._position, "rows": self._rows.num_rows}] * self.num_envs
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Go on where `state_dict` was taken.
+        """Return to the position of `state_dict`.
 
         Raises:
-            RunError: the dataset has another size now.
+            RunError: The dataset has another size now.
         """
         state = states[0]
         if state["rows"] != self._rows.num_rows:
@@ -136,7 +134,7 @@ class Demonstrations(Collector):
         self._position = state["position"]
 
     def _next(self, num_steps: int, end: int) -> tuple[list[int], Tensor]:
-        """This process's rows of the next steps, and bool (num_steps * num_envs,): those before position ``end``."""
+        """Return this process's rows of the next steps, and bool (num_steps * num_envs,): rows before ``end``."""
         total = self._rows.num_rows
         indices = []
         steps = range(self._position, self._position + num_steps * self._total, self._total)
@@ -150,7 +148,7 @@ class Demonstrations(Collector):
         return indices, torch.tensor(positions) < end
 
     def _shuffled(self, generator: torch.Generator) -> Tensor:
-        """The order of an epoch's rows, int64 ``(num_rows,)``: any, or of whole episodes."""
+        """Draw the order of an epoch's rows, int64 ``(num_rows,)``: of single rows, or of whole episodes."""
         if self._starts is None:
             return torch.randperm(self._rows.num_rows, generator=generator)
         ends = [*self._starts[1:], self._rows.num_rows]
@@ -176,7 +174,7 @@ class Demonstrations(Collector):
         ]
 
     def _past_choices(self, index: int, count: int) -> tuple[tuple[str, ...], ...]:
-        """Of the rows before this one, which are of its episode; nothing where they are always the same."""
+        """Return the admissible actions of the episode's previous rows; nothing if they never change."""
         if self._lists is None or index < count:
             return ()
         return tuple(map(tuple, self._lists.slice(index - count, count).to_pylist()))
@@ -201,8 +199,8 @@ class Demonstrations(Collector):
 
 
 def _read(folder: Path, split: str) -> Any:
-    """The split's columns that a rollout needs, as a ``pyarrow.Table``."""
-    wanted = schema()  # tells if pyarrow is missing
+    """Read the split's columns that a rollout needs, as a ``pyarrow.Table``."""
+    wanted = schema()  # raises if pyarrow is missing
     import pyarrow as pa
 
     files = files_of(folder, split)
@@ -232,10 +230,10 @@ def _read(folder: Path, split: str) -> Any:
 
 
 def _check_episodes(folder: Path, rows: Any) -> list[int]:
-    """Where each episode begins among the rows.
+    """Return the first row of each episode.
 
     Raises:
-        ConfigError: they do not tell whole episodes, one after the other.
+        ConfigError: The rows are not whole episodes, one after the other.
     """
     import pyarrow.compute as pc
 
@@ -252,16 +250,16 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
 
 
 def _check_rows(path: Path, table: Any) -> None:
-    """Check that a file's rows are transitions, before any of them is learnt from.
+    """Check that a file's rows are transitions.
 
     Raises:
-        ConfigError: a row lacks a goal, sentences or actions, or did none of its actions.
+        ConfigError: A row lacks a goal, descriptions or actions, or its action is not one of them.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     def texts(name: str, levels: int, empty: bool) -> Any:
-        """Per row, whether it has lists of texts, without a null in them."""
+        """Return a Boolean for each row: it has lists of texts without nulls."""
         column, good = table[name].combine_chunks(), pc.is_valid(table[name])
         if not empty:
             good = pc.and_(good, pc.greater(pc.fill_null(pc.list_value_length(table[name]), 0), 0))

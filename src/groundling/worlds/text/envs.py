@@ -1,4 +1,4 @@
-"""The envs of a text world, as its section of the config describes them."""
+"""Making a text world's envs by its section of the config."""
 
 from collections.abc import Callable
 
@@ -9,16 +9,16 @@ from groundling.worlds.text.config import TextConfig
 
 
 def actions_of(config: TextConfig) -> ActionNames:
-    """What the actions are called: by the config, by GLAM in the env's language, or by the env.
+    """Return the names of the actions: the config's, GLAM's in the env's language, or the env's.
 
     Raises:
-        ConfigError: there is no such env, or its actions are not those that world.actions names.
+        ConfigError: The env is unknown, or its actions are not those that world.actions names.
     """
     return name_actions(config.env, config.args, config.language, config.actions)
 
 
 def known_actions_of(config: TextConfig) -> ActionNames:
-    """`actions_of`; of an env that is not registered here, those of ``world.actions``, if any."""
+    """Return `actions_of`; for an env that is not registered here, ``world.actions``."""
     try:
         return actions_of(config)
     except UnknownEnv:
@@ -29,16 +29,16 @@ def known_actions_of(config: TextConfig) -> ActionNames:
 def make_envs(
     config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
-    """So many envs, not yet reset.
+    """Make envs, not yet reset.
 
     Args:
         config: The section ``world``.
-        num_envs: How many.
-        seed_of: An episode's seed, from the env's place and the episode's number in it.
-        render_mode: As Gymnasium knows it.
+        num_envs: Number of envs.
+        seed_of: Returns an episode's seed from the env's index and the episode's number in it.
+        render_mode: Gymnasium's render mode.
 
     Raises:
-        ConfigError: as `actions_of`.
+        ConfigError: As `actions_of`.
     """
     args = {**config.args, "language": config.language}
     if render_mode is not None:

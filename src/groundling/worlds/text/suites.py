@@ -20,33 +20,33 @@ from groundling.worlds.text.config import TextConfig
 
 @dataclass(frozen=True)
 class Suite:
-    """A test: what it asks, and the overrides that turn a run's configuration into it."""
+    """A test: a description, and overrides of the run's config."""
 
     about: str
     overrides: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
-    """Of the env's arguments that the overrides take out, those that stay as they are in the run."""
+    """Arguments of the env that stay as in the run, of those that the overrides remove."""
     french: Mapping[str, Any] | None = None
-    """Of a French run what changes in place of the overrides, by key; None: the same."""
+    """Changes by key for a French run instead of the overrides; None: the overrides."""
     language: str | None = None
-    """What is spoken; None: what the run speaks."""
+    """Language; None: the run's."""
     form: Mapping[str, str] = field(default_factory=dict)
-    """By language, words of the prompt's own form that the overrides replace: a prompt without them stays as it is."""
+    """Words of the prompt that the overrides replace, by language; the suite does not suit other prompts."""
     prompt: str | None = None
-    """The prompt that the overrides set."""
+    """Prompt that the overrides set."""
     synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By language, other names for `ACTIONS`, in their order; the run's own are told by these."""
+    """Synonyms of `ACTIONS` in their order, by language; they replace the names of the run's actions."""
     of_grids: bool = False
-    """Whether it is about what stands in BabyAI's and MiniGrid's envs."""
+    """It is about the things in BabyAI's and MiniGrid's envs."""
     needs_env: bool = False
     """Only an env of the world can tell whether the suite suits it."""
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
-        """The overrides of a run in this world, as `configs.compose.changed` takes them.
+        """Return the overrides of a run in this world, for `config.compose.changed`.
 
         Raises:
-            TranslationError: the run's actions are its own, and the suite is to tell them in another language.
-            ConfigError: likewise, by synonyms.
+            TranslationError: The run's actions have no translation.
+            ConfigError: They have no synonyms.
         """
         if self.synonyms:
             return [{"world.actions": self._by_synonyms(config)}]
@@ -73,21 +73,21 @@ class Suite:
 
 
 def _words(about: str, english: Mapping[str, str], french: Mapping[str, str]) -> Suite:
-    """Words of the prompt replaced wherever they stand, as the paper does it."""
+    """Replace words of the prompt everywhere, as in the paper."""
     pairs = ", ".join(f"{word}: {other}" for word, other in english.items())
     overrides = (f"policy.args.replacements={{{pairs}}}",)
     return Suite(about, overrides, french={"policy.args.replacements": dict(french)}, of_grids=True)
 
 
 def _introduction(about: str, english: str, french: str) -> Suite:
-    """Other words for GLAM's introduction of the goal."""
+    """Replace GLAM's introduction of the goal."""
     form = {"english": "Goal of the agent", "french": "But de l'agent"}
     suite = _words(about, {form["english"]: english}, {form["french"]: french})
     return replace(suite, form=form, of_grids=False)
 
 
 def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
-    """Nouns with their articles, so that a door which is "fermée à clef" stays locked."""
+    """Return nouns with their articles, so that a door which is "fermée à clef" stays locked."""
     articles = ("la", "une")
     return {
         f"{article} {noun}": f"{article} {other}" for noun, other in nouns.items() for article in articles
@@ -95,7 +95,7 @@ def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sequence(about: str, id: str) -> Suite:
-    """Another level, with as many other objects about; what else the run's env was told is not for this one."""
+    """Use another level, with the same number of other objects; the run's other arguments are for its own env."""
     return Suite(about, (f"world.env={id}", "~world.args"), keeps=("num_dists",))
 
 
@@ -186,7 +186,7 @@ _ONCE = (
     "pick-up-then-pick-up",
     "french",
 )
-"""Of GLAM's tests those that ask one thing each: of both orders of a sequence, three tests are one question."""
+"""GLAM's tests of different abilities: three tests of the orders of a sequence count once."""
 _BALROG = {
     f"balrog-{task.replace(' ', '-')}": Suite(
         f"BALROG's task {task}: only the things that the mission names, in the original's levels",
@@ -207,7 +207,7 @@ _FORMS = {
     for prompt in ("glam", "brief", "tagged", "narrative")
 }
 SUITES |= _BALROG | _FORMS
-"""By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
+"""Suites by name. The invented words are GLAM's; the introductions and the French synonyms are new."""
 SUITE_GROUPS = {
     "all": _GENERALISATION,
     "glam": tuple(name for name in _GENERALISATION if name not in CONTROLS),
@@ -216,7 +216,7 @@ SUITE_GROUPS = {
     "balrog-babyai": tuple(_BALROG),
     "forms": tuple(_FORMS),
 }
-"""Names that stand for several suites."""
+"""Names for several suites."""
 
 
 def suite_overrides(
