@@ -17,7 +17,7 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.text_generation import Sample
 from groundling.lm import LanguageModel
 from groundling.policies.answer import AnswerRules
-from groundling.worlds.writing.collect import PromptEncoder
+from groundling.worlds.writing.prompt_encoder import PromptEncoder
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tokenizers.md"
 SAID = (

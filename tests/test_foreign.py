@@ -23,7 +23,7 @@ from groundling.rewards.sum import RewardSum
 from groundling.rewards.text_part import TextPart
 from groundling.training import slurm
 from groundling.worlds.writing.config import WritingConfig
-from groundling.worlds.writing.parts import samples_of
+from groundling.worlds.writing.samples import samples_of
 
 _STEP = ("a text", 0.0, False, False, {"goal": "win", "actions": ["a", "b"]})
 

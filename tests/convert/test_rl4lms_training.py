@@ -10,7 +10,7 @@ import pytest
 from groundling.errors import GroundlingError
 from groundling.io.row_files import read_rows
 from groundling.training.tracking import read_metrics
-from groundling.worlds.writing.parts import make_metrics
+from groundling.worlds.writing.measures import make_metrics
 from tests.building import policy_of
 from tests.convert import convert_and_train, read
 from tests.convert.conftest import has_wordnet

@@ -12,7 +12,7 @@ from groundling.envs.text_generation.sampler import SampleOrder
 from groundling.errors import ConfigError, GroundlingError
 from groundling.tokenization import templates
 from groundling.tokenization.chat import Chat, first_turn
-from groundling.worlds.writing.collect import PromptEncoder
+from groundling.worlds.writing.prompt_encoder import PromptEncoder
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"

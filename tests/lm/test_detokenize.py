@@ -12,7 +12,8 @@ from groundling.envs.text_generation.env import TextGenerationEnv
 from groundling.policies import TokenPolicy
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.detokenize import Continuation
-from groundling.worlds.writing.collect import PromptEncoder, texts_so_far
+from groundling.worlds.writing.collect import texts_so_far
+from groundling.worlds.writing.prompt_encoder import PromptEncoder
 from tests.lm.chat_tokenizers import CHATML, byte_level, metaspace, tiny
 
 WORDS = "you see a red ball and go north"

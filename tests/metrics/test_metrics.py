@@ -17,7 +17,7 @@ from groundling.metrics import cider, wordnet
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
 from groundling.worlds.writing.collect import stretch_of
-from groundling.worlds.writing.parts import make_measured_reward, make_metrics
+from groundling.worlds.writing.measures import make_measured_reward, make_metrics
 from groundling.worlds.writing.world import WritingWorld
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), min_size=1, max_size=12).map(" ".join)

@@ -19,7 +19,8 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.reports.rating import read_answers, write_likert, write_pairwise
 from groundling.reports.rating_tasks import rating_tasks
-from groundling.worlds.writing.validation import MeasuredTexts, write_rows
+from groundling.worlds.writing.measures import MeasuredTexts
+from groundling.worlds.writing.validation import write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"
 

@@ -27,8 +27,9 @@ from groundling.training.folder import open_run
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
-from groundling.worlds.writing.collect import PromptEncoder, References
-from groundling.worlds.writing.parts import make_measured_reward, make_metrics
+from groundling.worlds.writing.measures import make_measured_reward, make_metrics
+from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.writing.references import References
 from groundling.worlds.writing.validation import write_rows
 from tests.building import algorithm_of, policy_of
 

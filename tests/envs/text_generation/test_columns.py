@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
 from groundling.worlds.writing.config import WritingConfig
-from groundling.worlds.writing.parts import samples_of, warn_of_shared_prompts
+from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
 
 ROWS = [{"question": f"q{n}", "answer": f"a{n}", "key": f"k{n}", "topic": "x"} for n in range(10)]
 
@@ -108,14 +108,14 @@ def test_prompts_that_given_splits_share_are_told(tmp_path: Path) -> None:
     }
     config = WritingConfig(pool="jsonl", args={"path": path})
     with pytest.warns(UserWarning) as told:
-        warn_of_shared_prompts(config, samples_of(config, "train"), validated=False)
+        warn_about_shared_prompts(config, samples_of(config, "train"), validated=False)
     assert [str(one.message).partition(" as well")[0] for one in told] == [
         "pool 'jsonl': 1 of 2 val prompts are training prompts"
     ]
     same = WritingConfig(pool="listed", args={"samples": [{"prompt": "a"}]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_shared_prompts(same, samples_of(same, "train"), validated=True)
+        warn_about_shared_prompts(same, samples_of(same, "train"), validated=True)
 
 
 def test_only_a_split_that_training_measures_is_read_of_a_pool_without_files() -> None:
@@ -129,10 +129,10 @@ def test_only_a_split_that_training_measures_is_read_of_a_pool_without_files() -
 
     pools.register("test/of_the_hub")(lambda: OfTheHub())  # type: ignore[arg-type,return-value]
     config = WritingConfig(pool="test/of_the_hub")
-    warn_of_shared_prompts(config, samples_of(config, "train"), validated=False)
+    warn_about_shared_prompts(config, samples_of(config, "train"), validated=False)
     assert asked == ["train"]
     with pytest.warns(UserWarning, match="1 of 1 val prompts are training prompts"):
-        warn_of_shared_prompts(config, samples_of(config, "train"), validated=True)
+        warn_about_shared_prompts(config, samples_of(config, "train"), validated=True)
     assert asked == ["train", "train", "val"]
 
 

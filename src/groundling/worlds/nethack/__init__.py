@@ -1,4 +1,4 @@
-"""NetHack's tasks: its envs, the rewards of its messages, held-out episodes."""
+"""NetHack's tasks, and the rewards of its messages."""
 
 from groundling.judges.asking.subjects import register_subject
 from groundling.worlds.nethack.judging import NETHACK

@@ -1,4 +1,4 @@
-"""What judges are told of NetHack, and what the judge by rules counts in its messages."""
+"""Questions for judges about NetHack, and the rules of the rule-based judge."""
 
 from groundling.judges.asking.subjects import Subject, Table
 
@@ -86,4 +86,4 @@ for at the end.""",
         "stairs": _DOWN,
     },
 )
-"""The goals and prompts of Motif, in our words; what the judge by rules counts is of our own."""
+"""The goals and prompts of Motif in other words, with new rules."""

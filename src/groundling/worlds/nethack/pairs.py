@@ -1,4 +1,4 @@
-"""Recording pairs of segments of whoever plays NetHack: Motif's phase 0, of which the original ships only the data."""
+"""Pairs of segments of NetHack for a judge: Motif's phase 0, of which the original has only the data."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from groundling.registry import unknown
 Observation = Mapping[str, NDArray[Any]]
 """nle's arrays by key."""
 Act = Callable[[Observation], int]
-"""Chooses the next action, a number of `groundling.envs.nethack.ACTIONS`; called once per step of one episode."""
+"""Chooses the next action of an episode, an index of `groundling.envs.nethack.ACTIONS`."""
 ActForSeed = Callable[[int], Act]
 """From an episode's seed, a player of that episode with its own memory, which is deterministic given the seed."""
 
@@ -36,13 +36,13 @@ _DTYPES = {
     "rewards": np.float32,
 }
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
-"""By key, where blstats hold a figure of a segment's last step."""
+"""Indices in blstats of figures of a segment's last step."""
 KEYS = ("message", "blstats", "rewards")
-"""Arrays kept of each step."""
+"""Arrays recorded at each step."""
 SCREENS = ("tty_chars", "tty_colors")
-"""Arrays that Motif's own train_reward reads in addition, 3,840 bytes a step; info/character is written with them."""
+"""Further arrays that Motif's train_reward reads, 3,840 bytes a step; info/character is written with them."""
 _CHARACTER = "mon-hum-neu-mal"
-"""nle's, unless a task has another one."""
+"""nle's default character."""
 _MOST_STEPS = 5000
 """nle's max_episode_steps."""
 
@@ -77,30 +77,30 @@ def record(
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
 ) -> MessagePairs:
-    """Let ``player`` play episodes and write pairs of segments of them as a dataset.
+    """Let ``player`` play episodes, and write pairs of segments of them as a dataset.
 
-    Of every ``stride`` steps of an episode one segment is kept, which begins at a random place among them; the segments
-    are paired at random. Everything follows from ``seed``. What is there so far lies in ``FOLDER.recording``: after a
-    kill the same call plays again the episode that was cut off, and goes on.
+    Of every ``stride`` steps of an episode one segment is kept, which begins at a random step; segments are paired at
+    random. Everything follows from ``seed``. The unfinished dataset is in ``FOLDER.recording``: after a kill the same
+    call plays the unfinished episode again, and continues.
 
     Args:
-        player: Who plays.
-        folder: The dataset's; must not exist, be empty, or be what this call has written.
-        name: What the player is called in the dataset's description.
-        players: Who it is: others would play otherwise, and cannot go on with what it recorded.
-        num_pairs: N.
-        segment_length: L, steps of a segment.
-        stride: At least ``segment_length``.
-        task: Of `groundling.envs.nethack.TASKS`.
+        player: Plays.
+        folder: The dataset's folder; missing, empty, or written by the same call.
+        name: Name of the player in the dataset's description.
+        players: Identities of the agents; others cannot continue the recording.
+        num_pairs: Number of pairs.
+        segment_length: Steps of a segment.
+        stride: Steps of which one segment is kept; at least ``segment_length``.
+        task: One of `groundling.envs.nethack.TASKS`.
         task_args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
-        seed: Of the episodes, of the players and of the pairing.
-        keys: What is kept of a step: message, blstats, tty_chars, tty_colors, rewards; the first is always.
-        deterministic: Whether the player takes the likeliest actions: noted, since it would play otherwise if it drew.
+        seed: Seed of the episodes, the players and the pairing.
+        keys: Arrays to record: message (always), blstats, tty_chars, tty_colors, rewards.
+        deterministic: The player takes the likeliest actions; part of the description.
         format: "motif" or "parquet".
-        on_segment: Called once for each segment that is recorded, or was before.
+        on_segment: Called once for each segment, including those recorded before.
 
     Raises:
-        ConfigError: the numbers do not fit, or the folder holds something else.
+        ConfigError: The numbers do not fit, or the folder holds something else.
     """
     if num_pairs < 1 or not 1 <= segment_length <= stride:
         raise ConfigError(
@@ -146,7 +146,7 @@ def record(
 
 
 def _play(env: Any, player: ActForSeed, recording: "_Recording", on_segment: Callable[[], None]) -> None:
-    """Play one episode, or as much of it as is still wanted, and keep its segments."""
+    """Play an episode, until enough segments are recorded."""
     length, stride = recording.description["segment_length"], recording.description["stride"]
     seed = training_seed(recording.description["seed"], 0, recording.episode)
     act, rng = player(seed), np.random.default_rng(seed)
@@ -166,7 +166,7 @@ def _play(env: Any, player: ActForSeed, recording: "_Recording", on_segment: Cal
 
 
 class _Recording:
-    """The arrays of a dataset while they are filled: the k-th segment stands at a place drawn for it."""
+    """Arrays of an unfinished dataset, in which each segment has a randomly drawn place."""
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
         self.folder, self.description = folder, shareable(description)
@@ -182,15 +182,15 @@ class _Recording:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there are as many segments as are wanted."""
+        """True if all segments are recorded."""
         return self.segment == len(self._places)
 
     @property
     def is_written(self) -> bool:
-        """Whether the dataset is there.
+        """True if the dataset is complete.
 
         Raises:
-            ConfigError: something else is.
+            ConfigError: The folder holds something else.
         """
         if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return False
@@ -198,14 +198,14 @@ class _Recording:
         if not path.is_file():
             state = self._read_state()
             if state is not None and state["segment"] == len(self._places):
-                return False  # a kill came between the dataset and its description
+                return False  # killed between the dataset and its description
             raise ConfigError(f"{self.folder} holds something else: name a new folder for the dataset")
         check_same(self.folder, self.description)
         shutil.rmtree(self.partial, ignore_errors=True)
         return True
 
     def begin(self) -> None:
-        """Make the arrays, or take them up where a kill left them."""
+        """Make the arrays, or open those of an interrupted recording."""
         state = self._read_state()
         mode = "w+" if state is None else "r+"
         if state is None:
@@ -222,13 +222,13 @@ class _Recording:
             )
 
     def keep(self, place: int, step: Mapping[str, Any]) -> None:
-        """Write a step of the present segment."""
+        """Record a step of the present segment."""
         row = self._places[self.segment]
         for key in self.description["keys"]:
             self._arrays[key][row, place] = step[key]
 
     def finish_segment(self, blstats: NDArray[Any], steps: int) -> None:
-        """Write the segment's figures; the next one is the present now."""
+        """Record the segment's figures, and begin the next one."""
         row = self._places[self.segment]
         for key, index in _INFO.items():
             self._arrays[f"info-{key}"][row] = blstats[index]
@@ -236,7 +236,7 @@ class _Recording:
         self.segment += 1
 
     def finish_episode(self) -> None:
-        """Note on the disk how far the recording has come."""
+        """Write the progress to disk."""
         self.episode += 1
         for array in self._arrays.values():
             array.flush()  # type: ignore[attr-defined]
@@ -244,7 +244,7 @@ class _Recording:
         write_atomically(self.partial / "state.json", json.dumps(state) + "\n")
 
     def write(self, format: Format) -> None:
-        """Write the dataset, and forget the recording."""
+        """Write the dataset, and delete the recording."""
         count = len(self._places) // 2
         shaped = {key: array.reshape(count, 2, *array.shape[1:]) for key, array in self._arrays.items()}
         data = {key: array for key, array in shaped.items() if not key.startswith("info-")}
@@ -266,5 +266,5 @@ class _Recording:
             return {name: int(state[name]) for name in ("episode", "segment")}
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"{path} cannot be read ({error!r}): delete {self.partial} to record anew"
+                f"{path} cannot be read ({error!r}): delete {self.partial} to record it again"
             ) from error

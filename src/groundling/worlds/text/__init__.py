@@ -1,4 +1,4 @@
-"""Any Gymnasium env that is told in words: its envs, datasets of its episodes, held-out episodes."""
+"""Gymnasium envs that are described in words, and datasets of their episodes."""
 
 from groundling.judges.asking.subjects import register_subject
 from groundling.worlds.text.judging import TEXT

@@ -1,4 +1,4 @@
-"""Texts written to a pool's prompts: rollouts of tokens, and texts to a held-out split."""
+"""Texts to a pool's prompts."""
 
 from groundling.judges.asking.subjects import register_subject
 from groundling.worlds.writing.judging import WRITING

@@ -11,7 +11,9 @@ from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.display import Frame, Summary
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import stretch_of
-from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
+from groundling.worlds.writing.measures import make_measured_reward
+from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
+from groundling.worlds.writing.samples import samples_of
 
 _ALTERNATIVES = 5
 

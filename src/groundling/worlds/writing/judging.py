@@ -1,4 +1,4 @@
-"""What judges are told of writing: two texts to one prompt."""
+"""Questions for judges about writing: two texts to one prompt."""
 
 from groundling.judges.asking.subjects import Subject
 
@@ -30,4 +30,4 @@ Go through these steps:
     reads="writing",
     nothing="(an empty text)",
 )
-"""Writing: two texts to one prompt."""
+"""Questions about two texts to one prompt."""

@@ -14,19 +14,15 @@ from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.recording import PairSettings
 from groundling.worlds.world import Demonstrator
-from groundling.worlds.writing.collect import (
-    PromptEncoder,
-    as_writer,
-    check_lengths,
-    stretch_of,
-    texts_so_far,
-)
+from groundling.worlds.writing.collect import as_writer, check_lengths, stretch_of, texts_so_far
 from groundling.worlds.writing.config import WritingConfig
-from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
+from groundling.worlds.writing.measures import make_measured_reward
+from groundling.worlds.writing.prompt_encoder import PromptEncoder, make_prompt_encoder
+from groundling.worlds.writing.samples import samples_of
 
 
-class _Author:
-    """Writes texts, and says what they are worth if the config has a reward."""
+class _Writer:
+    """Writes texts, and rewards them if the config has a reward."""
 
     def __init__(self, player: Demonstrator) -> None:
         if player.policy is None:
@@ -42,7 +38,7 @@ class _Author:
 
     @torch.no_grad()
     def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
-        """A text to each of these prompts."""
+        """Write a text to each sample."""
         generator = torch.Generator().manual_seed(seed)
         uniforms = torch.rand(len(samples), self._num_tokens, dtype=torch.float64, generator=generator)
         with self.policy.unchanged():
@@ -65,22 +61,18 @@ class _Author:
 def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
-    """Let policies write two texts to each of the pool's training prompts, drawn as in training.
+    """Let policies write two texts to each of the pool's training prompts, and return the number of pairs.
 
-    Of several writers the first text is one's, the second the next one's, and they take turns by prompts; which of the
-    two texts stands first is a coin's. Everything follows from the config's seed; after a kill the same call goes on
-    with the batch that was cut off.
+    Several writers take turns: a prompt's texts are one writer's and the next one's, in random order. All of it
+    follows from the config's seed; after a kill the same call continues with the unfinished batch.
 
     Args:
-        players: Who writes.
-        recording: What is wanted.
-        on_segment: Called once for each text that is recorded, or was before.
-
-    Returns:
-        How many pairs there are.
+        players: Writers.
+        settings: Settings of the dataset.
+        on_segment: Called once for each text, including those recorded before.
 
     Raises:
-        ConfigError: somebody does not write, an option does nothing here, or the folder holds something else.
+        ConfigError: A player does not write, an option has no effect here, or the folder holds something else.
     """
     for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:
@@ -108,18 +100,18 @@ def record(
         return settings.pairs
     for _ in rounds.segments[: 2 * settings.pairs]:
         on_segment()
-    authors = [_Author(player) for player in players]
+    writers = [_Writer(player) for player in players]
     order = SampleOrder(samples_of(config, "train"), world.seed, replacement=False)
     order.draw(len(rounds.segments) // 2)
     while rounds.missing:
         number = rounds.rounds
         samples = order.draw(min(world.evaluation.batch_size, rounds.missing // 2))
-        first = authors[number % len(authors)].write(samples, training_seed(world.seed, 0, number))
-        second = authors[(number + 1) % len(authors)].write(samples, training_seed(world.seed, 1, number))
+        first = writers[number % len(writers)].write(samples, training_seed(world.seed, 0, number))
+        second = writers[(number + 1) % len(writers)].write(samples, training_seed(world.seed, 1, number))
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    # A stream of its own: that of the seed alone is the random judge's.
+    # Another stream than that of the seed alone, which the random judge uses.
     swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, settings.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))

@@ -22,11 +22,14 @@ from groundling.worlds.recording import PairSettings
 from groundling.worlds.world import Demonstrator, Player, World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.actor import WritingActor
-from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
+from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.frames import watch
-from groundling.worlds.writing.parts import make_prompt_encoder, samples_of, warn_of_shared_prompts
-from groundling.worlds.writing.validation import TextMeasures, ValidationLog, write_texts
+from groundling.worlds.writing.measures import TextMeasures, write_texts
+from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
+from groundling.worlds.writing.references import References
+from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
+from groundling.worlds.writing.validation import ValidationLog
 
 _SHORT_TEXTS = 8
 
@@ -132,7 +135,7 @@ class WritingWorld(World):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> list[Log]:
-        warn_of_shared_prompts(self.config, self._training_samples, self.evaluation.every is not None)
+        warn_about_shared_prompts(self.config, self._training_samples, self.evaluation.every is not None)
         return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
 
     def record_pairs(

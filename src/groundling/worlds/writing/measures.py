@@ -1,0 +1,248 @@
+"""Writing texts to a pool's samples, and measuring them."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from groundling.envs.spec import WorldSpec
+from groundling.envs.text_generation import Sample
+from groundling.envs.text_generation.pools import Split
+from groundling.errors import ConfigError, RunError
+from groundling.lm.write.generation import sampling_from
+from groundling.metrics import Metric, MetricResult
+from groundling.metrics.post_processing import post_processors
+from groundling.policies.texts import TokenPrompt
+from groundling.policies.token import TokenPolicy
+from groundling.registry import ComponentConfig
+from groundling.rewards import RewardSum, Surroundings, chosen_parts, make_parts, measures
+from groundling.rewards.part import RewardPartConfig
+from groundling.worlds.world import World
+from groundling.worlds.writing.collect import stretch_of, texts_so_far
+from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
+from groundling.worlds.writing.samples import samples_of
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """A text that a policy wrote to a sample."""
+
+    sample: Sample
+    prompt: TokenPrompt
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class MeasuredTexts:
+    """Texts written to a split, with their figures; lists have one entry for each sample."""
+
+    samples: Sequence[Sample]
+    generations: list[str]
+    rewards: list[float] | None
+    """Rewards as in training; None without a reward."""
+    results: Mapping[str, MetricResult]
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the whole split by metric, after the mean reward."""
+        figures = {} if self.rewards is None else {"reward": sum(self.rewards) / len(self.rewards)}
+        return figures | {name: result.corpus for name, result in self.results.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row of predictions for each sample: prompt, generation, references and scores."""
+        return [
+            {
+                "sample_id": sample.id,
+                "prompt": sample.prompt,
+                "generation": generation,
+                "references": list(sample.references),
+                "metrics": ({} if self.rewards is None else {"reward": self.rewards[i]})
+                | {name: r.sentences[i] for name, r in self.results.items() if r.sentences is not None},
+            }
+            for i, (sample, generation) in enumerate(zip(self.samples, self.generations, strict=True))
+        ]
+
+
+class TextMeasures:
+    """The metrics and the reward of texts written to samples."""
+
+    def __init__(
+        self,
+        world: World,
+        policy: TokenPolicy,
+        samples: Sequence[Sample],
+        metrics: Sequence[Metric],
+        reward: RewardSum | None,
+    ) -> None:
+        self._world, self._policy = world, policy
+        self.samples = samples
+        self._metrics, self._reward = metrics, reward
+
+    @classmethod
+    def of_split(cls, world: World, policy: TokenPolicy, split: Split) -> "TextMeasures":
+        """Return those of a split of the pool, by the config.
+
+        Raises:
+            GroundlingError: The split is unavailable, or something that a metric or the reward needs is missing.
+        """
+        samples = samples_of(world.config, split)
+        metrics = make_metrics(world.evaluation.metrics, policy, samples)
+        reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
+        return cls(world, policy, samples, metrics, reward)
+
+    def forget(self) -> None:
+        """Forget the texts measured before, so that the next measurement does not depend on them."""
+        if self._reward is not None:
+            self._reward.forget()
+
+    def measure(self, texts: Sequence[WrittenText]) -> MeasuredTexts:
+        """Compute the figures of texts.
+
+        Raises:
+            ConfigError: Two metrics give figures of one name.
+            RunError: A metric lacks something that it needs of the samples.
+        """
+        samples, rows = [text.sample for text in texts], [text.ids for text in texts]
+        name = self._world.evaluation.post_process
+        process = post_processors.get(name) if name else str
+        per_token = self._reward is not None and self._reward.per_token
+        so_far = texts_so_far(self._policy.lm, [text.prompt for text in texts], rows, per_token)
+        generations = [process(text[-1] if text else "") for text in so_far]
+        rewards: list[float] | None = None
+        results = _compute(self._metrics, samples, generations)
+        if self._reward is not None:
+            # At every token, as training's return_mean: as they were written, not after post-processing.
+            so_far = so_far if per_token else [[text] for text in generations]
+            rewarded = self._reward(stretch_of(samples, so_far, rows if per_token else ()))
+            rewards = rewarded.total.sum(0).tolist()
+        return MeasuredTexts(samples, generations, rewards, results)
+
+
+def _compute(
+    metrics: Sequence[Metric], samples: Sequence[Sample], generations: Sequence[str]
+) -> dict[str, MetricResult]:
+    prompts = [sample.prompt for sample in samples]
+    references = [list(sample.references) for sample in samples]
+    meta = [dict(sample.meta) for sample in samples]
+    results: dict[str, MetricResult] = {}
+    owners: dict[str, Metric] = {}
+    for metric in metrics:
+        for name, result in metric.compute(prompts, generations, references, meta).items():
+            if name in results:
+                raise ConfigError(
+                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be reported "
+                    "only once: keep one of them"
+                )
+            results[name], owners[name] = result, metric
+    return results
+
+
+def write_texts(policy: TokenPolicy, world: World, samples: Sequence[Sample]) -> Iterator[WrittenText]:
+    """Write to ``samples`` in batches, as evaluation.generation says.
+
+    The texts depend on the config's seed alone; torch's global generator stays as it was.
+
+    Raises:
+        ConfigError: evaluation.generation is not what Transformers' generate takes.
+        RunError: There are no samples.
+    """
+    if not samples:
+        raise RunError(f"pool {world.config.pool!r} has no samples in this split")
+    evaluation, size = world.evaluation, world.evaluation.batch_size
+    encode = make_prompt_encoder(world.config, policy)
+    generator = torch.Generator().manual_seed(world.seed)
+    with sampling_from(world.seed) if evaluation.generation else nullcontext(), torch.no_grad():
+        for first in range(0, len(samples), size):
+            batch = samples[first : first + size]
+            prompts = encode(batch)
+            rows = write(policy, prompts, world.config.num_tokens, evaluation.generation, generator)
+            yield from map(WrittenText, batch, prompts, rows)
+
+
+def write(
+    policy: TokenPolicy,
+    prompts: Sequence[TokenPrompt],
+    num_tokens: int,
+    settings: dict[str, Any],
+    generator: torch.Generator,
+) -> list[list[int]]:
+    """Return the tokens of a text to each prompt, sampled as in training, or by generate with the settings."""
+    lm = policy.lm
+    if not settings:
+        uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64, generator=generator)
+        return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
+    ends = list(lm.end_tokens.ids) if policy.sampling.terminate_on_eos else []
+    settings = {"max_new_tokens": num_tokens, "eos_token_id": ends or None} | settings
+    try:
+        with _only_what_is_set(policy):
+            generations = lm.generate([p.ids for p in prompts], **settings)
+    except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
+        raise ConfigError(f"evaluation.generation={dict(settings)} cannot be used: {error}") from error
+    if len(generations) != len(prompts):
+        raise ConfigError(
+            f"evaluation.generation={dict(settings)} gives {len(generations)} texts to {len(prompts)} prompts, and one "
+            "to each is measured: leave num_return_sequences"
+        )
+    return [written.token_ids.tolist() for written in generations]
+
+
+@contextmanager
+def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
+    """Let generate begin texts as training does, without the other settings of the model's generation config.
+
+    Transformers reads settings that are not given from it: forced tokens, a temperature, no_repeat_ngram_size.
+    """
+    lm, start_token = policy.lm, policy.context_start_token
+    kept = lm.model.generation_config
+    lm.model.generation_config = GenerationConfig(
+        decoder_start_token_id=lm.start_token if start_token is None else start_token,
+        bos_token_id=lm.tokenizer.bos_token_id,
+    )
+    try:
+        yield
+    finally:
+        lm.model.generation_config = kept
+
+
+def make_measured_reward(
+    reward: Mapping[str, RewardPartConfig | None],
+    spec: WorldSpec,
+    policy: TokenPolicy,
+    device: str,
+    samples: Sequence[Sample] = (),
+) -> RewardSum | None:
+    """Make the reward of texts to some of a split's ``samples``; None if the config has no reward.
+
+    Parts whose reward model is trained online are left out: only training has it, and judges cost money.
+    """
+    settled = {name: part for name, part in reward.items() if part is None or not part.args.get("online")}
+    if not chosen_parts(settled, spec):
+        return None
+    made = make_parts(settled, spec)
+    made.begin(Surroundings(device, world=spec.subject, lm=policy.lm, samples=samples))
+    return made
+
+
+def make_metrics(
+    named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
+) -> list[Metric]:
+    """Make the metrics, each once, of texts to some of a split's ``samples``.
+
+    A metric with an argument ``lm`` gets the policy's, unless the config sets another.
+    """
+    distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
+    made = [_made(metric, policy) for metric in distinct]
+    for metric in made:
+        metric.read_corpus(samples)
+    return made
+
+
+def _made(metric: ComponentConfig, policy: TokenPolicy) -> Metric:
+    """Make a metric, and raise if something that it needs is missing, before anything is written for it."""
+    asks = "lm" in inspect.signature(measures.get(metric.id)).parameters
+    made = measures.create(metric.id, **({"lm": policy.lm} if asks else {}) | metric.args)
+    made.check()
+    return made
