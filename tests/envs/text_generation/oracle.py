@@ -36,7 +36,7 @@ from omegaconf import OmegaConf
 
 from groundling.envs.text_generation import pools
 from groundling.envs.text_generation.pools import Split
-from groundling.envs.text_generation.sources import HUB_NAMES, DatasetPool, Row, Source
+from groundling.envs.text_generation.sources import HUB_NAMES, DatasetPool, DatasetSource, Row
 
 PINNED_NLTK = "3.7"
 TABLE = Path(__file__).parent / "original.json"
@@ -186,8 +186,10 @@ def fingerprint(samples: Sequence[Any]) -> dict[str, Any]:
 @contextmanager
 def awkward_rows() -> Iterator[None]:
     """The bundled rows have the awkward ones behind them."""
-    bundled = Source._bundled
-    with mock.patch.object(Source, "_bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])):
+    bundled = DatasetSource._bundled
+    with mock.patch.object(
+        DatasetSource, "_bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])
+    ):
         yield
 
 

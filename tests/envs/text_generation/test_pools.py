@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from groundling.envs.text_generation import pools, sources, totto
-from groundling.envs.text_generation.sources import DatasetPool, Source
+from groundling.envs.text_generation.sources import DatasetPool, DatasetSource
 from groundling.errors import ConfigError, GroundlingError
 
 ORIGINAL = [
@@ -459,6 +459,6 @@ def test_unknown_splits_arguments_and_columns_are_told() -> None:
 
 
 def test_a_changed_schema_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source, "rows", lambda self, offline: iter([{"body": "x"}]))
+    monkeypatch.setattr(DatasetSource, "rows", lambda self, offline: iter([{"body": "x"}]))
     with pytest.raises(GroundlingError, match="EdinburghNLP/xsum has no column 'document'"):
         pools.create("xsum").prepare("train")
