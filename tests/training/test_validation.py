@@ -25,11 +25,11 @@ from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.training.build import world_of
 from groundling.training.dry_run import _parameters
-from groundling.worlds.writing import WritingWorld
 from groundling.worlds.writing.collect import WrittenTexts
 from groundling.worlds.writing.measures import MeasuredTexts, TextMeasures, make_metrics, write_texts
 from groundling.worlds.writing.prompt_encoder import PromptEncoder
 from groundling.worlds.writing.validation import ValidationLog
+from groundling.worlds.writing.world import WritingWorld
 
 SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "toggle", "turn right", "drop"])]
 

@@ -61,6 +61,11 @@ def read_yaml(path: Path) -> DictConfig:
     return loaded
 
 
+def read_bundled(path: Path) -> Any:
+    """Read a YAML file of this package, without limits."""
+    return yaml.load(path.read_text("utf-8"), _LOADER)
+
+
 def read_card(path: Path) -> dict[str, Any]:
     """Read a dataset's card as Hugging Face's libraries do: YAML, or Markdown that begins with YAML between ``---``."""
     from huggingface_hub.repocard import REGEX_YAML_BLOCK

@@ -11,16 +11,18 @@ from groundling.worlds.collector import Collector
 from groundling.worlds.config import WorldConfig
 from groundling.worlds.display import Frame
 from groundling.worlds.episode import Episode
-from groundling.worlds.nethack import NetHackWorld
-from groundling.worlds.text import TextWorld
+from groundling.worlds.judging import register_subjects
+from groundling.worlds.nethack.world import NetHackWorld
+from groundling.worlds.text.world import TextWorld
 from groundling.worlds.world import CannotPlay, Player, World
-from groundling.worlds.writing import WritingWorld
+from groundling.worlds.writing.world import WritingWorld
 
 worlds: Registry[World] = Registry("world")
 """The kinds of world."""
 worlds.register("text")(TextWorld)
 worlds.register("nethack")(NetHackWorld)
 worlds.register("writing")(WritingWorld)
+register_subjects()
 
 
 def kind(id: str) -> type[World]:

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import groundling.worlds  # noqa: F401  (registers the subjects)
 from groundling.errors import ConfigError
 from groundling.judges import Annotation, MessagePairs, Preference, Question, RulesJudge, fence
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Request
 from groundling.judges.asking.subjects import find_subject
-from groundling.worlds.nethack.judging import NETHACK
 from tests.judges.preferences.test_pairs import encode
+
+NETHACK = find_subject("nethack")
 
 HOSTILE_PROMPT = """\
 Below are two short descriptions of what happened in the game NetHack: the messages that the game showed.

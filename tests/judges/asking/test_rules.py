@@ -2,11 +2,14 @@
 
 import pytest
 
+import groundling.worlds  # noqa: F401  (registers the subjects)
 from groundling.errors import ConfigError
 from groundling.judges import Question, Request, RulesJudge
 from groundling.judges.asking.answers import parse
+from groundling.judges.asking.subjects import find_subject
 from groundling.judges.preferences.labels import Preference
-from groundling.worlds.nethack.judging import NETHACK
+
+NETHACK = find_subject("nethack")
 
 KILL, WALL, GOLD, DOWN = (
     "You kill the newt!",

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
+from groundling.io.documents import read_bundled
 from groundling.io.row_files import BEFORE_ALL, RowFile, read_rows
 from groundling.policies.policy import Policy
 from groundling.worlds.text.config import PROBE_SETS, TextConfig
@@ -33,7 +32,7 @@ class Probe:
 
 
 def _load() -> dict[int, tuple[Probe, ...]]:
-    sets = yaml.safe_load(Path(__file__).with_name("probes.yaml").read_text("utf-8"))
+    sets = read_bundled(Path(__file__).with_name("probes.yaml"))
     return {
         number: tuple(
             Probe(
