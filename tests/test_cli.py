@@ -136,7 +136,8 @@ def test_every_suite_suits_every_policy_that_reads(experiment: str, language: st
 
 
 def test_an_introduction_changes_the_words_of_a_prompt() -> None:
-    words = changed(compose("demo-easy"), SUITES["introduction-1"].overrides).policy.args["replacements"]
+    config = compose("demo-easy")
+    words = changed(config, SUITES["introduction-1"].changes(config.world)).policy.args["replacements"]
     assert words == {"Goal of the agent": "Task to do"}
 
 

@@ -6,12 +6,14 @@ A suite is a change to the run's config.
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from groundling.envs.babyai_text import ACTIONS, CONTROLS, MIXED_TASKS, translate_actions
 from groundling.envs.languages import TranslationError, check_language
 from groundling.envs.make import is_grid
 from groundling.errors import ConfigError
+from groundling.io.documents import read_bundled
 from groundling.policies.policy import policies
 from groundling.prompts import BLANK, PromptReader
 from groundling.registry import ComponentConfig
@@ -23,23 +25,19 @@ class Suite:
     """A test: a description, and overrides of the run's config."""
 
     about: str
-    overrides: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
-    """Arguments of the env that stay as in the run, of those that the overrides remove."""
-    french: Mapping[str, Any] | None = None
-    """Changes by key for a French run instead of the overrides; None: the overrides."""
-    language: str | None = None
-    """Language; None: the run's."""
-    form: Mapping[str, str] = field(default_factory=dict)
-    """Words of the prompt that the overrides replace, by language; the suite does not suit other prompts."""
-    prompt: str | None = None
-    """Prompt that the overrides set."""
-    synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Synonyms of `ACTIONS` in their order, by language; they replace the names of the run's actions."""
-    of_grids: bool = False
-    """It is about the things in BabyAI's and MiniGrid's envs."""
-    needs_env: bool = False
-    """Only an env of the world can tell whether the suite suits it."""
+    overrides: Sequence[str] = ()
+    keeps: Sequence[
+        str
+    ] = ()  # arguments of the env that stay as in the run, of those that the overrides remove
+    replacements: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # of words of the prompt, by language
+    form: Mapping[str, str] = field(default_factory=dict)  # by language, words that the prompt must have
+    prompt: str | None = None  # the prompt that the overrides set
+    language: str | None = None  # None: the run's
+    synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `ACTIONS`, by language
+    of_grids: bool = False  # about the things in BabyAI's and MiniGrid's envs
+    needs_env: bool = False  # only an env of the world shows if the suite suits it
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
         """Return the overrides of a run in this world, for `config.compose.changed`.
@@ -50,8 +48,8 @@ class Suite:
         """
         if self.synonyms:
             return [{"world.actions": self._by_synonyms(config)}]
-        if self.french is not None and config.language == "french":
-            return [self.french]
+        if self.replacements:
+            return [{"policy.args.replacements": dict(self.replacements[config.language])}]
         kept = [f"world.args={{{name}: {config.args[name]}}}" for name in self.keeps if name in config.args]
         if self.language in (None, config.language):
             return [*self.overrides, *kept]
@@ -72,121 +70,11 @@ class Suite:
         return [others[action] for action in config.actions or usual]
 
 
-def _words(about: str, english: Mapping[str, str], french: Mapping[str, str]) -> Suite:
-    """Replace words of the prompt everywhere, as in the paper."""
-    pairs = ", ".join(f"{word}: {other}" for word, other in english.items())
-    overrides = (f"policy.args.replacements={{{pairs}}}",)
-    return Suite(about, overrides, french={"policy.args.replacements": dict(french)}, of_grids=True)
-
-
-def _introduction(about: str, english: str, french: str) -> Suite:
-    """Replace GLAM's introduction of the goal."""
-    form = {"english": "Goal of the agent", "french": "But de l'agent"}
-    suite = _words(about, {form["english"]: english}, {form["french"]: french})
-    return replace(suite, form=form, of_grids=False)
-
-
-def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
-    """Return nouns with their articles, so that a door which is "fermée à clef" stays locked."""
-    articles = ("la", "une")
-    return {
-        f"{article} {noun}": f"{article} {other}" for noun, other in nouns.items() for article in articles
-    }
-
-
-def _sequence(about: str, id: str) -> Suite:
-    """Use another level, with the same number of other objects; the run's other arguments are for its own env."""
-    return Suite(about, (f"world.env={id}", "~world.args"), keeps=("num_dists",))
-
-
-_INVENTED_NOUNS = {"key": "dax", "ball": "xolo", "box": "afze"}
-_INVENTED_NOUNS_FRENCH = _in_french({"clef": "dax", "balle": "xolo", "boîte": "afze"})
-_INVENTED_ADJECTIVES = {
-    "red": "faze",
-    "green": "jatu",
-    "blue": "croh",
-    "purple": "vurst",
-    "yellow": "gakul",
-    "grey": "sil",
+_TABLE = read_bundled(Path(__file__).with_suffix(".yaml"))
+_GLAM = {name: Suite(**fields) for name, fields in _TABLE["glam"].items()}
+_CONTROLS = {
+    name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()
 }
-_INVENTED_ADJECTIVES_FRENCH = {
-    " rouge": " faze",
-    " verte": " jatu",  # a door that is "ouverte" stays open
-    " bleue": " croh",
-    " violette": " vurst",
-    " jaune": " gakul",
-    " grise": " sil",
-}
-_SYNONYMS = {
-    "red": "vermilion",
-    "green": "jade",
-    "blue": "cyan",
-    "purple": "violet",
-    "yellow": "golden",
-    "grey": "silver",
-}
-_SYNONYMS_FRENCH = {
-    " rouge": " vermeille",
-    " verte": " émeraude",
-    " bleue": " azur",
-    " violette": " mauve",
-    " jaune": " dorée",
-    " grise": " argentée",
-}
-SUITES = {
-    "held-out": Suite("no change: the run's own env"),
-    "unseen-objects": Suite(
-        "missions about the objects that training leaves out", ("world.env=BabyAI-MixedTestLocal-v0",)
-    ),
-    "other-nouns": _words(
-        "other nouns of the same kind",
-        {"key": "chair", "ball": "table", "box": "car"},
-        _in_french({"clef": "chaise", "balle": "table", "boîte": "voiture"}),
-    ),
-    "synonym-adjectives": _words("synonyms of the colours", _SYNONYMS, _SYNONYMS_FRENCH),
-    "invented-nouns": _words("invented nouns", _INVENTED_NOUNS, _INVENTED_NOUNS_FRENCH),
-    "invented-adjectives": _words("invented colours", _INVENTED_ADJECTIVES, _INVENTED_ADJECTIVES_FRENCH),
-    "invented-words": _words(
-        "invented nouns and colours",
-        _INVENTED_NOUNS | _INVENTED_ADJECTIVES,
-        _INVENTED_NOUNS_FRENCH | _INVENTED_ADJECTIVES_FRENCH,
-    ),
-    "introduction-1": _introduction("another introduction of the goal", "Task to do", "Tâche à accomplir"),
-    "introduction-2": _introduction(
-        "yet another introduction of the goal",
-        "You are an agent and you have to",
-        "Tu es un agent et tu dois",
-    ),
-    "synonym-actions": Suite(
-        "synonyms of the actions; for your own: --suite held-out world.actions=[…]",
-        synonyms={
-            "english": ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
-            "french": ("pivoter à gauche", "pivoter à droite", "avancer", "prendre", "relâcher", "actionner"),
-        },
-        of_grids=True,
-    ),
-    "pick-up-then-go-to": _sequence("one order of a known sequence", "BabyAI-PickUpThenGoToLocal-v0"),
-    "go-to-after-pick-up": _sequence("the other order", "BabyAI-GoToAfterPickUpLocal-v0"),
-    "pick-up-seq-go-to": _sequence("both orders", "BabyAI-PickUpSeqGoToLocal-v0"),
-    "pick-up-then-pick-up": _sequence(
-        "a sequence that training never composes", "BabyAI-PickUpSeqPickUpLocal-v0"
-    ),
-    "french": Suite("missions, sentences, actions and prompt in French", language="french"),
-} | {name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()}
-_GENERALISATION = tuple(SUITES)
-_ONCE = (
-    "held-out",
-    "unseen-objects",
-    "other-nouns",
-    "synonym-adjectives",
-    "invented-words",
-    "introduction-1",
-    "synonym-actions",
-    "pick-up-seq-go-to",
-    "pick-up-then-pick-up",
-    "french",
-)
-"""GLAM's tests of different abilities: three tests of the orders of a sequence count once."""
 _BALROG = {
     f"balrog-{task.replace(' ', '-')}": Suite(
         f"BALROG's task {task}: only the things that the mission names, in the original's levels",
@@ -206,17 +94,15 @@ _FORMS = {
     )
     for prompt in ("glam", "brief", "tagged", "narrative")
 }
-SUITES |= _BALROG | _FORMS
-"""Suites by name. The invented words are GLAM's; the introductions and the French synonyms are new."""
-SUITE_GROUPS = {
-    "all": _GENERALISATION,
-    "glam": tuple(name for name in _GENERALISATION if name not in CONTROLS),
-    "generalisation": _ONCE,
-    "controls": tuple(CONTROLS),
-    "balrog-babyai": tuple(_BALROG),
-    "forms": tuple(_FORMS),
+SUITES = {**_GLAM, **_CONTROLS, **_BALROG, **_FORMS}
+SUITE_GROUPS: dict[str, Sequence[str]] = {
+    "all": [*_GLAM, *_CONTROLS],
+    "glam": [*_GLAM],
+    "generalisation": _TABLE["generalisation"],
+    "controls": [*_CONTROLS],
+    "balrog-babyai": [*_BALROG],
+    "forms": [*_FORMS],
 }
-"""Names for several suites."""
 
 
 def suite_overrides(
