@@ -34,8 +34,7 @@ class RandomPlay:
 
     episodes: list[TextEpisode] = field(default_factory=list)
     steps: int = 0
-    seconds: float = 0.0
-    """Seconds of resets and steps."""
+    seconds: float = 0.0  # seconds of resets and steps
     fewest_actions: int = 0
     most_actions: int = 0
     texts: dict[str, dict[str, None]] = field(
@@ -44,14 +43,10 @@ class RandomPlay:
     """Distinct texts by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
     """The first observation, and one in the middle of an episode, with its past; by the number of steps before it."""
-    choices: list[TextObservation] = field(default_factory=list)
-    """Some observations with several actions."""
-    resumed_after: int = 0
-    """Number of steps after which an episode was continued in a new env; 0: none had several steps."""
-    doubts: list[str] = field(default_factory=list)
-    """Warnings about what can be trained with, but is probably not intended."""
-    hashes: list[list[_Hashes]] = field(default_factory=list)
-    """The observations of each episode before each of its steps."""
+    choices: list[TextObservation] = field(default_factory=list)  # some observations with several actions
+    resumed_after: int = 0  # steps after which an episode was continued in a new env; 0: none was
+    doubts: list[str] = field(default_factory=list)  # warnings about what is probably not intended
+    hashes: list[list[_Hashes]] = field(default_factory=list)  # of each episode before each of its steps
 
     def note(self, observation: TextObservation, taken: int, history: int | None) -> None:
         """Note an observation after ``taken`` steps of its episode."""

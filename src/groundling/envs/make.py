@@ -69,10 +69,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
 class ActionNames:
     """Names of a text env's actions."""
 
-    names: tuple[str, ...] | None
-    """The same at every step; None: the env lists the admissible ones."""
-    most: int | None
-    """Maximal number at a step; None: any number."""
+    names: tuple[str, ...] | None  # the same at every step; None: the env lists the admissible ones
+    most: int | None  # maximal number at a step; None: any number
 
 
 def is_grid(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
@@ -124,13 +122,10 @@ def name_actions(
 
 @dataclass(frozen=True)
 class _Inspection:
-    is_grid: bool
-    """The env is one of MiniGrid's."""
-    num_actions: int | None
-    """None: actions are texts."""
+    is_grid: bool  # the env is one of MiniGrid's
+    num_actions: int | None  # None: actions are texts
     has_symbols: bool
-    takes_any_text: bool
-    """Any text may be its action, and it lists none."""
+    takes_any_text: bool  # any text may be its action, and it lists none
 
 
 @functools.cache
@@ -163,14 +158,10 @@ class TextEnvMaker:
     """Makes a text env, also in another process where its id is not registered yet."""
 
     id: str
-    args: dict[str, Any]
-    """Arguments of `make_text_env`."""
-    module: str | None = None
-    """Module that registers it."""
-    spec: EnvSpec | None = None
-    """Registers it if no import does; None if it cannot be pickled."""
-    imported: tuple[str, ...] = ()
-    """Modules of ``--import``, one of which registers it if ``module`` does not."""
+    args: dict[str, Any]  # arguments of `make_text_env`
+    module: str | None = None  # module that registers it
+    spec: EnvSpec | None = None  # registers it if no import does; None if it cannot be pickled
+    imported: tuple[str, ...] = ()  # modules of ``--import``, which register it if ``module`` does not
 
     @classmethod
     def of(cls, id: str, **args: Any) -> "TextEnvMaker":

@@ -46,8 +46,7 @@ class TextStep(NamedTuple):
 
     goal: str
     descriptions: tuple[str, ...]
-    actions: tuple[str, ...] | None
-    """The admissible actions; None of an env that does not list them."""
+    actions: tuple[str, ...] | None  # the admissible actions; None of an env that does not list them
 
 
 def read_text_step(

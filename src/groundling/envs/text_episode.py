@@ -14,24 +14,18 @@ class TextEpisode:
     """An episode that ended or was cut, with what plays it again."""
 
     env_index: int
-    number: int
-    """Number of episodes that this env had finished before."""
+    number: int  # number of episodes that this env had finished before
     seed: int
     mission: str
-    task: str
-    """The mission's family, in an env with several (such as `LocalLevel`); else the env's id."""
+    task: str  # the mission's family, in an env with several (such as `LocalLevel`); else the env's id
     actions: tuple[int, ...]
-    episode_return: float
-    """Sum of the env's rewards, without scale or shaping."""
+    episode_return: float  # sum of the env's rewards, without scale or shaping
     success: bool
     """By the last step's info (`groundling.envs.text_env.read_success`); without such a key, True if the env ended the
     episode with a positive reward, as in GLAM. False if the episode was cut."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """Further figures to log."""
-    first: FirstInteraction | None = None
-    """The first interaction, if the env reports it."""
-    success_key: str | None = None
-    """The info's key that decided about success; None: the last reward did, or the episode was cut."""
+    figures: Mapping[str, float] = field(default_factory=dict)  # further figures to log
+    first: FirstInteraction | None = None  # the first interaction, if the env reports it
+    success_key: str | None = None  # the info's key that decided; None: the last reward did, or it was cut
 
     @property
     def length(self) -> int:
@@ -43,13 +37,11 @@ class TextEpisode:
 class Step:
     """A synchronised step of all envs; arrays have shape ``(num_envs,)``."""
 
-    observations: list[TextObservation]
-    """The next observations; after the end of an episode, the first one of the next episode."""
+    observations: list[TextObservation]  # after the end of an episode, the first one of the next episode
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    final_observations: dict[int, TextObservation]
-    """The last observation of each episode that ended with this step, by env index."""
+    final_observations: dict[int, TextObservation]  # last observations of episodes that ended, by env index
     episodes: list[TextEpisode]
 
     @property

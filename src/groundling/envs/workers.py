@@ -28,10 +28,8 @@ class EnvRaised(Exception):
 class Incidents:
     """Problems in workers so far, which were repaired."""
 
-    lost_envs: int = 0
-    """Envs that raised, or whose worker died or hung."""
-    cut_episodes: int = 0
-    """Episodes that ended with their env, lost twice at the same step."""
+    lost_envs: int = 0  # envs that raised, or whose worker died or hung
+    cut_episodes: int = 0  # episodes that ended with their env, lost twice at the same step
 
 
 class LocalEnvs:

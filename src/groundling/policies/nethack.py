@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE
+from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH
 from groundling.envs.nethack.rendering import GlyphRenderer
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
@@ -116,10 +116,10 @@ class NetHackPolicy(RecurrentPolicy):
             FastLinear(128 * 3 * 3, 512),
             nn.ELU(),
         )  # (batch, 3, 72, 72) to (batch, 512)
-        self.vector = _two_layers(len(VECTOR_SCALE))
+        self.vector = _two_layers(len(FEATURES))
         self.message = _two_layers(MESSAGE_LENGTH)
         recurrent = nn.LSTM if core == "lstm" else FastGRU
-        self.core = recurrent(512 + 128 + len(VECTOR_SCALE) + 128, hidden_size)
+        self.core = recurrent(512 + 128 + len(FEATURES) + 128, hidden_size)
         self.actor = nn.Linear(hidden_size, num_actions)
         self.critic = nn.Linear(hidden_size, 1)
         self.apply(_initialize)

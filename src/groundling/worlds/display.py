@@ -45,33 +45,24 @@ class Frame:
 class EpisodeView:
     """An episode as a report shows it."""
 
-    title: Sequence[tuple[str, bool]]
-    """The title in parts, each with True if it names the thing to interact with first."""
+    title: Sequence[tuple[str, bool]]  # in parts, each with True if it names the thing to interact with
     frames: Sequence[Frame]
-    success: bool | None = None
-    """None in a world without success."""
+    success: bool | None = None  # None in a world without success
     notes: Sequence[str] = ()
-    left_out: int = 0
-    """Number of steps after the frames."""
-    prompt: str | None = None
-    """The first prompt that a model read."""
-    pixels: int = 256
-    """Length of a picture's longer side."""
-    table: Summary | None = None
-    """Table below the pictures."""
+    left_out: int = 0  # number of steps after the frames
+    prompt: str | None = None  # the first prompt that a model read
+    pixels: int = 256  # length of a picture's longer side
+    table: Summary | None = None  # table below the pictures
 
 
 @dataclass(frozen=True)
 class ShareCurve:
     """A share of the training episodes that is drawn next to the success rate."""
 
-    column: str
-    """Column of ``metrics.jsonl``, and figure of evaluations."""
+    column: str  # column of ``metrics.jsonl``, and figure of evaluations
     label: str
-    chance: str
-    """Column with the share expected by chance."""
-    about: str
-    """Explanation in the report."""
+    chance: str  # column with the share expected by chance
+    about: str  # explanation in the report
 
 
 @dataclass(frozen=True)
@@ -79,40 +70,31 @@ class ReportTable:
     """A table of evaluation results next to the figures."""
 
     title: str
-    header: Sequence[Sequence[tuple[str, int]]]
-    """Lines of cells, each with the number of columns that it spans."""
+    header: Sequence[Sequence[tuple[str, int]]]  # lines of cells, each with the number of columns it spans
     rows: Sequence[Sequence[str]]
     note: str
-    suite: str | None = None
-    """Suite whose figures it follows; None: it compares several suites."""
+    suite: str | None = None  # suite whose figures it follows; None: it compares several suites
 
 
 @dataclass(frozen=True)
 class ProbeHistory:
     """Action probabilities of a policy in fixed situations as it learns."""
 
-    rows: Sequence[Mapping[str, Any]]
-    """``update``, ``step``, and ``probabilities`` by situation and action."""
-    right: Mapping[str, Sequence[str]]
-    """The right actions by situation."""
+    rows: Sequence[Mapping[str, Any]]  # ``update``, ``step``, and ``probabilities`` by situation and action
+    right: Mapping[str, Sequence[str]]  # the right actions by situation
 
 
 @dataclass(frozen=True)
 class Presentation:
     """Names and curves of a kind of world in reports and studies."""
 
-    unit: str = "env steps"
-    """Name of a step of training."""
-    episodes: str = "episodes"
-    """Name of the episodes."""
-    study: Literal["success", "figures"] = "figures"
-    """What a study reports: success rates by suite, or all figures of one suite."""
+    unit: str = "env steps"  # name of a step of training
+    episodes: str = "episodes"  # name of the episodes
+    study: Literal["success", "figures"] = "figures"  # success rates by suite, or all figures of one suite
     curves: Mapping[str, str | None] = field(
         default_factory=lambda: {"return_mean": "return", "episode_length": None}
     )
     """Columns of ``metrics.jsonl`` that a study keeps, with their labels in its plots; None: not plotted."""
-    first_figures: Sequence[str] = ()
-    """Columns of ``metrics.jsonl`` that reports draw before those that every world has."""
+    first_figures: Sequence[str] = ()  # columns of ``metrics.jsonl`` that reports draw first
     share: ShareCurve | None = None
-    meanings: Mapping[str, str] = field(default_factory=dict)
-    """Explanations of figures of an evaluation."""
+    meanings: Mapping[str, str] = field(default_factory=dict)  # explanations of figures of an evaluation

@@ -77,11 +77,9 @@ class Figure:
     """A figure over episodes, with the ends of its 95 % interval."""
 
     value: float
-    low: float | None
-    """None without an interval."""
+    low: float | None  # None without an interval
     high: float | None
-    episodes: int
-    """Number of episodes."""
+    episodes: int  # number of episodes
 
     def text(self) -> str:
         """Return ``0.870 0.827–0.903``; a line may break before the interval, and nowhere else."""
@@ -101,10 +99,8 @@ def number(value: float) -> str:
 class Played:
     """Episodes of an agent in a suite."""
 
-    episodes: Sequence[Episode]
-    """In the order of their numbers."""
-    whole: Mapping[str, float] = field(default_factory=dict)
-    """Figures of all episodes together, such as a corpus's BLEU; they replace means."""
+    episodes: Sequence[Episode]  # in the order of their numbers
+    whole: Mapping[str, float] = field(default_factory=dict)  # figures of all episodes, such as BLEU
 
     def figures(self) -> dict[str, Figure]:
         """Return each figure's mean over the episodes that have it, with a 95 % interval.

@@ -21,17 +21,12 @@ class PairSettings:
     """Settings of a dataset of pairs; None: the world's default."""
 
     output: Path
-    name: str
-    """Name of the agents in the dataset's description."""
+    name: str  # name of the agents in the dataset's description
     pairs: int
-    length: int | None = None
-    """Steps of a segment; 0: whole episodes."""
-    stride: int | None = None
-    """Keep one segment of every so many steps."""
-    format: Format | None = None
-    """File format."""
-    screens: bool = False
-    """Keep the screen of each step (NetHack)."""
+    length: int | None = None  # steps of a segment; 0: whole episodes
+    stride: int | None = None  # keep one segment of every so many steps
+    format: Format | None = None  # file format
+    screens: bool = False  # keep the screen of each step (NetHack)
 
     def refuse_screens(self) -> None:
         """Raise `ConfigError` if screens are asked for in a world without any."""

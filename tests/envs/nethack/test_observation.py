@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from groundling.config.compose import compose
 from groundling.envs.nethack.glyphs import CELL, PALETTE, glyph_table, render
 from groundling.envs.nethack.observation import (
-    MOTIF_VECTOR_SCALE,
-    VECTOR_SCALE,
+    FEATURES,
     VECTORS,
     message_id,
     message_text,
@@ -39,7 +38,7 @@ def test_a_window_is_written_where_it_is_wanted() -> None:
 
 
 def test_vector_features_are_scaled_and_clipped() -> None:
-    names = list(VECTOR_SCALE)
+    names = list(FEATURES)
     blstats = np.zeros((2, 27), dtype=np.float32)
     blstats[0, names.index("x")], blstats[0, names.index("gold")] = 79, 10**9
     blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -(10**6), -1
@@ -52,8 +51,8 @@ def test_vector_features_are_scaled_and_clipped() -> None:
 
 
 def test_the_originals_vector_hides_score_and_depth_but_on_the_map() -> None:
-    names = list(VECTOR_SCALE)
-    assert list(MOTIF_VECTOR_SCALE) == names and VECTORS.keys() == {"full", "motif"}
+    names = list(FEATURES)
+    assert VECTORS.keys() == {"full", "motif"}
     out = np.empty(27, dtype=np.float32)
     vector_features(np.full(27, 20), out, "motif")
     # Read off the original's table, by position in nle's blstats.
@@ -86,7 +85,7 @@ def test_the_vectors_names_are_nles_in_nles_order() -> None:
     index |= {"turns": nethack.NLE_BL_TIME, "hunger": nethack.NLE_BL_HUNGER, "strength": nethack.NLE_BL_STR25}
     index |= {"exact_strength": nethack.NLE_BL_STR125}
     index |= {"dungeon_level": nethack.NLE_BL_DLEVEL, "condition": nethack.NLE_BL_CONDITION}
-    names = list(VECTOR_SCALE)
+    names = list(FEATURES)
     assert len(names) == nethack.BLSTATS_SHAPE[0]
     assert {name: names.index(name) for name in index} == index
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from groundling.envs.nethack import make_task
-from groundling.envs.nethack.observation import VECTOR_SCALE, message_id
+from groundling.envs.nethack.observation import VECTORS, message_id
 from groundling.envs.nethack.shared import BYTES_PER_FRAME, FIGURES
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.nethack.vector import Frames, NetHackVectorEnv
@@ -109,7 +109,7 @@ def _expect_seen(frames: dict[str, Any], index: int, observation: dict[str, np.n
     assert frames["chars"][index, 6, 6] == observation["tty_chars"][y + 1, x]
     padded = np.pad(observation["tty_colors"], 12)[y + 7 : y + 19, x + 6 : x + 18]
     assert (frames["colours"][index] == padded % 16).all()
-    expected = np.clip(observation["blstats"] * np.array(list(VECTOR_SCALE.values())), -5, 5)
+    expected = np.clip(observation["blstats"] * VECTORS["full"], -5, 5)
     np.testing.assert_allclose(frames["vector"][index], expected, rtol=1e-6)
     assert frames["messages"][index].tobytes() == observation["message"].tobytes()
 

@@ -44,12 +44,9 @@ class Asked:
     """The first interaction that a mission asks for."""
 
     deed: Deed
-    description: ObjDesc
-    """The part of the mission that describes the thing."""
-    named: Collection[WorldObj]
-    """The things that the mission means, in reach or not."""
-    things: Collection[WorldObj]
-    """The things within reach."""
+    description: ObjDesc  # the part of the mission that describes the thing
+    named: Collection[WorldObj]  # the things that the mission means, in reach or not
+    things: Collection[WorldObj]  # the things within reach
 
     @property
     def is_described(self) -> bool:

@@ -23,69 +23,42 @@ BLANK = ord(" ")
 VECTOR_LIMIT = np.float32(5)
 """Features are clipped to ± this."""
 
-VECTOR_SCALE: dict[str, float] = {
-    "x": 1 / 79,
-    "y": 1 / 21,
-    "strength": 1 / 25,
-    "exact_strength": 1 / 125,  # nle's other way of counting 18/01 to 18/100
-    "dexterity": 1 / 20,
-    "constitution": 1 / 20,
-    "intelligence": 1 / 20,
-    "wisdom": 1 / 20,
-    "charisma": 1 / 20,
-    "score": 1 / 2000,
-    "hit_points": 1 / 20,
-    "max_hit_points": 1 / 20,
-    "depth": 1 / 10,
-    "gold": 1 / 500,
-    "energy": 1 / 20,
-    "max_energy": 1 / 20,
-    "armour_class": 1 / 10,
-    "monster_level": 1 / 10,
-    "experience_level": 1 / 10,
-    "experience_points": 1 / 500,
-    "turns": 1 / 2000,
-    "hunger": 1 / 2,
-    "encumbrance": 1 / 2,
-    "dungeon": 1 / 4,
-    "dungeon_level": 1 / 10,
-    "condition": 1 / 1024,
-    "alignment": 1.0,
+_SCALES: dict[str, tuple[float, float]] = {
+    "x": (1 / 79, 1 / 79),
+    "y": (1 / 21, 1 / 21),
+    "strength": (1 / 25, 0.0),
+    "exact_strength": (1 / 125, 1 / 10),  # nle's other way of counting 18/01 to 18/100
+    "dexterity": (1 / 20, 1 / 10),
+    "constitution": (1 / 20, 1 / 10),
+    "intelligence": (1 / 20, 1 / 10),
+    "wisdom": (1 / 20, 1 / 10),
+    "charisma": (1 / 20, 1 / 10),
+    "score": (1 / 2000, 0.0),
+    "hit_points": (1 / 20, 1 / 10),
+    "max_hit_points": (1 / 20, 1 / 10),
+    "depth": (1 / 10, 0.0),
+    "gold": (1 / 500, 1 / 1000),
+    "energy": (1 / 20, 1 / 10),
+    "max_energy": (1 / 20, 1 / 10),
+    "armour_class": (1 / 10, 1 / 10),
+    "monster_level": (1 / 10, 0.0),
+    "experience_level": (1 / 10, 1 / 10),
+    "experience_points": (1 / 500, 1 / 100),
+    "turns": (1 / 2000, 1 / 1000),
+    "hunger": (1 / 2, 1.0),
+    "encumbrance": (1 / 2, 1 / 10),
+    "dungeon": (1 / 4, 0.0),
+    "dungeon_level": (1 / 10, 0.0),
+    "condition": (1 / 1024, 0.0),
+    "alignment": (1.0, 0.0),
 }
-"""Factors of nle's 27 blstats, in their order, chosen so that early games are within ± 1."""
-MOTIF_VECTOR_SCALE: dict[str, float] = {
-    "x": 1 / 79,
-    "y": 1 / 21,
-    "strength": 0.0,
-    "exact_strength": 1 / 10,
-    "dexterity": 1 / 10,
-    "constitution": 1 / 10,
-    "intelligence": 1 / 10,
-    "wisdom": 1 / 10,
-    "charisma": 1 / 10,
-    "score": 0.0,
-    "hit_points": 1 / 10,
-    "max_hit_points": 1 / 10,
-    "depth": 0.0,
-    "gold": 1 / 1000,
-    "energy": 1 / 10,
-    "max_energy": 1 / 10,
-    "armour_class": 1 / 10,
-    "monster_level": 0.0,
-    "experience_level": 1 / 10,
-    "experience_points": 1 / 100,
-    "turns": 1 / 1000,
-    "hunger": 1.0,
-    "encumbrance": 1 / 10,
-    "dungeon": 0.0,
-    "dungeon_level": 0.0,
-    "condition": 0.0,
-    "alignment": 0.0,
-}
-"""Motif's factors (from its code; the paper has none): its vector has neither score nor depth."""
+"""Factors of nle's 27 blstats, in their order: ``full``, chosen so that early games are within ± 1, and ``motif``, from
+Motif's code (the paper has none), whose vector has neither score nor depth."""
+FEATURES = tuple(_SCALES)
+"""Names of the blstats."""
 VECTORS: dict[str, np.ndarray] = {
-    "full": np.array(list(VECTOR_SCALE.values()), dtype=np.float32),
-    "motif": np.array(list(MOTIF_VECTOR_SCALE.values()), dtype=np.float32),
+    name: np.array([scales[place] for scales in _SCALES.values()], dtype=np.float32)
+    for place, name in enumerate(("full", "motif"))
 }
 """The factors, float32 ``(27,)``, by values of an env's argument ``vector``."""
 
@@ -143,8 +116,7 @@ class View:
     row_offset: int = 1
     """Difference between the terminal's row in the middle of the window and the row in blstats: 1, since row 0 is the
     message's. 0 with ``compat=["crop"]``: the window is around the square above the hero's."""
-    vector: str = "full"
-    """Key of `VECTORS`."""
+    vector: str = "full"  # key of `VECTORS`
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Self:

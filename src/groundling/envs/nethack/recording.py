@@ -27,12 +27,9 @@ _READ_AT_ONCE = 256  # screens
 class Screen:
     """A terminal's screen."""
 
-    chars: np.ndarray
-    """uint8 ``(24, 80)``."""
-    colours: np.ndarray
-    """uint8 ``(24, 80)``, below 16."""
-    cursor: tuple[int, int] | None = None
-    """Row and column."""
+    chars: np.ndarray  # uint8 ``(24, 80)``
+    colours: np.ndarray  # uint8 ``(24, 80)``, below 16
+    cursor: tuple[int, int] | None = None  # row and column
 
     @classmethod
     def of(cls, observation: Mapping[str, np.ndarray]) -> "Screen":

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE, WINDOW
+from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH, WINDOW
 
 
 class EndStatus(IntEnum):
@@ -27,7 +27,7 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "actions": (np.uint8, ()),
     "chars": (np.uint8, (WINDOW, WINDOW)),
     "colours": (np.uint8, (WINDOW, WINDOW)),
-    "vector": (np.float32, (len(VECTOR_SCALE),)),
+    "vector": (np.float32, (len(FEATURES),)),
     "messages": (np.uint8, (MESSAGE_LENGTH,)),
     "message_ids": (np.int64, ()),
     "counts": (np.float32, ()),

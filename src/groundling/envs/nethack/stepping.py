@@ -23,13 +23,10 @@ class EnvSpec:
     """How the envs of a vector are made and seeded."""
 
     task: str
-    num_envs: int
-    """Number of envs of the whole vector."""
+    num_envs: int  # number of envs of the whole vector
     seed: int = 0
-    first_env: int = 0
-    """Number of the vector's first env among all envs of the run."""
-    held_out: bool = False
-    """Play held-out episodes, dealt to the envs in turn, instead of training episodes."""
+    first_env: int = 0  # number of the vector's first env among all envs of the run
+    held_out: bool = False  # play held-out episodes, dealt to the envs in turn, instead of training episodes
     args: dict[str, Any] = field(default_factory=dict)
 
     def make(self, env: int) -> NetHackTask:
@@ -166,21 +163,32 @@ class EnvSlice:
         arrays["counts"][i] = count
 
 
-class LocalSlices:
-    """Groups of envs in this process."""
+class EnvSlices:
+    """A share of every group of envs, in this process: `EnvSlice` of each."""
 
-    def __init__(self, spec: EnvSpec, arrays: dict[str, np.ndarray], groups: list[tuple[int, int]]) -> None:
-        self.slices = [EnvSlice(spec, arrays, start, stop) for start, stop in groups]
+    def __init__(self, slices: list[EnvSlice]) -> None:
+        self.slices = slices
+
+    def answer(self, command: int, value: None = None) -> list[str]:
+        """Carry out a command; return the errors of single envs."""
+        if command == BEGIN:
+            return [crash for envs in self.slices for crash in envs.begin()]
+        return self.slices[command].step()
 
     def send(self, command: int) -> None:
         """Do nothing: `receive` carries out the command."""
 
-    def receive(self, command: int) -> list[str]:
-        return _carry_out(self.slices, command)
+    receive = answer
 
     def close(self) -> None:
         for envs in self.slices:
             envs.close()
+
+
+def _attach(spec: EnvSpec, fd: int, slices: list[tuple[int, int]], restarted: bool) -> EnvSlices:
+    """Make the envs of a worker."""
+    arrays = SharedArrays.attach(fd, spec.num_envs).arrays
+    return EnvSlices([EnvSlice(spec, arrays, start, stop, lost=restarted) for start, stop in slices])
 
 
 class SliceWorkers:
@@ -209,7 +217,7 @@ class SliceWorkers:
         shares = [np.linspace(start, stop, num_workers + 1).astype(int).tolist() for start, stop in groups]
         slices = [[(share[w], share[w + 1]) for share in shares] for w in range(num_workers)]
         self.pool = WorkerPool(
-            [partial(_WorkerSlices, spec, memory.fd, own) for own in slices],
+            [partial(_attach, spec, memory.fd, own) for own in slices],
             timeout,
             on_lost,
             resend=True,
@@ -232,24 +240,3 @@ class SliceWorkers:
 
     def close(self) -> None:
         self.pool.close()
-
-
-class _WorkerSlices:
-    """The envs of a worker."""
-
-    def __init__(self, spec: EnvSpec, fd: int, slices: list[tuple[int, int]], restarted: bool) -> None:
-        arrays = SharedArrays.attach(fd, spec.num_envs).arrays
-        self._slices = [EnvSlice(spec, arrays, start, stop, lost=restarted) for start, stop in slices]
-
-    def answer(self, command: int, value: None) -> list[str]:
-        return _carry_out(self._slices, command)
-
-    def close(self) -> None:
-        for envs in self._slices:
-            envs.close()
-
-
-def _carry_out(slices: list[EnvSlice], command: int) -> list[str]:
-    if command == BEGIN:
-        return [crash for envs in slices for crash in envs.begin()]
-    return slices[command].step()

@@ -20,17 +20,12 @@ from groundling.registry import unknown
 class NetHackEpisode:
     """An episode that ended."""
 
-    env_index: int
-    """Index in the vector."""
-    number: int
-    """Number of episodes that this env had begun before."""
+    env_index: int  # index in the vector
+    number: int  # number of episodes that this env had begun before
     seed: int
-    episode_return: float
-    """Sum of the task's rewards."""
-    length: int
-    """Number of steps."""
-    figures: dict[str, int]
-    """Figures by the names in `groundling.envs.nethack.shared.FIGURES`."""
+    episode_return: float  # sum of the task's rewards
+    length: int  # number of steps
+    figures: dict[str, int]  # figures by the names in `groundling.envs.nethack.shared.FIGURES`
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
     """Last observation of an episode that ran out of steps: `groundling.envs.nethack.shared.LAST_FIELDS` of one env,
     without the first axis. None if it terminated."""
@@ -44,40 +39,26 @@ class Frames:
     ``dones`` is set, the reward belongs to the episode that ended, and the observation to the next one.
     """
 
-    chars: np.ndarray
-    """uint8 ``(n, 12, 12)``: the characters around the hero, who is at ``[6, 6]``."""
-    colours: np.ndarray
-    """uint8 ``(n, 12, 12)``: their colours, below 16."""
-    vector: np.ndarray
-    """float32 ``(n, 27)``: `groundling.envs.nethack.observation.VECTORS`."""
-    messages: np.ndarray
-    """uint8 ``(n, 256)``, padded with zeros."""
-    message_ids: np.ndarray
-    """int64 ``(n,)``: `groundling.envs.nethack.observation.message_id`."""
-    counts: np.ndarray
-    """float32 ``(n,)``: number of occurrences of the message in the episode, including this one."""
-    rewards: np.ndarray
-    """float32 ``(n,)``."""
-    dones: np.ndarray
-    """bool ``(n,)``: the episode ended with this step, by the game, the task, the step limit, or a cut."""
-    cut: np.ndarray
-    """bool ``(n,)``: the env was lost in mid-episode, and this is the first observation of a new episode."""
-    episodes: list[NetHackEpisode]
-    """Episodes that ended with this step, except cut ones."""
+    chars: np.ndarray  # uint8 ``(n, 12, 12)``: the characters around the hero, who is at ``[6, 6]``
+    colours: np.ndarray  # uint8 ``(n, 12, 12)``: their colours, below 16
+    vector: np.ndarray  # float32 ``(n, 27)``: `groundling.envs.nethack.observation.VECTORS`
+    messages: np.ndarray  # uint8 ``(n, 256)``, padded with zeros
+    message_ids: np.ndarray  # int64 ``(n,)``: `groundling.envs.nethack.observation.message_id`
+    counts: np.ndarray  # float32 ``(n,)``: occurrences of the message in the episode, including this one
+    rewards: np.ndarray  # float32 ``(n,)``
+    dones: np.ndarray  # bool ``(n,)``: the episode ended with this step: game, task, step limit, or cut
+    cut: np.ndarray  # bool ``(n,)``: the env was lost in mid-episode; this observation begins a new episode
+    episodes: list[NetHackEpisode]  # episodes that ended with this step, except cut ones
 
 
 @dataclass
 class NetHackIncidents:
     """Problems so far, which were repaired."""
 
-    crashed_envs: int = 0
-    """Exceptions in envs, each of which was made again."""
-    dead_workers: int = 0
-    """Workers that ended and were started again."""
-    hung_workers: int = 0
-    """Workers that did not answer in time, and were killed and started again."""
-    cut_episodes: int = 0
-    """Episodes that were lost with their env."""
+    crashed_envs: int = 0  # exceptions in envs, each of which was made again
+    dead_workers: int = 0  # workers that ended and were started again
+    hung_workers: int = 0  # workers that did not answer in time, and were killed and started again
+    cut_episodes: int = 0  # episodes that were lost with their env
 
 
 _ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
@@ -133,7 +114,7 @@ class NetHackVectorEnv:
         if num_workers:  # reports errors in the arguments once, instead of by every worker's death
             make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
         # They import nle.
-        from groundling.envs.nethack.stepping import EnvSpec, LocalSlices, SliceWorkers
+        from groundling.envs.nethack.stepping import EnvSlice, EnvSlices, EnvSpec, SliceWorkers
 
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
         self.num_actions = len(ACTIONS)
@@ -146,7 +127,7 @@ class NetHackVectorEnv:
         self._temporary = tempfile.TemporaryDirectory(
             prefix="groundling-nethack-", ignore_cleanup_errors=True
         )
-        self._envs: LocalSlices | SliceWorkers
+        self._envs: EnvSlices | SliceWorkers
         if num_workers:
             self._envs = SliceWorkers(
                 self._spec,
@@ -158,7 +139,8 @@ class NetHackVectorEnv:
                 self._on_lost,
             )
         else:
-            self._envs = LocalSlices(self._spec, self._memory.arrays, self._groups)
+            arrays = self._memory.arrays
+            self._envs = EnvSlices([EnvSlice(self._spec, arrays, *group) for group in self._groups])
 
     @property
     def process_ids(self) -> list[int]:

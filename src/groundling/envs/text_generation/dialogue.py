@@ -80,8 +80,7 @@ _FIRST_TURN = 2
 
 
 class _Turn(NamedTuple):
-    speaker: str
-    """The first of several speakers."""
+    speaker: str  # the first of several speakers
     said: str
 
 

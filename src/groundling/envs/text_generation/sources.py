@@ -29,18 +29,12 @@ HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "t
 class DatasetSource:
     """The rows of one split of a dataset."""
 
-    dataset: str
-    """Id on the hub."""
-    revision: str
-    """A commit's full hash, or `PARQUET_BRANCH`."""
-    files: str
-    """Pattern of the split's Parquet files in the repository; ``{split}`` stands for the split's name."""
-    sample: str
-    """Name of the bundled sample, written for this project, with the same columns."""
-    columns: tuple[str, ...] | None = None
-    """The columns to read, with dots inside nested ones; None: all."""
-    split: str = ""
-    """Name of the split in the bundled sample."""
+    dataset: str  # id on the hub
+    revision: str  # a commit's full hash, or `PARQUET_BRANCH`
+    files: str  # pattern of the split's Parquet files in the repository; ``{split}``: the split's name
+    sample: str  # name of the bundled sample, written for this project, with the same columns
+    columns: tuple[str, ...] | None = None  # the columns to read, with dots inside nested ones; None: all
+    split: str = ""  # name of the split in the bundled sample
 
     def rows(self, offline: bool) -> Iterator[Row]:
         """Yield the rows in the dataset's order, or the bundled ones.
@@ -121,7 +115,6 @@ class DatasetPool(Pool):
     """
 
     hub: ClassVar[DatasetSource]
-    """The dataset's rows; ``{split}`` in its pattern of files stands for a split's name."""
     offline: bool = False
     max_size: int | None = None
 

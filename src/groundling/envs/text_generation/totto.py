@@ -109,8 +109,7 @@ class _Placed:
     """A cell and its columns."""
 
     first: int
-    last: int
-    """One past its last column."""
+    last: int  # one past its last column
     is_header: bool
     value: str
 

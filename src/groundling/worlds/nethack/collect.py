@@ -286,13 +286,11 @@ class _Steps:
     log_probs: Tensor
     values: Tensor
     extrinsic: Tensor
-    truncation_values: Tensor
-    """Value of the observation after an episode's last allowed step, else 0."""
+    truncation_values: Tensor  # value of the observation after an episode's last allowed step, else 0
     memories: Tensor | None
     """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
     last_values: Tensor
-    episodes: dict[tuple[int, int], NetHackEpisode] = field(default_factory=dict)
-    """Ended episodes by step and env."""
+    episodes: dict[tuple[int, int], NetHackEpisode] = field(default_factory=dict)  # ended, by step and env
 
     @classmethod
     def begin(cls, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> "_Steps":

@@ -35,8 +35,7 @@ class Game:
 
     number: int
     actions: list[int] = field(default_factory=list)
-    messages: Counter[bytes] = field(default_factory=Counter)
-    """Number of occurrences of each message before an action."""
+    messages: Counter[bytes] = field(default_factory=Counter)  # occurrences before an action
     figures: dict[str, float] = field(default_factory=dict)
     """Figures at its end: those of `_FIGURES` (success only of tasks with a goal, intrinsic_return only with a reward
     model; messages is the number of distinct ones), and end_status."""

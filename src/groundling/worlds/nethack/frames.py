@@ -25,22 +25,15 @@ class NetHackStep:
     """What is visible before an action, and the reward of the action before it."""
 
     screen: Screen
-    step: int
-    """Number of actions so far."""
-    reward: float
-    """The task's reward of the last action."""
-    episode_return: float
-    """Sum of the task's rewards so far."""
+    step: int  # number of actions so far
+    reward: float  # the task's reward of the last action
+    episode_return: float  # sum of the task's rewards so far
     message: bytes
-    raw: float | None
-    """The reward model's output for the message; None without a reward model."""
+    raw: float | None  # the reward model's output for the message; None without a reward model
     normalised: float | None
-    intrinsic: float | None
-    """The message's reward after threshold and count, without the coefficient."""
-    counts: Mapping[bytes, int]
-    """Number of occurrences of each message so far, including this one."""
-    ended: bool
-    """No action follows."""
+    intrinsic: float | None  # the message's reward after threshold and count, without the coefficient
+    counts: Mapping[bytes, int]  # number of occurrences of each message so far, including this one
+    ended: bool  # no action follows
 
     def figures_line(self) -> str:
         return " · ".join(self._lines())

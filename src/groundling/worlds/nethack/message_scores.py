@@ -20,12 +20,9 @@ from groundling.runtime.devices import find_device
 class MessageScore:
     """The score of a message."""
 
-    raw: float
-    """The reward model's output."""
-    normalised: float
-    """In standard deviations from its mean; of a model that gives labels, the label."""
-    first: float
-    """Reward of the first occurrence in an episode, without the coefficient."""
+    raw: float  # the reward model's output
+    normalised: float  # in standard deviations from its mean; of a model that gives labels, the label
+    first: float  # reward of the first occurrence in an episode, without the coefficient
 
 
 class MessageScores:

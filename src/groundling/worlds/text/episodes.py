@@ -23,12 +23,9 @@ class Choice:
     """Actions in some envs."""
 
     actions: Sequence[int]
-    log_probs: Sequence[float] | None = None
-    """Log-probabilities of the actions; None of a player without any."""
-    texts: Sequence[str] | None = None
-    """Texts that a policy wrote to choose them."""
-    invalid: Sequence[bool] | None = None
-    """True where the text named no admissible action."""
+    log_probs: Sequence[float] | None = None  # log-probabilities of the actions; None of a player without any
+    texts: Sequence[str] | None = None  # texts that a policy wrote to choose them
+    invalid: Sequence[bool] | None = None  # True where the text named no admissible action
 
 
 Chooser = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Choice]

@@ -124,8 +124,7 @@ def _checked(settings: PairSettings) -> tuple[int, int]:
 class _CaptionedStep:
     context: str
     caption: str
-    outcome: str
-    """Descriptions after the step."""
+    outcome: str  # descriptions after the step
     reward: float
 
 

@@ -24,11 +24,9 @@ class Probe:
 
     title: str
     goal: str
-    descriptions: tuple[tuple[str, ...], ...]
-    """The recent observations, oldest first."""
+    descriptions: tuple[tuple[str, ...], ...]  # the recent observations, oldest first
     past_actions: tuple[str, ...]
-    right: tuple[str, ...]
-    """The right actions, by their names in `ACTIONS`."""
+    right: tuple[str, ...]  # the right actions, by their names in `ACTIONS`
 
 
 def _load() -> dict[int, tuple[Probe, ...]]:

@@ -42,8 +42,7 @@ class MeasuredTexts:
 
     samples: Sequence[Sample]
     generations: list[str]
-    rewards: list[float] | None
-    """Rewards as in training; None without a reward."""
+    rewards: list[float] | None  # rewards as in training; None without a reward
     results: Mapping[str, MetricResult]
 
     def figures(self) -> dict[str, float]:
