@@ -32,7 +32,7 @@ _ROOM = [
 
 def _episode(target: Target | None, chance: float | None = 0.25) -> TextEpisode:
     first = None if target is None else FirstInteraction(target, chance)
-    return TextEpisode(0, 0, 1, "go", "go", (0,), 0.0, False, {} if first is None else first.figures, first)
+    return TextEpisode(0, 0, 1, "go", "go", (0,), 0.0, False, first)
 
 
 def _figures(episodes: list[TextEpisode]) -> dict[str, Figure]:

@@ -332,7 +332,7 @@ def test_a_restart_keeps_the_table_and_starts_new_episodes(tmp_path: Path) -> No
 
 
 def _taste(collector: NetHackCollector) -> RewardModelPart:
-    part = collector._reward.parts["reward_model"]
+    part = collector.reward.parts["reward_model"]
     assert isinstance(part, RewardModelPart)
     return part
 

@@ -67,7 +67,7 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
     if ahead:  # a fourth rollout is under way, which is lost
         first.collector._next.result()
     first.save()
-    known = first.collector._reward.parts["reward_model"]._table.state_dict()
+    known = first.collector.reward.parts["reward_model"]._table.state_dict()
     assert len(known["ids"]) > 1 and known["rewards"].isfinite().all()
     assert rows[1]["messages"] >= 1 and "score" in rows[1] and rows[1]["success_rate"] is None
     begun = [state["next_episode"] for state in first.collector.state_dict()]
@@ -76,7 +76,7 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
 
     second = _run(config, tmp_path)
     assert second.counters == first.counters and second.counters.update == 3
-    again = second.collector._reward.parts["reward_model"]._table.state_dict()
+    again = second.collector.reward.parts["reward_model"]._table.state_dict()
     assert all(torch.equal(known[name], again[name]) for name in known)
     assert [state["next_episode"] for state in second.collector.state_dict()] == begun
     for a, b in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
@@ -112,7 +112,7 @@ def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path)
     assert [row["step"] for row in read_metrics(tmp_path)] == [16, 32]
     alone = _run(_config(*more), tmp_path)
     assert alone.counters.update == 2
-    assert len(alone.collector._reward.parts["reward_model"]._table) > 1
+    assert len(alone.collector.reward.parts["reward_model"]._table) > 1
     assert len(alone.collector.state_dict()) == 4
     assert _update(alone)["step"] == 48
     alone.collector.close()
@@ -198,7 +198,7 @@ def test_evaluation_uses_the_model_learnt_online(tmp_path: Path) -> None:
     scores = make_message_scores(config.reward, "cpu", checkpoint)
     text = "You kill the newt!"
     message = text.encode().ljust(256, b"\0")
-    learnt = run.collector._reward.parts["reward_model"]._online.model.rewards([text]).item()
+    learnt = run.collector.reward.parts["reward_model"]._online.model.rewards([text]).item()
     assert scores.of([message])[0].raw == pytest.approx(learnt)
     target = Target("trained", tmp_path, config, checkpoint)
     assert "intrinsic_return" in evaluate(target, "held-out", 2)["trained"].figures()

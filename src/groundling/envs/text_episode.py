@@ -1,7 +1,7 @@
 """Episodes and steps of text envs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,9 +23,13 @@ class TextEpisode:
     success: bool
     """By the last step's info (`groundling.envs.text_env.read_success`); without such a key, True if the env ended the
     episode with a positive reward, as in GLAM. False if the episode was cut."""
-    figures: Mapping[str, float] = field(default_factory=dict)  # further figures to log
     first: FirstInteraction | None = None  # the first interaction, if the env reports it
     success_key: str | None = None  # the info's key that decided; None: the last reward did, or it was cut
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Figures of the first interaction."""
+        return {} if self.first is None else self.first.figures
 
     @property
     def length(self) -> int:

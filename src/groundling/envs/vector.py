@@ -357,15 +357,12 @@ class TextVectorEnv:
         return f"{self._name}, env {i}, seed {state.seed}, step {len(state.actions)}"
 
     def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
-        state, cause = self._states[i], raised.__cause__
-        # Gymnasium's wrappers unpack what an env returned before it can be checked here.
-        unpacked = isinstance(cause, ValueError) and "to unpack" in str(cause)
-        returns = (
-            "reset must return (observation, info), step (observation, reward, terminated, truncated, info); "
-        )
+        state, cause, advice = self._states[i], raised.__cause__, ""
+        if isinstance(cause, ValueError) and "to unpack" in str(cause):  # in a wrapper of Gymnasium's
+            advice = "reset must return (observation, info), step (observation, reward, terminated, truncated, info); "
         return ForeignError(
             f"env {i} ({self._name}) raised {type(cause).__name__} in its {doing}: seed {state.seed}, episode "
-            f"{state.episode}, after {len(state.actions)} steps; {returns if unpacked else ''}its traceback follows"
+            f"{state.episode}, after {len(state.actions)} steps; {advice}its traceback follows"
         )
 
     def _finish(self, i: int, is_paid: bool) -> TextEpisode:
@@ -378,7 +375,6 @@ class TextVectorEnv:
 
     def _episode(self, i: int, success: bool, key: str | None = None) -> TextEpisode:
         state = self._states[i]
-        first = read_first_interaction(state.info)
         return TextEpisode(
             env_index=i,
             number=state.episode,
@@ -388,8 +384,7 @@ class TextVectorEnv:
             actions=tuple(state.actions),
             episode_return=state.episode_return,
             success=success,
-            figures={} if first is None else first.figures,
-            first=first,
+            first=read_first_interaction(state.info),
             success_key=key,
         )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from groundling.algorithms.rollout import Rollout
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
+from groundling.rewards import RewardSum
 from groundling.worlds.episode import Episode
 
 
@@ -19,6 +20,8 @@ class Collector(ABC):
 
     remaining: float = 1.0
     """Share of the training that is left, from 1 to 0, for schedules; set before each rollout."""
+    reward: RewardSum = RewardSum({})
+    """The reward, loaded; none in datasets and in worlds that compute it themselves."""
 
     @abstractmethod
     def collect(
@@ -67,20 +70,23 @@ class Collector(ABC):
 
     def incidents(self) -> dict[str, int]:
         """Return counts of lost envs and the like in this process so far; each update logs the sums."""
-        return {}
+        return self.reward.figures()
 
     def samples(self) -> list[dict[str, Any]]:
         """Return readable parts of the last rollout as JSON."""
         return []
 
-    def save_shared(self, folder: Path) -> None:  # noqa: B027 (optional)
+    def save_shared(self, folder: Path) -> None:
         """Write state that belongs to no env into a checkpoint; only the first process does."""
+        self.reward.save(folder)
 
-    def load_shared(self, folder: Path) -> None:  # noqa: B027 (optional)
+    def load_shared(self, folder: Path) -> None:
         """Load what `save_shared` wrote."""
+        self.reward.load(folder)
 
-    def close(self) -> None:  # noqa: B027 (optional)
+    def close(self) -> None:
         """Close envs and processes."""
+        self.reward.close()
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class NetHackCollector(Collector):
         bootstrap: float | None = None,
     ) -> None:
         self.envs, self.num_steps = envs, num_steps
-        self._reward, self._goal = reward, str(TASKS[task]["goal"])
+        self.reward, self._goal = reward, str(TASKS[task]["goal"])
         self._rank, self._bootstrap = rank, bootstrap
         self._last: dict[str, np.ndarray] = {}  # the present observations of all envs
         self._memory: Tensor | None = None
@@ -80,10 +79,10 @@ class NetHackCollector(Collector):
             RunError: Workers were lost several times in a row.
         """
         if self._thread is None:
-            return self._rewarded(self._play(policy, self._draws(generator), on_step))
+            return self.rewarded(self._play(policy, self._draws(generator), on_step))
         steps = (self._next or self._start(self._thread, policy, generator, on_step)).result()
         self._next = self._start(self._thread, policy, generator, on_step)
-        return self._rewarded(steps)
+        return self.rewarded(steps)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the episode that each env plays next; the present one is lost, since NetHack cannot be saved."""
@@ -107,16 +106,10 @@ class NetHackCollector(Collector):
 
     def incidents(self) -> dict[str, int]:
         """Return the incidents of the envs, and the reward's figures."""
-        return asdict(self.envs.incidents) | self._reward.figures()
-
-    def save_shared(self, folder: Path) -> None:
-        self._reward.save(folder)
-
-    def load_shared(self, folder: Path) -> None:
-        self._reward.load(folder)
+        return asdict(self.envs.incidents) | super().incidents()
 
     def close(self) -> None:
-        self._reward.close()
+        super().close()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
         self.envs.close()
@@ -203,9 +196,9 @@ class NetHackCollector(Collector):
 
         flat = torch.from_numpy(ids).flatten(), torch.from_numpy(counts).flatten()
         captions = Captions(read, [self._goal] * ids.size, *flat)
-        rewarded = self._reward(Stretch(ids.shape, steps.extrinsic, captions))
+        rewarded = self.reward(Stretch(ids.shape, steps.extrinsic, captions))
         intrinsic = np.zeros_like(counts)
-        for name, part in self._reward.parts.items():
+        for name, part in self.reward.parts.items():
             if isinstance(part, RewardModelPart):
                 intrinsic = intrinsic + rewarded.by_part[name].numpy()
         truncation_values = None if self._bootstrap is None else self._bootstrap * steps.truncation_values

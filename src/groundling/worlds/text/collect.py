@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,8 +60,8 @@ class EnvCollector(Collector):
         self.envs, self.memory = envs, memory
         self._step_limits = step_limits
         self._num_steps, self._others = num_steps, others
-        self._reward = reward or RewardSum({"env": EnvPart()})
-        reads = bool(self._reward.needs - {"env"})
+        self.reward = reward or RewardSum({"env": EnvPart()})
+        reads = bool(self.reward.needs - {"env"})
         self._counts = {name: EpisodeCounts(envs.num_envs) for name in _CAPTIONS} if reads else {}
         self._bootstrap, self._group_size = bootstrap, group_size
         self._has_warned = False
@@ -92,7 +91,7 @@ class EnvCollector(Collector):
             last_values = policy.values(present, self._present_memory()).detach().cpu()
         captions = {name: one.read() for name, one in buffer.captions.items()}
         shape = (self._num_steps, envs.num_envs)
-        rewarded = self._reward(Stretch(shape, torch.stack(buffer.env_rewards), **captions))
+        rewarded = self.reward(Stretch(shape, torch.stack(buffer.env_rewards), **captions))
         rollout = buffer.rollout(policy, rewarded, last_values, present)
         if self._group_size is not None:
             rollout = self._grouped(rollout, buffer)
@@ -209,16 +208,10 @@ class EnvCollector(Collector):
 
     def incidents(self) -> dict[str, int]:
         """Return the incidents of the envs' workers, and the reward's figures."""
-        return ({} if self.envs.envs else asdict(self.envs.incidents)) | self._reward.figures()
-
-    def save_shared(self, folder: Path) -> None:
-        self._reward.save(folder)
-
-    def load_shared(self, folder: Path) -> None:
-        self._reward.load(folder)
+        return ({} if self.envs.envs else asdict(self.envs.incidents)) | super().incidents()
 
     def close(self) -> None:
-        self._reward.close()
+        super().close()
         self.envs.close()
 
 

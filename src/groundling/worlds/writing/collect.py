@@ -1,7 +1,6 @@
 """Rollouts of texts that a policy writes to a pool's prompts."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,7 +67,7 @@ class WrittenTexts(PoolCollector):
         texts_per_prompt: int = 1,
     ) -> None:
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
-        self._reward, self._group_size = reward, texts_per_prompt
+        self.reward, self._group_size = reward, texts_per_prompt
         self._episodes: list[Episode] = []  # of the last rollout
 
     @torch.no_grad()
@@ -93,8 +92,8 @@ class WrittenTexts(PoolCollector):
         prompts = self._encode(samples)
         writing = writer.write(prompts, uniforms[self._local_rows], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
-        texts = texts_so_far(writer.lm, prompts, rows, self._reward.per_token)
-        rewarded = self._reward(stretch_of(samples, texts, rows))  # (longest, num_texts)
+        texts = texts_so_far(writer.lm, prompts, rows, self.reward.per_token)
+        rewarded = self.reward(stretch_of(samples, texts, rows))  # (longest, num_texts)
         zeros = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
         rollout = Rollout(
             observations=writing.observations,
@@ -130,18 +129,6 @@ class WrittenTexts(PoolCollector):
 
     def samples(self) -> list[dict[str, Any]]:
         return [episode.record for episode in self._episodes]
-
-    def incidents(self) -> dict[str, int]:
-        return self._reward.figures()
-
-    def save_shared(self, folder: Path) -> None:
-        self._reward.save(folder)
-
-    def load_shared(self, folder: Path) -> None:
-        self._reward.load(folder)
-
-    def close(self) -> None:
-        self._reward.close()
 
 
 def texts_so_far(
