@@ -22,10 +22,9 @@ from groundling.rewards import RewardModelPart
 from groundling.worlds.episode import Played
 from groundling.worlds.nethack.agents import BaselineAgent, PolicyAgent, features, mixed
 from groundling.worlds.nethack.episodes import Game, episode_of, play
-from groundling.worlds.nethack.frames import play_steps
+from groundling.worlds.nethack.frames import play_steps, view
 from groundling.worlds.nethack.message_scores import MessageScores
 from groundling.worlds.nethack.pairs import random_player
-from groundling.worlds.nethack.view import view
 
 
 class Lengths:

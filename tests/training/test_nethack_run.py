@@ -23,8 +23,8 @@ from groundling.training.tracking import read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
 from groundling.worlds.nethack.collect import NetHackCollector
+from groundling.worlds.nethack.frames import view
 from groundling.worlds.nethack.message_scores import make_message_scores
-from groundling.worlds.nethack.view import view
 from tests.launching import groundling
 
 _PART = "reward.reward_model.args"

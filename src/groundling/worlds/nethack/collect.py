@@ -20,7 +20,6 @@ from groundling.policies.policy import Policy
 from groundling.rewards import Captions, RewardModelPart, RewardSum, Stretch
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
-from groundling.worlds.nethack.config import NetHackConfig
 
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
 """Observations in `groundling.envs.nethack.vector.Frames`."""
@@ -231,41 +230,6 @@ class NetHackCollector(Collector):
         if self._goal != "score":
             figures["success"] = float(episode.episode_return > 0)
         return Episode(figures)
-
-
-def make_nethack_collector(
-    config: NetHackConfig, seed: int, rows: slice, reward: RewardSum, bootstrap: float | None = None
-) -> NetHackCollector:
-    """Make the collector of one of NetHack's tasks.
-
-    Args:
-        config: The section ``world``.
-        seed: Seed of the run.
-        rows: The run's envs that belong to this process.
-        reward: The reward, loaded.
-        bootstrap: See `NetHackCollector`.
-
-    Raises:
-        ConfigError: nle is missing, or an option does not fit.
-    """
-    envs = NetHackVectorEnv(
-        config.env,
-        rows.stop - rows.start,
-        num_workers=config.num_workers,
-        num_groups=2 if config.num_workers else 1,
-        seed=seed,
-        first_env=rows.start,
-        args=config.args,
-    )
-    return NetHackCollector(
-        envs,
-        config.num_steps,
-        reward,
-        task=config.env,
-        rank=rows.start,
-        ahead=config.ahead,
-        bootstrap=bootstrap,
-    )
 
 
 @dataclass

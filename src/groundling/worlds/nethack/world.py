@@ -5,12 +5,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
+from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import SCHEME, held_out_seed
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
@@ -18,13 +19,16 @@ from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.display import EpisodeView, Frame, Presentation, ReportTable
 from groundling.worlds.episode import Episode, Played
+from groundling.worlds.nethack.agents import PolicyActor, make_act_for_seed, make_agent, mixed
+from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
+from groundling.worlds.nethack.episodes import episode_of, play
+from groundling.worlds.nethack.frames import frames_of, play_steps, view
+from groundling.worlds.nethack.message_scores import MessageScores, make_message_scores
+from groundling.worlds.nethack.messages import most_frequent, table_of, top_messages
+from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
 from groundling.worlds.recording import PairSettings
 from groundling.worlds.world import Demonstrator, Player, World
-
-if TYPE_CHECKING:
-    from groundling.worlds.nethack.agents import PolicyActor
-    from groundling.worlds.nethack.message_scores import MessageScores
 
 
 class NetHackWorld(World):
@@ -81,22 +85,34 @@ class NetHackWorld(World):
         return self.config.entropy_floor
 
     @cached_property
-    def message_scores(self) -> "MessageScores | None":
+    def message_scores(self) -> MessageScores | None:
         """Scores of messages by the run's reward model; None without one.
 
         Raises:
             ConfigError: The reward model is missing, or the config's options do not fit it.
         """
-        from groundling.worlds.nethack.message_scores import make_message_scores
-
         return make_message_scores(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        from groundling.worlds.nethack.collect import make_nethack_collector
-
-        reward = self.begin_reward(policy, algorithm.processes)
-        bootstrap = algorithm.gamma if self.config.bootstrap_truncated else None
-        return make_nethack_collector(self.config, self.seed, rows, reward, bootstrap)
+        config, reward = self.config, self.begin_reward(policy, algorithm.processes)
+        envs = NetHackVectorEnv(
+            config.env,
+            rows.stop - rows.start,
+            num_workers=config.num_workers,
+            num_groups=2 if config.num_workers else 1,
+            seed=self.seed,
+            first_env=rows.start,
+            args=config.args,
+        )
+        return NetHackCollector(
+            envs,
+            config.num_steps,
+            reward,
+            task=config.env,
+            rank=rows.start,
+            ahead=config.ahead,
+            bootstrap=algorithm.gamma if config.bootstrap_truncated else None,
+        )
 
     def record_pairs(
         self,
@@ -104,9 +120,6 @@ class NetHackWorld(World):
         settings: PairSettings,
         on_segment: Callable[[], None] = lambda: None,
     ) -> int:
-        from groundling.worlds.nethack.agents import make_act_for_seed, mixed
-        from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
-
         if settings.length == 0:
             raise ConfigError(
                 "--length episode is for text worlds, NetHack's segments have one length: give --length N"
@@ -137,9 +150,6 @@ class NetHackWorld(World):
         return len(pairs)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
-        from groundling.worlds.nethack.agents import make_agent
-        from groundling.worlds.nethack.episodes import episode_of, play
-
         self.check_player(player)
         args, deterministic = self.config.args, self.evaluation.deterministic
         agent = make_agent(player, args, deterministic=deterministic, seed=self.seed)
@@ -156,43 +166,30 @@ class NetHackWorld(World):
                 yield episode_of(game)
 
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
-        from groundling.worlds.nethack.agents import make_act_for_seed
-        from groundling.worlds.nethack.frames import frames_of, play_steps
-
         self.check_player(player)
         config, seed = self.config, held_out_seed(number)
         act = make_act_for_seed(player, config.args, deterministic=self.evaluation.deterministic)(seed)
         steps = play_steps(act, config.env, config.args, seed, self.message_scores)
         yield from frames_of(steps, number, self.message_scores)
 
-    def actor(self, policy: Policy, generator: torch.Generator) -> "PolicyActor":
-        from groundling.worlds.nethack.agents import PolicyActor
-
+    def actor(self, policy: Policy, generator: torch.Generator) -> PolicyActor:
         return PolicyActor(
             policy, self.config.env, self.config.args, self.evaluation.deterministic, generator
         )
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
-        from groundling.worlds.nethack.view import view
-
         return view(self.reward_parts, self.device, run_dir, sample)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """Return the most frequent messages, with their rewards."""
-        from groundling.worlds.nethack.messages import most_frequent
-
         games = {name: [e.record for e in outcome.episodes] for name, outcome in played.items()}
         return {"messages": most_frequent(games, self.message_scores)}
 
     def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
-        from groundling.worlds.nethack.messages import table_of
-
         return [table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
         """Return the episode of median return: seed and actions suffice to show it again."""
-        from groundling.worlds.nethack.messages import top_messages
-
         games = sorted((e.record for e in played.episodes), key=lambda game: game.figures["return"])
         game = games[len(games) // 2]
         return [
