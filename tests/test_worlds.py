@@ -26,12 +26,7 @@ _ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they le
 _WORLDS = {
     "babyai": ["demo", "model.path=starter", "~policy.args"],
     "own": ["demo", "model.path=starter", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
-    "nethack": [
-        "motif/score",
-        "~policy.args",
-        "world.num_workers=0",
-        "~reward.reward_model",
-    ],
+    "nethack": ["motif/score", "~policy.args", "world.num_workers=0", "~reward.reward_model"],
     "writing": ["rl4lms/increasing_numbers_ppo", "~policy.args"],
 }
 

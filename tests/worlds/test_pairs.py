@@ -33,12 +33,7 @@ from groundling.worlds.world import Demonstrator
 from tests.thorough import thorough
 
 SHELF = ("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=4")
-NUMBERS = (
-    "collect",
-    "rl4lms/increasing_numbers_ppo",
-    "model.path=starter-causal",
-    "world.num_tokens=6",
-)
+NUMBERS = ("collect", "rl4lms/increasing_numbers_ppo", "model.path=starter-causal", "world.num_tokens=6")
 
 
 def _pairs(folder: Path) -> TextPairs:

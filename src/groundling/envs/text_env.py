@@ -12,14 +12,7 @@ from groundling.errors import ConfigError
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
 """Keys of an info for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
-ACTIONS = (
-    "actions",
-    "admissible_commands",
-    "valid_actions",
-    "validActions",
-    "valid",
-    "possible_actions",
-)
+ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "valid", "possible_actions")
 """Keys of an info for the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's,
 Lamorel's."""
 SUCCESSES = (

@@ -78,12 +78,7 @@ class WorkerEnvs:
     """
 
     def __init__(
-        self,
-        make_env: MakeEnv,
-        num_envs: int,
-        num_workers: int,
-        timeout: float,
-        warn: Callable[[str], None],
+        self, make_env: MakeEnv, num_envs: int, num_workers: int, timeout: float, warn: Callable[[str], None]
     ) -> None:
         self._warn = warn
         self._lost: dict[int, str] = {}

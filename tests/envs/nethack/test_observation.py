@@ -70,11 +70,7 @@ def test_the_papers_experiments_show_what_the_original_shows() -> None:
     assert {
         name: compose(f"motif/{name}").world.args.get("vector", "full")
         for name in ("score", "goal", "laptop")
-    } == {
-        "score": "motif",
-        "goal": "motif",
-        "laptop": "full",
-    }
+    } == {"score": "motif", "goal": "motif", "laptop": "full"}
 
 
 def test_the_vectors_names_are_nles_in_nles_order() -> None:

@@ -271,10 +271,7 @@ def test_a_worker_that_hangs_is_killed() -> None:
 
 def test_a_worker_that_cannot_start_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with (
-        _vector(2, 1, warn=lambda _: None) as envs,
-        pytest.raises(RunError, match="times in a row"),
-    ):
+    with _vector(2, 1, warn=lambda _: None) as envs, pytest.raises(RunError, match="times in a row"):
         envs.reset()
 
 

@@ -154,10 +154,7 @@ def test_imdb_seq2seq_trains_on_positive_reviews_and_their_second_halves() -> No
 
 def test_commongen_with_the_arguments_of_the_configs() -> None:
     pool = _pool(
-        "commongen",
-        concept_separator_token=" ",
-        concept_end_token=".",
-        prefix="generate a sentence with: ",
+        "commongen", concept_separator_token=" ", concept_end_token=".", prefix="generate a sentence with: "
     )
     first = pool.prepare("train")[0]
     assert first.prompt == "generate a sentence with: boat lake row."

@@ -7,13 +7,7 @@ import numpy as np
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, OBJECT_TO_IDX, STATE_TO_IDX
 from numpy.typing import ArrayLike
 
-from groundling.envs.languages import (
-    FRENCH_COLOURS,
-    FRENCH_NOUNS,
-    FRENCH_STATES,
-    Language,
-    check_language,
-)
+from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES, Language, check_language
 
 _UNSEEN, _EMPTY, _WALL = OBJECT_TO_IDX["unseen"], OBJECT_TO_IDX["empty"], OBJECT_TO_IDX["wall"]
 _PASSED = bytes((_UNSEEN, _EMPTY))  # what does not end a ray

@@ -154,11 +154,7 @@ _CODED = [*_THINGS, *(Door(*state) for state in _DOOR_STATES)]
 _CODES = {(type(thing), thing.color): code for code, thing in enumerate(_THINGS, start=2)}
 _DOORS = {state: code for code, state in enumerate(_DOOR_STATES, start=2 + len(_THINGS))}
 _ENCODED = np.array(
-    [
-        (OBJECT_TO_IDX["unseen"], 0, 0),
-        (OBJECT_TO_IDX["empty"], 0, 0),
-        *(thing.encode() for thing in _CODED),
-    ],
+    [(OBJECT_TO_IDX["unseen"], 0, 0), (OBJECT_TO_IDX["empty"], 0, 0), *(thing.encode() for thing in _CODED)],
     dtype=np.uint8,
 )
 """Minigrid's encoding by code: uint8 ``(num_codes, 3)``."""

@@ -18,7 +18,7 @@ FIRST_INTERACTION = ShareCurve(
 MEANINGS = {
     "first_named": "First named: share of the episodes in which the first thing that the agent deals with is the "
     "one that the mission names; none: it deals with nothing; precision: the share among the episodes in which it "
-    "deals with anything, to be compared with chance.",
+    "deals with anything, to be compared with chance."
 }
 _USUAL = "held-out"
 

@@ -120,11 +120,6 @@ def _record(
 
     seed = player.world.training_seed(1, first)
     for number, episode in play_training_episodes(player, first, count, seed, note):
-        about = {
-            "episode": number,
-            "seed": episode.seed,
-            "task": episode.task,
-            "success": episode.success,
-        }
+        about = {"episode": number, "seed": episode.seed, "task": episode.task, "success": episode.success}
         finished[number] = [about | row for row in present.pop(episode.env_index)]
         on_episode()

@@ -71,11 +71,7 @@ class RolloutBuffer:
         self._starts.append(starts)
 
     def _add_captions(
-        self,
-        observations: Sequence[TextObservation],
-        actions: Sequence[int],
-        step: Step,
-        acting: np.ndarray,
+        self, observations: Sequence[TextObservation], actions: Sequence[int], step: Step, acting: np.ndarray
     ) -> None:
         if not self.captions:
             return

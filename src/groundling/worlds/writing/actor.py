@@ -23,12 +23,7 @@ class WritingActor:
         generator: Draws the tokens.
     """
 
-    def __init__(
-        self,
-        world: World,
-        policy: TokenPolicy,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, world: World, policy: TokenPolicy, generator: torch.Generator) -> None:
         self._policy, self._generator = policy, generator
         self._encode = make_prompt_encoder(world.config, policy)
         self._num_tokens, self._generation = world.config.num_tokens, world.evaluation.generation
