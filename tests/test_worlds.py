@@ -35,7 +35,7 @@ class _Loaded(Exception):
     """Building came so far as to load a model."""
 
 
-def test_a_policy_of_ones_own_says_what_it_needs() -> None:
+def test_own_policies_declare_their_needs() -> None:
     class Tasting(Policy):
         needs = frozenset({"flavours"})  # type: ignore[arg-type]
 
@@ -44,7 +44,7 @@ def test_a_policy_of_ones_own_says_what_it_needs() -> None:
     assert Policy.accepts(world) is None
 
 
-def test_a_policy_that_a_function_makes_is_let_in() -> None:
+def test_policies_made_by_functions_are_accepted() -> None:
     config = compose("demo", ["model.path=starter", "~policy.args"])
     spec = build.world_of(config).spec
     assert spec.observation == {"words", "symbols"} and spec.num_actions == 6
@@ -91,7 +91,7 @@ _BY_TEXTS = {"action_generating", "action_scoring", "action_writing"}
     ],
 )
 @pytest.mark.usefixtures("no_model")
-def test_a_refusal_names_what_would_do(
+def test_refusals_name_alternatives(
     world: str, policy: str, algorithm: str, named: dict[str, set[str]]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -127,7 +127,7 @@ _CHOICE = ComponentConfig("bc", {"objective": "choice"})
     ],
 )
 @pytest.mark.usefixtures("no_model")
-def test_what_an_algorithm_needs_depends_on_settings(
+def test_needs_of_algorithms_depend_on_settings(
     world: str, policy: ComponentConfig, algorithm: ComponentConfig, more: dict[str, Any], reason: str | None
 ) -> None:
     with pytest.raises(_Loaded if reason is None else ConfigError, match=reason):

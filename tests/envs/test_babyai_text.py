@@ -39,7 +39,7 @@ def _carried_in_french(sentence: str) -> str:
     return f"Tu portes une {_NOUNS[kind]} {_COLOURS[colour]}"
 
 
-def test_every_recorded_state_is_told_to_the_letter() -> None:
+def test_descriptions_equal_recorded_ones() -> None:
     cases = golden("glam_descriptions")
     assert len(cases) == 304
     for case in cases:
@@ -59,7 +59,7 @@ def _empty() -> np.ndarray:
     return image
 
 
-def test_each_rule_alone() -> None:
+def test_rules_of_descriptions() -> None:
     image = _empty()
     assert describe(image) == []
     image[3, 4] = (2, 5, 0)
@@ -90,7 +90,7 @@ def test_doors_have_a_state(state: int, english: str, french: str) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(IDX_TO_OBJECT)), st.integers(0, 5)), min_size=49, max_size=49)
 )
-def test_every_visible_thing_is_told_once_in_either_language(cells: list[tuple[int, int]]) -> None:
+def test_each_visible_thing_has_one_sentence(cells: list[tuple[int, int]]) -> None:
     image = np.zeros((7, 7, 3), dtype=np.uint8)
     for (i, j), (kind, colour) in zip(itertools.product(range(7), range(7)), cells, strict=True):
         image[i, j] = (min(kind, 9), colour, 0)
@@ -147,7 +147,7 @@ def test_registered_envs_pass_gymnasiums_checker(id: str, language: str) -> None
 
 @pytest.mark.parametrize("generator", ["direct", "original"])
 @pytest.mark.parametrize("id", LEVELS)
-def test_one_seed_gives_one_episode_whichever_instance_plays_it(id: str, generator: str) -> None:
+def test_equal_seeds_give_equal_episodes_in_all_instances(id: str, generator: str) -> None:
     one, other = (gymnasium.make(id, generator=generator) for _ in range(2))
     other.reset(seed=99)  # what happened before does not matter
     rng = np.random.default_rng(0)
@@ -225,7 +225,7 @@ def test_the_direct_generator_draws_what_the_rejecting_one_draws(id: str, task: 
     assert statistic < len(keys) + 5 * (2 * len(keys)) ** 0.5
 
 
-def test_the_expert_mends_what_others_did() -> None:
+def test_the_expert_recovers_from_other_actions() -> None:
     env = gymnasium.make("BabyAI-MixedTrainLocal-v0")
     expert, rng, solved = Expert(env), np.random.default_rng(0), 0
     for seed in range(60):
@@ -243,7 +243,7 @@ def test_the_expert_mends_what_others_did() -> None:
     assert solved >= 57
 
 
-def test_any_babyai_or_minigrid_env_is_told() -> None:
+def test_all_minigrid_envs_are_described() -> None:
     for id in ("BabyAI-BossLevel-v0", "MiniGrid-LavaGapS7-v0", "BabyAI-GoToRedBallNoDists-v0"):
         env = make_text_env(id)
         _, info = env.reset(seed=0)
@@ -253,7 +253,7 @@ def test_any_babyai_or_minigrid_env_is_told() -> None:
     assert french.reset(seed=0)[0]["mission"].startswith("aller à ")
 
 
-def test_mistakes_are_told() -> None:
+def test_wrong_arguments_are_errors() -> None:
     with pytest.raises(ConfigError, match="'goto'"):
         gymnasium.make("BabyAI-MixedTrainLocal-v0", task="go to")
     with pytest.raises(ConfigError, match="direct, original"):

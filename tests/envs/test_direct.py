@@ -67,9 +67,7 @@ def _nouns_by_rejection(
         *thorough((5, 2, _HELD_OUT), (10, 2, _HELD_OUT), (2, 2, _HELD_OUT)),
     ],
 )
-def test_nouns_are_drawn_as_if_unsuitable_ones_were_rejected(
-    count: int, num_named: int, admitted: list[int]
-) -> None:
+def test_nouns_have_the_distribution_of_rejection(count: int, num_named: int, admitted: list[int]) -> None:
     rng = np.random.default_rng(0)
     size = 20_000 * (len(NOUNS) // len(admitted)) ** num_named
     plain = _nouns_by_rejection(rng, size, count, num_named, admitted)
@@ -115,7 +113,7 @@ def _places_by_rejection(rng: np.random.Generator, count: int) -> tuple[object, 
             return tuple(map(int, level.agent_pos)), int(level.agent_dir), things[0]
 
 
-def test_places_are_drawn_as_if_rooms_with_things_out_of_reach_were_rejected() -> None:
+def test_places_have_the_distribution_of_rejection() -> None:
     rng = np.random.default_rng(2)
     plain = [_places_by_rejection(rng, 10) for _ in range(500)]
     drawn = [draw_places(rng, 10) for _ in range(2000)]

@@ -47,7 +47,7 @@ def test_every_env_is_seen_as_minigrid_sees_it(id: str) -> None:
 
 @pytest.mark.parametrize("see_through_walls", [False, True])
 @pytest.mark.parametrize("density", [0.3, *thorough(0.1, 0.5)])
-def test_whatever_fills_the_grid(density: float, see_through_walls: bool) -> None:
+def test_random_grids_are_seen_as_by_minigrid(density: float, see_through_walls: bool) -> None:
     env = gymnasium.make("BabyAI-GoToLocal-v0").unwrapped
     env.reset(seed=0)
     use_lookup_tables(env)
@@ -61,7 +61,7 @@ def test_whatever_fills_the_grid(density: float, see_through_walls: bool) -> Non
         assert same(env)
 
 
-def test_an_object_that_changes_in_place_is_seen_changed() -> None:
+def test_objects_may_change_in_place() -> None:
     env = make_text_env("BabyAI-GoToLocal-v0").unwrapped
     env.reset(seed=0)
     ahead, door = Ball("red"), Door("red", is_locked=True)
@@ -75,7 +75,7 @@ def test_an_object_that_changes_in_place_is_seen_changed() -> None:
     assert env.gen_obs()["image"][4, 6].tolist() == [4, 0, 0]
 
 
-def test_what_the_tables_lack_is_left_to_minigrid() -> None:
+def test_other_objects_and_views_are_left_to_minigrid() -> None:
     class Curtain(Wall):
         """A thing of one's own that hides nothing."""
 
@@ -98,7 +98,7 @@ def test_what_the_tables_lack_is_left_to_minigrid() -> None:
     assert image_by_tables(odd) is not None
 
 
-def test_an_env_with_eyes_of_its_own_keeps_them() -> None:
+def test_overridden_observations_are_kept() -> None:
     class Blind(type(gymnasium.make("BabyAI-GoToLocal-v0").unwrapped)):  # type: ignore[misc]
         def gen_obs(self) -> dict:
             return {**super().gen_obs(), "image": np.zeros((7, 7, 3), dtype=np.uint8)}
@@ -108,7 +108,7 @@ def test_an_env_with_eyes_of_its_own_keeps_them() -> None:
     assert not observation["image"].any() and info["descriptions"] == []
 
 
-def test_only_the_one_env_is_changed_and_a_copy_sees_its_own_world() -> None:
+def test_copies_of_an_env_see_their_own_grids() -> None:
     env = make_text_env("BabyAI-MixedTrainLocal-v0", task="goto")
     plain = gymnasium.make("BabyAI-GoToLocal-v0").unwrapped
     assert "gen_obs" in vars(env.unwrapped) and "gen_obs" not in vars(plain)
@@ -120,14 +120,14 @@ def test_only_the_one_env_is_changed_and_a_copy_sees_its_own_world() -> None:
         assert same(other.unwrapped) and same(env.unwrapped)
 
 
-def test_text_is_told_of_views_of_any_size() -> None:
+def test_views_of_other_sizes_are_described() -> None:
     env = make_text_env("MiniGrid-Empty-8x8-v0", agent_view_size=5)
     observation, info = env.reset(seed=0)  # in the corner, facing along the upper wall
     assert observation["image"].shape == (5, 5, 3)
     assert info["descriptions"] == describe(observation["image"]) == ["You see a wall 1 step left"]
 
 
-def test_a_missions_objects_are_found_as_minigrid_finds_them() -> None:
+def test_mission_objects_are_those_of_minigrid() -> None:
     env = gymnasium.make("BabyAI-MixedTrainLocal-v0").unwrapped
     rng = np.random.default_rng(3)
     for seed in range(30):

@@ -83,7 +83,7 @@ _TO_BALL = (_RIGHT, _RIGHT, _FORWARD)
     ],
     ids=["pick up", "put next", "before", "after"],
 )
-def test_what_is_picked_up_first(instruction: Instr, named: str) -> None:
+def test_picking_up_a_thing(instruction: Instr, named: str) -> None:
     third = pytest.approx(1 / 3)
     assert _first(instruction, *_TO_KEY) == ("none", third, named)  # to stand before it is not to pick it up
     assert _first(instruction, *_TO_KEY, _PICK_UP) == ("named", third, named)
@@ -92,7 +92,7 @@ def test_what_is_picked_up_first(instruction: Instr, named: str) -> None:
     assert _first(instruction, *then_named) == ("other", third, named)  # the first one stays the first one
 
 
-def test_what_is_faced_first() -> None:
+def test_going_to_a_thing_is_facing_it() -> None:
     instruction = GoToInstr(ObjDesc("ball", None))
     assert _first(instruction, _LEFT, _LEFT) == ("none", pytest.approx(1 / 3), "the ball")
     assert _first(instruction, *_TO_BALL)[0] == "named"
@@ -100,7 +100,7 @@ def test_what_is_faced_first() -> None:
     assert _first(instruction, *_TO_KEY, _LEFT, _LEFT, _FORWARD, _FORWARD)[0] == "other"
 
 
-def test_either_thing_counts_of_two_in_any_order() -> None:
+def test_either_of_two_parallel_things_counts() -> None:
     both = AndInstr(PickupInstr(ObjDesc(*_RED_KEY)), PickupInstr(ObjDesc(*_BLUE_BALL)))
     expected = (pytest.approx(2 / 3), "the red key", "the blue ball")
     assert _first(both, *_TO_KEY, _PICK_UP) == ("named", *expected)
@@ -116,7 +116,7 @@ def _by_doors(locked: bool) -> dict[tuple[int, int], WorldObj]:
     }
 
 
-def test_a_door_is_toggled_and_for_a_locked_one_its_key_picked_up() -> None:
+def test_opening_is_toggling_or_picking_up_the_key() -> None:
     grey = OpenInstr(ObjDesc("door", "grey"))
     ahead, below = (_FORWARD, _FORWARD, _TOGGLE), (_RIGHT, _FORWARD, _FORWARD, _TOGGLE)
     assert _first(grey, *ahead[:2], things=_by_doors(False)) == ("none", 0.5, "the grey door")
@@ -128,7 +128,7 @@ def test_a_door_is_toggled_and_for_a_locked_one_its_key_picked_up() -> None:
     assert _first(grey, *_TO_BALL, _PICK_UP, things=_by_doors(True))[0] == "other"
 
 
-def test_what_cannot_be_the_first_is_not_told() -> None:
+def test_unreachable_things_have_no_first_interaction() -> None:
     beyond = {(6, 3): Door("grey", is_locked=True), (9, 3): Ball("blue"), (1, 1): Key("red")}
     assert _first(PickupInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) is None
     assert _first(GoToInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) is None
@@ -140,7 +140,7 @@ def test_what_cannot_be_the_first_is_not_told() -> None:
 
 
 @pytest.mark.parametrize("task", MIXED_TASKS)
-def test_chance_is_counted(task: str) -> None:
+def test_chance_is_the_share_of_named_things(task: str) -> None:
     env = make_text_env(_MIXED, task=task, num_dists=4)
     seen = set()
     for seed in range(25):
@@ -166,7 +166,7 @@ def test_chance_is_counted(task: str) -> None:
 @pytest.mark.parametrize(
     "id", ["BabyAI-BossLevel-v0", "BabyAI-GoToSeqS5R2-v0", "BabyAI-PickupLoc-v0", "BabyAI-OpenTwoDoors-v0"]
 )
-def test_babyais_own_levels_tell(id: str) -> None:
+def test_babyai_levels_report_first_interactions(id: str) -> None:
     env = make_text_env(id)
     interactions = [_told_at(env, seed) for seed in range(12)]
     assert any(interactions)
@@ -183,7 +183,7 @@ _OBJECT = re.compile(r"(?:the|a) (\w+) (key|ball|box|door)")
 
 
 @pytest.mark.parametrize("task", [task for task in MIXED_TASKS if task != "open"])
-def test_a_swapped_mission_names_another_thing_of_the_room(task: str) -> None:
+def test_swapped_missions_name_another_thing(task: str) -> None:
     env = make_text_env(_MIXED, task=task, num_dists=3, control="swapped")
     for seed in range(20):
         mission = env.reset(seed=seed)[0]["mission"]
@@ -201,7 +201,7 @@ def test_a_swapped_mission_names_another_thing_of_the_room(task: str) -> None:
         assert info[4]["first_interaction"]["chance"] == len(matching) / len(things)
 
 
-def test_who_follows_a_swapped_mission_deals_with_the_named_thing_and_fails() -> None:
+def test_following_a_swapped_mission_fails() -> None:
     instruction = PickupInstr(ObjDesc(*_RED_KEY))
     env = BabyAIText(
         _Room(instruction, {(5, 3): Key("red"), (1, 3): Ball("blue")}), language="french", control="swapped"
@@ -220,7 +220,7 @@ def test_who_follows_a_swapped_mission_deals_with_the_named_thing_and_fails() ->
 
 @pytest.mark.parametrize("language", ["english", "french"])
 @pytest.mark.parametrize("task", MIXED_TASKS)
-def test_dropped_and_scrambled_missions_do_not_say_which(task: str, language: str) -> None:
+def test_dropped_and_scrambled_missions_name_no_thing(task: str, language: str) -> None:
     words = re.compile(
         r"\b(red|green|blue|purple|yellow|grey|key|ball|box|door|"
         r"rouge|verte|bleue|violette|jaune|grise|clef|balle|boîte|porte)\b"
@@ -256,7 +256,7 @@ def test_dropped_and_scrambled_missions_do_not_say_which(task: str, language: st
     )
 
 
-def test_controls_that_cannot_be_are_told() -> None:
+def test_unsuitable_controls_are_errors() -> None:
     for args in ({"task": "pickup", "num_dists": 0}, {"task": "open"}):
         with pytest.raises(ConfigError, match=r"had no other thing for the mission .* to name.*num_dists=3"):
             make_text_env(_MIXED, control="swapped", **args).reset(seed=0)
@@ -292,7 +292,7 @@ def _envs(env: type[gymnasium.Env[Any, Any]], seed: int = 0) -> TextVectorEnv:
     return envs
 
 
-def test_any_env_tells_by_its_info() -> None:
+def test_envs_report_first_interactions_by_their_info() -> None:
     targets = set()
     for seed in range(8):
         envs = _envs(_Doors, seed)
@@ -324,14 +324,14 @@ def test_any_env_tells_by_its_info() -> None:
         ({"target": "named", "chance": "half"}, "'half': expected 0 to 1"),
     ],
 )
-def test_an_env_that_tells_it_wrongly_is_told(interaction: Any, message: str) -> None:
+def test_wrong_first_interactions_are_errors(interaction: Any, message: str) -> None:
     envs = _envs(type("_Wrong", (_Doors,), {"interaction": interaction}))
     with pytest.raises(ConfigError, match=message):
         for _ in range(12):
             envs.step([2])
 
 
-def test_a_saved_state_remembers_the_first_thing() -> None:
+def test_a_saved_state_keeps_the_first_interaction() -> None:
     def make() -> TextVectorEnv:
         return TextVectorEnv(
             lambda: make_text_env(_MIXED, task="pickup", num_dists=8, control="swapped"),

@@ -63,7 +63,7 @@ def test_missions_in_french(english: str, french: str) -> None:
         "put the sofa near the key",
     ],
 )
-def test_what_is_no_mission_is_refused(mission: str) -> None:
+def test_other_missions_are_refused(mission: str) -> None:
     with pytest.raises(TranslationError, match="cannot translate"):
         translate_mission(mission, "french")
 

@@ -47,7 +47,7 @@ def test_the_first_held_out_seeds_do_not_follow_from_a_runs_first_seeds() -> Non
     assert equal == 0
 
 
-def test_an_env_that_picks_its_task_by_a_remainder_meets_all_tasks_in_both_splits() -> None:
+def test_remainders_of_seeds_give_all_tasks_in_both_splits() -> None:
     for seed_of in (lambda i, k: training_seed(1, i, k), held_out_seed_of(40)):
         envs = TextVectorEnv(Rooms, 40, ["left", "right", "stay"], seed_of)
         goals = Counter(observation.goal for observation in envs.reset())

@@ -81,7 +81,7 @@ def test_a_list_longer_than_the_action_space_is_refused() -> None:
         _play(envs, 30)
 
 
-def test_a_state_with_changing_lists_goes_on_exactly() -> None:
+def test_a_state_with_changing_lists_resumes_exactly() -> None:
     envs, again = _make(), _make()
     envs.reset()
     _play(envs, 29)
@@ -91,7 +91,7 @@ def test_a_state_with_changing_lists_goes_on_exactly() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_others_names_for_lists_are_understood(name: str) -> None:
+def test_other_engines_keys_are_read(name: str) -> None:
     step = read_text_step("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
     assert (step.goal, step.descriptions, step.actions) == (
         "leave",
@@ -112,7 +112,7 @@ def test_the_layout_of_a_text_observation_is_kept() -> None:
 
 
 @pytest.mark.parametrize("id", list(prompts))
-def test_maps_that_differ_in_layout_are_different_prompts_captions_and_pictures(id: str) -> None:
+def test_layouts_of_maps_stay_distinct(id: str) -> None:
     shown = [
         TextObservation(
             "reach +", (read_text_step(text, {}, "reach +").descriptions,), (), ("up", "down"), {}
@@ -125,7 +125,7 @@ def test_maps_that_differ_in_layout_are_different_prompts_captions_and_pictures(
     assert len({draw(Frame(one.descriptions[-1])).tobytes() for one in shown}) == len(_MAPS)
 
 
-def test_a_template_that_trims_messages_leaves_a_map_as_it_is() -> None:
+def test_trimming_templates_keep_maps() -> None:
     maps = [("    @", "    +"), ("@", "    +")]
     turns = [
         [
@@ -139,7 +139,7 @@ def test_a_template_that_trims_messages_leaves_a_map_as_it_is() -> None:
     assert turns[0][-1] == "View:\n    @\n    +" and turns[1][-1] == "@\n    +"
 
 
-def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:
+def test_lists_of_actions_must_be_texts() -> None:
     assert read_text_step("A room", {"valid": True}, "leave").actions is None
     for wrong in ("east", [1, 2], {"east": 1}):
         with pytest.raises(ConfigError, match=r"info\['actions'\] must be a list of texts"):
@@ -150,7 +150,7 @@ def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:
         read_text_step(np.zeros(3), {"goal": "leave"})
 
 
-def test_functions_tell_what_an_env_does_not() -> None:
+def test_text_env_takes_functions() -> None:
     env = TextEnv(
         Corridor(),
         goal=lambda observation, info: f"please {observation['mission']}",
@@ -187,7 +187,7 @@ def test_names_fit_the_action_space() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_give_what_this_process_gives(workers: int) -> None:
+def test_workers_equal_the_local_process(workers: int) -> None:
     envs, other = _make(), _make(workers=workers)
     assert envs.reset() == other.reset()
     assert _play(envs, 30) == _play(other, 30)
@@ -195,7 +195,7 @@ def test_workers_give_what_this_process_gives(workers: int) -> None:
     other.close()
 
 
-def test_an_env_that_is_lost_at_its_first_step_knows_nothing_of_the_episode_before() -> None:
+def test_an_env_lost_at_its_first_step_has_no_success() -> None:
     envs = TextVectorEnv(
         Ends, 1, ["left", "right", "stay"], lambda i, k: 100 * k + 1, num_workers=1, warn=lambda text: None
     )
@@ -207,7 +207,7 @@ def test_an_env_that_is_lost_at_its_first_step_knows_nothing_of_the_episode_befo
 
 
 @pytest.mark.parametrize("trouble", ["die", *thorough("raise", "hang")])
-def test_an_env_that_is_lost_once_goes_on_as_if_nothing_had_been(trouble: str, tmp_path: Path) -> None:
+def test_a_lost_env_resumes_exactly(trouble: str, tmp_path: Path) -> None:
     times = tmp_path / "times"
     times.write_text("x")
     envs = _make()
@@ -218,7 +218,7 @@ def test_an_env_that_is_lost_once_goes_on_as_if_nothing_had_been(trouble: str, t
     other.close()
 
 
-def test_an_env_that_is_lost_at_the_same_step_again_ends_its_episode() -> None:
+def test_an_env_lost_twice_at_a_step_ends_its_episode() -> None:
     envs = _make(num_envs=2, workers=1, trouble="raise")
     envs.reset()
     rollout = _play(envs, 9)
@@ -236,7 +236,7 @@ def test_check_env_plays_and_replays() -> None:
     assert played.choices and all(len(o.actions) > 1 for o in played.choices)
 
 
-def test_check_env_looks_for_an_episode_that_can_be_left_in_its_middle() -> None:
+def test_check_env_plays_until_an_episode_has_two_steps() -> None:
     played = check_env("test/Hasty-v0", {"at_once": 5}, num_episodes=2)
     assert [e.length for e in played.episodes] == [1, 1, 1, 1, 1, 2] and played.resumed_after == 1
     played = check_env("test/Hasty-v0", {"at_once": 1000}, num_episodes=2)
@@ -246,7 +246,7 @@ def test_check_env_looks_for_an_episode_that_can_be_left_in_its_middle() -> None
 @pytest.mark.parametrize(
     ("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")]
 )
-def test_check_env_leaves_an_episode_in_its_middle(
+def test_check_env_resumes_in_the_middle_of_an_episode(
     which: int, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Wandering, "instances", 0)
@@ -257,7 +257,7 @@ def test_check_env_leaves_an_episode_in_its_middle(
 @pytest.mark.parametrize(
     ("part", "field"), [("order", "actions"), ("number", "actions"), ("text", "descriptions")]
 )
-def test_check_env_tells_what_does_not_follow_the_seed(
+def test_check_env_reports_parts_that_the_seed_does_not_determine(
     part: str, field: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check-env", "tests.envs.doors:Unseeded", f"world.args.part={part}"]) == 1
@@ -266,23 +266,23 @@ def test_check_env_tells_what_does_not_follow_the_seed(
     assert "policy" not in line and "checkpoint" not in line
 
 
-def test_check_env_finds_state_that_envs_of_a_process_share() -> None:
+def test_check_env_finds_shared_state() -> None:
     with pytest.raises(ConfigError, match=r"next to another env .* share the module random"):
         check_env("test/Shared-v0", {"part": "order"}, num_episodes=2)
 
 
-def test_check_env_finds_episodes_that_follow_their_number() -> None:
+def test_check_env_finds_episodes_that_depend_on_their_number() -> None:
     with pytest.raises(ConfigError, match=r"reverse order.* take nothing from the episodes before"):
         check_env("test/Counted-v0", {}, num_episodes=2)
 
 
-def test_check_env_counts_steps_not_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_env_counts_steps_with_a_short_history(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(check_env("test/Doors-v0", {}, history=1).shown) == [0, 1]
     assert main(["check-env", "tests.envs.doors:Doors", "world.history=1"]) == 0
     assert "what a model reads after 1 actions" in capsys.readouterr().out
 
 
-def test_check_env_warns_of_what_reads_badly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_env_warns_about_empty_and_broken_texts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "tests.envs.doors:Careless"]) == 0
     error = capsys.readouterr().err
     for doubt in ("a goal is empty", "an action is empty", r"an action has line breaks, which"):
@@ -300,7 +300,7 @@ def test_check_env_plays_in_a_process_with_another_hash_seed(capsys: pytest.Capt
     assert "after 0 steps its actions differed" in line and os.environ.get("PYTHONHASHSEED") == before
 
 
-def test_check_env_knows_tasks_of_babyai() -> None:
+def test_check_env_reads_tasks_of_babyai() -> None:
     played = check_env("BabyAI-MixedTrainLocal-v0", {"num_dists": 1, "max_steps": 4}, num_episodes=2)
     assert played.doubts == [] and {episode.task for episode in played.episodes} != {
         "BabyAI-MixedTrainLocal-v0"
@@ -333,7 +333,7 @@ def test_tasks_of_one_split_are_reported(identity: str, training: str, held_out:
     assert of_held_out.startswith(f"only held-out episodes have the {held_out}")
 
 
-def test_check_env_names_what_the_model_cannot_tell_apart() -> None:
+def test_check_env_reports_texts_with_equal_tokens() -> None:
     words = WordLevel({"open": 0, "look": 1, "[UNK]": 2}, unk_token="[UNK]")
     tokenizer = Tokenizer(words)
     tokenizer.pre_tokenizer = Whitespace()
@@ -349,7 +349,7 @@ def test_check_env_names_what_the_model_cannot_tell_apart() -> None:
     ]
 
 
-def test_check_env_reads_so_many_actions_and_says_so(
+def test_check_env_scores_a_limited_number_of_actions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("groundling.cli.check_env._MOST_READ", 20)
@@ -362,7 +362,7 @@ def test_check_env_reads_so_many_actions_and_says_so(
         assert message in out and ("nats" in out) == (count == 8), out
 
 
-def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_env_prints_its_findings(capsys: pytest.CaptureFixture[str]) -> None:
     for name, wanted in (
         ("Forgetful", "its actions differed"),
         ("Endless", "has not ended after 10,000 steps"),
@@ -390,7 +390,7 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
         ("close", "as it was closed,"),
     ],
 )
-def test_check_env_tells_first_where_an_env_raised(
+def test_check_env_reports_where_an_env_raised(
     method: str, message: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = [f"world.args.method={method}", f"world.args.error={error}"]
@@ -399,7 +399,7 @@ def test_check_env_tells_first_where_an_env_raised(
     assert line.startswith("error: env") and message in line and f"raised {error}" in line
 
 
-def test_check_env_tells_first_which_module_raised(
+def test_check_env_reports_a_module_that_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "raising_world.py").write_text("raise SystemExit(0)")
@@ -409,7 +409,7 @@ def test_check_env_tells_first_which_module_raised(
     assert capsys.readouterr().err.startswith("error: the module raising_world, as it was imported, raised")
 
 
-def test_check_env_warns_where_only_short_actions_would_be_explored(
+def test_check_env_warns_if_only_short_actions_are_likely(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check-env", "tests.envs.doors:Long", "device=cpu"]) == 1  # no setting of the check's

@@ -60,7 +60,7 @@ def test_each_game_can_be_trained_in(game: str) -> None:
     assert played.most_actions > 1 and played.shown[0].goal
 
 
-def test_what_the_engine_does_not_have_is_told() -> None:
+def test_unknown_games_and_options_are_errors() -> None:
     for args, wanted in (
         ({"game": "chess"}, "no game 'chess': it has .*coin"),
         ({"fold": "all"}, "fold must be train, dev, test"),

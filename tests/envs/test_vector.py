@@ -35,7 +35,7 @@ def test_envs_made_by_their_id_have_a_runs_episodes() -> None:
 
 
 @pytest.mark.parametrize("taken", ["seed", "options"])
-def test_an_env_whose_reset_lacks_an_argument_is_told_how_to_define_it(taken: str) -> None:
+def test_reset_needs_seed_and_options(taken: str) -> None:
     """Gymnasium's own wrappers take both, whatever is within."""
 
     class Seeded(Corridor):
@@ -53,7 +53,7 @@ def test_an_env_whose_reset_lacks_an_argument_is_told_how_to_define_it(taken: st
         TextVectorEnv(lambda: gymnasium.wrappers.TimeLimit(kind(), 5), 1, ["left"], lambda i, k: k, history=1)
 
 
-def test_a_step_that_returns_too_little_is_told_what_it_must_return() -> None:
+def test_a_short_step_is_an_error() -> None:
     """Gymnasium's TimeLimit unpacks it first."""
 
     class Short(Corridor):
@@ -87,7 +87,7 @@ def test_history_holds_the_last_observations_and_the_actions_between_them() -> N
     assert observation.actions == ("left", "right", "stay", "dance")
 
 
-def test_an_episode_that_ends_is_reset_in_the_same_step_and_told() -> None:
+def test_ended_episodes_are_reset_and_returned() -> None:
     envs = _make(num_envs=2)
     envs.reset()
     for t in range(1, 13):
@@ -116,7 +116,7 @@ def _play(envs: TextVectorEnv, steps: int, seed: int) -> list[object]:
     return rollout
 
 
-def test_the_step_limit_truncates_what_the_env_does_not_end_before() -> None:
+def test_the_step_limit_truncates_episodes() -> None:
     envs = _make(num_envs=2)
     envs.step_limit = 3
     envs.reset()
@@ -140,7 +140,7 @@ def test_an_env_that_ends_at_the_limit_is_not_truncated() -> None:
     assert last.terminated.all() and not last.truncated.any()
 
 
-def test_a_saved_state_goes_on_exactly() -> None:
+def test_a_saved_state_resumes_exactly() -> None:
     envs, again = _make(), _make()
     envs.reset()
     _play(envs, 29, seed=0)
@@ -149,7 +149,7 @@ def test_a_saved_state_goes_on_exactly() -> None:
     assert _play(again, 40, seed=1) == _play(envs, 40, seed=1)
 
 
-def test_an_env_that_is_not_the_one_that_was_saved_is_noticed() -> None:
+def test_another_episode_than_the_saved_one_is_an_error() -> None:
     envs = _make(num_envs=1)
     with pytest.raises(RunError, match="env 0"):
         envs.load_state_dict([{"episode": 0, "actions": [0] * 12, "seen": ""}])

@@ -13,7 +13,7 @@ from groundling.envs.workers import WorkerEnvs
 from tests.envs.doors import Doors
 
 
-def test_a_worker_whose_answers_nobody_wants_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_with_pending_answers_end_silently(capfd: pytest.CaptureFixture[str]) -> None:
     """As where another worker's env has ended the run."""
     envs = WorkerEnvs(Doors, num_envs=2, num_workers=1, timeout=60, warn=print)
     for env in (0, 1):
@@ -25,9 +25,7 @@ def test_a_worker_whose_answers_nobody_wants_ends_without_a_word(capfd: pytest.C
     assert worker.process.returncode == 0 and capfd.readouterr().err == ""
 
 
-def test_a_worker_imports_the_modules_that_were_given_to_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_import_the_commands_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them may register the class of another module, with arguments that cannot be pickled."""
     (tmp_path / "registering.py").write_text(
         "import gymnasium\n"

@@ -96,7 +96,7 @@ def test_its_agents_and_suites_take_part(
     assert "upwards" in capsys.readouterr().err  # named among those that there are
 
 
-def test_a_study_without_suites_is_of_its_usual_one(
+def test_a_study_without_suites_uses_the_default(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main(["list", "worlds", *_IMPORT])

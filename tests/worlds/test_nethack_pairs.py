@@ -56,7 +56,7 @@ def test_equal_seeds_give_equal_recordings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [60, 130])
-def test_a_killed_recording_goes_on_as_if_nothing_had_been(steps: int, tmp_path: Path) -> None:
+def test_a_killed_recording_resumes_exactly(steps: int, tmp_path: Path) -> None:
     whole = _record(tmp_path / "whole")
     left = [steps]
 
@@ -119,7 +119,7 @@ def test_the_explorer_and_other_formats(tmp_path: Path) -> None:
     assert (pairs.data["tty_chars"] == ord("@")).any(axis=(-1, -2)).mean() > 0.5
 
 
-def test_who_takes_the_likeliest_actions_makes_another_recording(
+def test_deterministic_players_make_another_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = ["world.env=NetHackScore-v1", "world.args.max_episode_steps=40"]
@@ -139,7 +139,7 @@ def test_who_takes_the_likeliest_actions_makes_another_recording(
         assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
+def test_unsuitable_recordings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stride"):
         _record(tmp_path / "a", segment_length=20)
     for args, length, most in (({"max_episode_steps": 50}, 51, 50), ({}, 5001, 5000)):

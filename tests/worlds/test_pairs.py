@@ -61,7 +61,7 @@ def _distilled(folder: Path, rules: str, epochs: int) -> float:
     return float(read_metrics(output)[-1]["validation_accuracy"])
 
 
-def test_play_in_a_text_world_becomes_a_reward_model(tmp_path: Path) -> None:
+def test_pairs_of_play_train_a_reward_model(tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     words = [*SHELF, "--pairs", "60", "--length", "1", "--output", str(folder)]
     assert main(words) == 0
@@ -85,7 +85,7 @@ def test_play_in_a_text_world_becomes_a_reward_model(tmp_path: Path) -> None:
     assert _distilled(folder, '[["Action: go on",1]]', 5) > 0.9
 
 
-def test_a_segment_is_what_the_env_showed(tmp_path: Path) -> None:
+def test_segments_equal_replayed_episodes(tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     assert main([*SHELF, "--pairs", "8", "--output", str(folder)]) == 0
     pairs = _pairs(folder)
@@ -160,7 +160,7 @@ class Heard(Part):
         return torch.zeros(stretch.shape)
 
 
-def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -> None:
+def test_captions_of_runs_and_pairs_are_equal(tmp_path: Path) -> None:
     config, part = _config(), Heard()
     player = _first_action()
     record([player], PairSettings(tmp_path / "pairs", "first", 8, length=1))
@@ -194,7 +194,7 @@ def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path
 
 
 @pytest.mark.parametrize("words", [SHELF, *thorough(((*NUMBERS, "evaluation.batch_size=4"),))])
-def test_a_killed_recording_goes_on_as_if_nothing_had_been(
+def test_a_killed_recording_resumes_exactly(
     words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
@@ -219,9 +219,7 @@ def test_a_killed_recording_goes_on_as_if_nothing_had_been(
     assert main([*wanted, "seed=7", "--output", str(torn)]) != 0
 
 
-def test_a_round_takes_as_long_whatever_came_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_take_constant_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def listed(*arguments: object) -> list[Path]:
         raise AssertionError("the rounds before were listed")
 
@@ -237,7 +235,7 @@ def test_a_round_takes_as_long_whatever_came_before_it(
     assert sorted(path.name for path in rounds) == [f"{number:06}.jsonl" for number in range(6)]
 
 
-def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
+def test_pairs_of_texts_train_a_reward_model(tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     assert main([*NUMBERS, "--pairs", "40", "--output", str(folder)]) == 0
     pairs = _pairs(folder)
@@ -251,7 +249,7 @@ def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
     _distilled(folder, '[["forward",1]]', 1)
 
 
-def test_texts_that_are_answers_are_another_recording(
+def test_answers_and_plain_texts_are_different_recordings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*NUMBERS, "--pairs", "2", "--output", str(tmp_path / "pairs")]
@@ -288,7 +286,7 @@ def test_texts_that_are_answers_are_another_recording(
         ),
     ],
 )
-def test_what_does_nothing_is_refused_in_one_line(
+def test_options_without_effect_are_refused(
     words: Sequence[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--pairs", "2", "--output", str(tmp_path / "pairs")]) != 0

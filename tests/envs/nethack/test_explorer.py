@@ -38,7 +38,7 @@ def test_it_walks_to_the_stairs_and_down() -> None:
     assert _acts(shown, on_stairs) == ["east", "down"]
 
 
-def test_it_goes_to_what_is_unknown_before_anything_else() -> None:
+def test_it_goes_to_the_unknown_first() -> None:
     assert _acts(_observation(["-----", "|...|", "|@..###", "-----"])) == ["east"]
     assert _acts(_observation(["#######@"])) == ["west"]
 
@@ -50,7 +50,7 @@ def test_doors_are_never_passed_diagonally() -> None:
     assert _acts(_observation(open_floor)) == ["southeast"]
 
 
-def test_a_wall_of_no_colour_is_no_door() -> None:
+def test_only_brown_doors_are_doors() -> None:
     assert _acts(_observation(["---", "|@|", "---"])) == ["search"]
 
 
@@ -65,7 +65,7 @@ def test_a_locked_door_is_kicked_in() -> None:
     assert acts == ["east", "kick", "east", "kick"]
 
 
-def test_a_way_that_leads_nowhere_is_given_up() -> None:
+def test_blocked_ways_are_abandoned() -> None:
     rows = ["-----", "|.@`#", "-----"]  # a boulder that does not move
     acts = _acts(*[_observation(rows)] * 5)
     assert acts[:3] == ["east"] * 3 and "east" not in acts[3:]
@@ -90,7 +90,7 @@ def test_it_eats_when_hungry_but_not_all_the_time() -> None:
     assert "eat" not in _acts(hungry, hungry)[1:]
 
 
-def test_it_finds_more_than_chance_does() -> None:
+def test_it_explores_more_than_chance() -> None:
     explored = {}
     for name in ("explorer", "random"):
         env, rng = make_task("NetHackScore-v1", max_episode_steps=150), np.random.default_rng(0)

@@ -29,7 +29,7 @@ def test_the_window_is_what_padding_the_terminal_gives(row: int, column: int, se
     assert (window(terminal, row, column) == expected).all()
 
 
-def test_a_window_is_written_where_it_is_wanted() -> None:
+def test_windows_are_written_in_place() -> None:
     out = np.full((2, 12, 12), 7, dtype=np.uint8)
     window(np.ones((24, 80), dtype=np.int8), 0, 79, out[1], fill=0)
     expected = np.zeros((12, 12))
@@ -86,7 +86,7 @@ def test_the_vectors_names_are_nles_in_nles_order() -> None:
     assert {name: names.index(name) for name in index} == index
 
 
-def test_a_messages_id_is_its_contents_in_every_process() -> None:
+def test_message_ids_are_stable_hashes() -> None:
     text = b"You see here a dagger."
     code = f"from groundling.envs.nethack.observation import message_id; print(message_id({text!r}))"
     other = subprocess.run(
@@ -130,7 +130,7 @@ def test_the_glyphs_of_a_font() -> None:
     assert len(np.unique(PALETTE, axis=0)) == 16 and PALETTE.max(axis=1).min() > 0
 
 
-def test_a_window_becomes_a_picture_cell_by_cell() -> None:
+def test_windows_are_rendered_by_cell() -> None:
     rng = np.random.default_rng(0)
     chars, colours = (
         rng.integers(256, size=(5, 12, 12), dtype=np.uint8),

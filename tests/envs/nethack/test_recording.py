@@ -66,7 +66,7 @@ def test_nles_own_recordings_can_be_read_again(tmp_path: Path) -> None:
     assert len(recorded) >= 30
 
 
-def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
+def test_other_files_are_no_recordings(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no file"):
         next(read_ttyrec(tmp_path / "nothing.ttyrec3.bz2"))
     (tmp_path / "torn.ttyrec3.bz2").write_bytes(b"not bzip2 at all")

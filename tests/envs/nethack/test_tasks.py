@@ -35,13 +35,13 @@ def test_the_nine_tasks_are_registered_without_nle() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_nle_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nle_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'groundling\[nethack\]'"):
         gymnasium.make("NetHackScore-v1")
 
 
-def test_unknown_names_are_told() -> None:
+def test_unknown_names_are_errors() -> None:
     with pytest.raises(ConfigError, match="NetHackScore-v1"):
         make_task("NetHackScor-v1")
     with pytest.raises(ConfigError, match="staircase"):
@@ -100,14 +100,14 @@ def test_equal_seeds_give_equal_episodes(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", one_in(3, TASKS))
-def test_gymnasium_has_no_objections(id: str) -> None:
+def test_tasks_pass_gymnasiums_checker(id: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*function is dropped.*")  # nle's seed
         check_env(gymnasium.make(id).unwrapped)
 
 
-def test_nles_own_seeding_still_has_its_way() -> None:
+def test_seed_of_nle_determines_the_next_episode() -> None:
     env, other = make_task("NetHackScore-v1"), make_task("NetHackScore-v1")
     for each in (env, other):
         each.seed(1, 2, lgen=3)
@@ -116,7 +116,7 @@ def test_nles_own_seeding_still_has_its_way() -> None:
     assert (env.reset()[0]["tty_chars"] != first["tty_chars"]).any()
 
 
-def test_the_score_task_is_nles_where_nothing_was_added() -> None:
+def test_the_score_task_equals_nles_without_meals() -> None:
     """Equal seeds and keys, no meals (the one thing that differs), step for step."""
     keys = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
     env = make_task("NetHackScore-v1", observation_keys=keys, max_episode_steps=400)
@@ -188,7 +188,7 @@ def test_a_staircase_counts_when_it_has_been_descended_to_the_level(task: str, l
 
 
 @pytest.mark.parametrize("task, level", [("", 2), ("Lvl3", 3), ("Lvl4", 4)])
-def test_the_continual_tasks_pay_once_and_go_on(task: str, level: int) -> None:
+def test_continual_tasks_pay_once(task: str, level: int) -> None:
     screens = [Shown(), Shown(DESCEND, {24: level}), Shown(), Shown(DESCEND, {24: level})]
     env, _ = scripted(f"NetHackStaircase{task}Continual-v1", screens)
     assert [env.advance(DOWN) for _ in range(3)] == [
@@ -236,13 +236,13 @@ def test_the_message_of_success_survives_the_more_behind_it() -> None:
     assert env.arrays["message"].tobytes().rstrip(b"\0") == DESCEND.encode()
 
 
-def test_other_messages_do_not() -> None:
+def test_other_messages_are_replaced_after_more() -> None:
     env, _ = scripted("NetHackStaircase-v1", [Shown(), Shown("It hits!", more=True), Shown("It bites!")])
     env.advance(NORTH)
     assert env.arrays["message"].tobytes().rstrip(b"\0") == b"It bites!"
 
 
-def test_prompts_are_declined_except_for_those_left_to_the_agent() -> None:
+def test_prompts_are_declined_except_for_those_of_the_agent() -> None:
     escape, space = 27, ord(" ")
     screens = [
         Shown(),
@@ -359,7 +359,7 @@ def test_scout_counts_the_explored_squares_of_all_levels() -> None:
 
 
 @pytest.mark.parametrize("compat, kept", [((), 0), (("scout",), 1000)])
-def test_scout_begins_anew_with_each_episode(compat: tuple[str, ...], kept: int) -> None:
+def test_scout_restarts_with_each_episode(compat: tuple[str, ...], kept: int) -> None:
     env = make_task("NetHackScore-v1", compat=compat)
     fresh = make_task("NetHackScore-v1").reset(seed=2)[1]["scout"]
     env.reset(seed=1)
@@ -367,7 +367,7 @@ def test_scout_begins_anew_with_each_episode(compat: tuple[str, ...], kept: int)
     assert env.reset(seed=2)[1]["scout"] == fresh + kept
 
 
-def test_what_step_gives_is_a_copy() -> None:
+def test_steps_return_copies() -> None:
     env = make_task("NetHackScore-v1", max_episode_steps=3)
     first, _ = env.reset(seed=0)
     kept = first["tty_chars"].copy()

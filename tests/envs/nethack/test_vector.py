@@ -57,7 +57,7 @@ def _same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
     )
 
 
-def test_a_frame_is_what_the_env_shows() -> None:
+def test_frames_equal_single_envs() -> None:
     """The vector's frames beside the same episodes played one by one through Gymnasium's interface."""
     num_envs, rounds = 4, 60
     with _vector(num_envs, num_groups=2, seed=5) as envs:
@@ -114,7 +114,7 @@ def _expect_seen(frames: dict[str, Any], index: int, observation: dict[str, np.n
     assert frames["messages"][index].tobytes() == observation["message"].tobytes()
 
 
-def test_a_reset_hero_stands_in_the_middle_unless_the_original_is_wanted() -> None:
+def test_the_window_is_centred_except_with_compat_crop() -> None:
     with _vector() as envs, _vector(args={"compat": ["crop"]}) as original:
         mended, above = envs.reset().chars, original.reset().chars
         assert (mended[:, 6, 6] == ord("@")).all()
@@ -122,7 +122,7 @@ def test_a_reset_hero_stands_in_the_middle_unless_the_original_is_wanted() -> No
         assert (mended[:, :-1] == above[:, 1:]).all()
 
 
-def test_an_env_shows_the_originals_numbers_where_they_are_wanted() -> None:
+def test_vectors_have_the_factors_of_motif_or_all() -> None:
     with _vector(args={"vector": "motif"}) as envs, _vector(args={}) as full:
         motif, ours = envs.reset().vector, full.reset().vector
         depth, hit_points = 12, 10
@@ -133,7 +133,7 @@ def test_an_env_shows_the_originals_numbers_where_they_are_wanted() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_wrong_argument_is_told_at_once(num_workers: int, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_before_workers_start(num_workers: int, tmp_path: Path) -> None:
     warnings: list[str] = []
     for args, message in (({"max_steps": 5}, "max_steps"), ({"compat": ["crops"]}, "crops")):
         with pytest.raises(ConfigError, match=message):
@@ -145,7 +145,7 @@ def test_a_wrong_argument_is_told_at_once(num_workers: int, tmp_path: Path) -> N
     assert all(path.name.startswith("env-") for path in (tmp_path / "games").glob("*"))
 
 
-def test_workers_give_what_this_process_gives() -> None:
+def test_workers_equal_the_local_process() -> None:
     with _vector(6, 0, num_groups=2, seed=3) as here:
         expected = _play(here, 40)
     with _vector(6, 2, num_groups=2, seed=3) as envs:
@@ -162,7 +162,7 @@ def test_workers_give_what_this_process_gives() -> None:
     assert sum(len(frames["episodes"]) for frames in all_frames) >= 6
 
 
-def test_groups_need_not_be_received_in_the_order_they_were_sent() -> None:
+def test_groups_may_be_received_in_any_order() -> None:
     with _vector(4, 1, seed=3) as envs, _vector(4, 0, seed=3) as here:
         for each in (envs, here):
             each.reset()
@@ -182,7 +182,7 @@ def test_a_frame_is_small() -> None:
     assert BYTES_PER_FRAME == 1 + 2 * 144 + 27 * 4 + 256 + 8 + 4 + 4 + 1 + 1 <= 800
 
 
-def test_a_resumed_vector_goes_on_with_the_next_episodes() -> None:
+def test_a_resumed_vector_plays_the_next_episodes() -> None:
     with _vector(4, seed=8) as envs:
         _play(envs, 30)
         state = json.loads(json.dumps(envs.state_dict()))
@@ -201,7 +201,7 @@ def test_a_resumed_vector_goes_on_with_the_next_episodes() -> None:
         other.load_state_dict(state)
 
 
-def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_env_that_raises_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     advance, bad = NetHackTask.advance, set[int]()
 
     def crash(self: NetHackTask, action: int) -> tuple[float, bool, bool]:
@@ -234,7 +234,7 @@ def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *thorough(signal.SIGBUS, signal.SIGSEGV)])
-def test_a_dead_worker_costs_its_episodes_and_nothing_else(number: int) -> None:
+def test_a_dead_worker_loses_only_its_episodes(number: int) -> None:
     warnings: list[str] = []
     with _vector(8, 2, seed=1, warn=warnings.append) as envs, _vector(8, 0, seed=1) as healthy:
         both = envs, healthy
@@ -275,7 +275,7 @@ def test_a_worker_that_cannot_start_stops_the_run(monkeypatch: pytest.MonkeyPatc
         envs.reset()
 
 
-def test_closing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_processes_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = len(list(Path("/proc/self/fd").iterdir()))
     with _vector(4, 2, warn=lambda _: None) as envs:
@@ -314,14 +314,14 @@ def test_recordings_of_each_env_have_a_folder(tmp_path: Path) -> None:
         (("NetHackScore-v1", 4, -1), "num_workers"),
     ],
 )
-def test_what_cannot_be_is_told(arguments: tuple[Any, ...], message: str) -> None:
+def test_unsuitable_numbers_are_errors(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NetHackVectorEnv(*arguments)
     with pytest.raises(ConfigError, match="plain values"):
         NetHackVectorEnv("NetHackScore-v1", 4, 0, args={"options": object()})
 
 
-def test_wrong_turns_are_told() -> None:
+def test_calls_out_of_turn_are_errors() -> None:
     with _vector(4) as envs:
         envs.reset()
         with pytest.raises(RunError, match="no actions"):

@@ -58,7 +58,7 @@ def test_columns_of_a_file_become_samples(id: str, tmp_path: Path) -> None:
         pool.prepare("val")
 
 
-def test_a_list_of_references_and_none(tmp_path: Path) -> None:
+def test_references_may_be_lists_or_missing(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "answers": ["x", "y"]}, {"prompt": "b", "answers": None}]
     path = {"test": str(_write(tmp_path, "jsonl", rows))}
     samples = pools.create("jsonl", path=path, reference_column="answers").prepare("test")
@@ -73,7 +73,7 @@ def test_a_list_of_references_and_none(tmp_path: Path) -> None:
     shares=st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)).filter(any),
     seed=st.integers(0, 9),
 )
-def test_fractions_cut_a_file_into_disjoint_splits(
+def test_fractions_split_a_file(
     count: int, shares: tuple[int, ...], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "rows.jsonl"
@@ -101,7 +101,7 @@ def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
     )
 
 
-def test_prompts_that_given_splits_share_are_told(tmp_path: Path) -> None:
+def test_shared_prompts_of_given_splits_give_a_warning(tmp_path: Path) -> None:
     path = {
         split: str(_write(tmp_path, "jsonl", [{"prompt": prompt} for prompt in prompts], split))
         for split, prompts in (("train", "abca"), ("val", "ad"), ("test", "de"))
@@ -118,7 +118,7 @@ def test_prompts_that_given_splits_share_are_told(tmp_path: Path) -> None:
         warn_about_shared_prompts(same, samples_of(same, "train"), validated=True)
 
 
-def test_only_a_split_that_training_measures_is_read_of_a_pool_without_files() -> None:
+def test_pools_without_files_read_only_measured_splits() -> None:
     """Such a pool may download each split; it may be made by a function, and need not be a `Pool`."""
     asked = []
 
@@ -147,7 +147,7 @@ def test_two_columns_of_one_name_are_refused(id: str, tmp_path: Path) -> None:
         pools.create(id, path={"train": str(path)}).prepare("train")
 
 
-def test_another_seed_cuts_otherwise(tmp_path: Path) -> None:
+def test_seeds_determine_splits_of_files(tmp_path: Path) -> None:
     path = str(_write(tmp_path, "jsonl", ROWS))
     pool = [pools.create("jsonl", path=path, prompt_column="question", seed=seed) for seed in (0, 0, 1)]
     first, again, other = (p.prepare("train") for p in pool)
@@ -155,14 +155,14 @@ def test_another_seed_cuts_otherwise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("fractions", [0.5, 0.5, 0]), ("seed", 3)])
-def test_what_cuts_nothing_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+def test_fractions_without_one_file_are_refused(name: str, value: Any, tmp_path: Path) -> None:
     path = {"train": str(_write(tmp_path, "jsonl", ROWS))}
     with pytest.raises(ConfigError, match=rf"{name}={re.escape(str(value))}.* path names a file for each"):
         pools.create("jsonl", path=path, **{name: value})
     pools.create("jsonl", path=path, fractions=[0.8, 0.1, 0.1], seed=0)
 
 
-def test_bad_files_are_told(tmp_path: Path) -> None:
+def test_broken_files_are_errors(tmp_path: Path) -> None:
     good = str(_write(tmp_path, "jsonl", ROWS))
     with pytest.raises(GroundlingError, match=r"row train_0: unknown column 'prompt'.*answer, key, question"):
         pools.create("jsonl", path=good).prepare("train")
@@ -193,7 +193,7 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("id", ["jsonl", "csv"])
-def test_a_file_of_another_encoding_is_told(id: str, tmp_path: Path) -> None:
+def test_other_encodings_are_errors(id: str, tmp_path: Path) -> None:
     path = tmp_path / f"rows.{id}"
     path.write_bytes(({"jsonl": '{"prompt": "für"}', "csv": "prompt\nfür"}[id] + "\n").encode("latin-1"))
     with pytest.raises(
@@ -202,7 +202,7 @@ def test_a_file_of_another_encoding_is_told(id: str, tmp_path: Path) -> None:
         pools.create(id, path={"train": str(path)}).prepare("train")
 
 
-def test_a_document_is_read_whatever_its_length(tmp_path: Path) -> None:
+def test_long_documents_are_read(tmp_path: Path) -> None:
     path, document = tmp_path / "rows.csv", "word " * 30_000
     path.write_text(f"prompt\n{document}\n")
     csv.field_size_limit(131_072)  # as a new process has it
@@ -216,7 +216,7 @@ def test_a_tab_separated_file(tmp_path: Path) -> None:
     assert [(s.prompt, s.references) for s in pool.prepare("train")] == [("a, b", ("c",))]
 
 
-def test_any_dataset_that_hugging_face_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "data"
     folder.mkdir()
@@ -235,9 +235,7 @@ def test_any_dataset_that_hugging_face_opens(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
-def test_what_a_folder_says_of_itself_is_read_within_limits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cards_are_read_within_limits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "data"
     folder.mkdir()
@@ -255,20 +253,20 @@ def test_what_a_folder_says_of_itself_is_read_within_limits(
 
 
 @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
-def test_a_folder_that_describes_itself_in_a_pipe_is_one_line(name: str, tmp_path: Path) -> None:
+def test_a_card_that_is_a_pipe_is_an_error(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(GroundlingError, match=f"{name} is not a regular file"):
         pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
 
 
 @pytest.mark.parametrize("key", ["2020-01-01", "!!binary YQ=="])
-def test_any_key_may_stand_before_a_server(key: str, tmp_path: Path) -> None:
+def test_cards_may_not_name_servers(key: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(f"---\nconfigs: [{{{key}: 'http://host/x'}}]\n---\n")
     with pytest.raises(GroundlingError, match="names files at a server"):
         pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
 
 
-def test_a_dataset_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unloadable_dataset_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object, **__: object) -> None:
         raise ConnectionError("no route to host\nsecond line")
 

@@ -76,7 +76,7 @@ def test_prompts_are_cut_on_one_side_and_padded_on_the_left(
         assert ids.dtype == mask.dtype and str(ids.dtype) == "torch.int64"
 
 
-def test_prompts_that_cannot_be_encoded_are_told(
+def test_prompts_that_cannot_be_encoded_are_errors(
     samples: list[Sample], causal_tokenizer: Any, seq2seq_tokenizer: Any
 ) -> None:
     with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
@@ -93,7 +93,7 @@ def test_prompts_that_cannot_be_encoded_are_told(
         encode_prompts(samples, causal_tokenizer, 8, "top")  # type: ignore[arg-type]
 
 
-def test_a_tokenizer_without_padding_token_is_told(samples: list[Sample]) -> None:
+def test_tokenizers_need_a_padding_token(samples: list[Sample]) -> None:
     class Bare:
         pad_token_id = None
         eos_token_id = 0
@@ -131,7 +131,7 @@ def test_the_env_passes_gymnasiums_checker(
     max_prompt_length=st.integers(1, 20),
     max_episode_length=st.integers(1, 6),
 )
-def test_observations_are_what_the_tokens_say(
+def test_observations_hold_the_tokens(
     causal_tokenizer: Any,
     data: st.DataObject,
     start: int | None,
@@ -178,7 +178,7 @@ def test_observations_are_what_the_tokens_say(
     assert info["references"] == ("x",) and info["meta"] == {"k": 1} and info["sample_id"] == "a"
 
 
-def test_what_was_seen_stays_as_it_was(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_observations_stay_as_they_were(samples: list[Sample], causal_tokenizer: Any) -> None:
     env = TextGenerationEnv(samples, causal_tokenizer, max_episode_length=4)
     seen = [env.reset(seed=0)]
     seen += [(step[0], step[4]) for step in (env.step(token) for token in (5, 6, 7, 8))]
@@ -187,7 +187,7 @@ def test_what_was_seen_stays_as_it_was(samples: list[Sample], causal_tokenizer: 
         assert info["actions"].tolist() == [5, 6, 7, 8][:steps]
 
 
-def test_changing_an_observation_changes_no_other(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_observations_do_not_share_memory(samples: list[Sample], causal_tokenizer: Any) -> None:
     envs = [TextGenerationEnv(samples, causal_tokenizer, max_episode_length=4) for _ in range(2)]
     observation = envs[0].reset(seed=0)[0]
     envs[1].reset(seed=0)
@@ -230,7 +230,7 @@ class Ids(Growth):
         return 0.0
 
 
-def test_a_token_reward_gets_ids(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_token_rewards_receive_ids(samples: list[Sample], causal_tokenizer: Any) -> None:
     reward = Ids()
     env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
     env.reset(options={"sample": samples[0]})
@@ -240,9 +240,7 @@ def test_a_token_reward_gets_ids(samples: list[Sample], causal_tokenizer: Any) -
     assert reward.calls == [(first, [first]), (second, [first, second])]
 
 
-def test_a_token_reward_sees_each_text_and_the_one_before(
-    samples: list[Sample], causal_tokenizer: Any
-) -> None:
+def test_token_rewards_receive_both_texts(samples: list[Sample], causal_tokenizer: Any) -> None:
     reward = Growth()
     env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
     _, info = env.reset(options={"sample": samples[0]})
@@ -262,9 +260,7 @@ def test_a_token_reward_sees_each_text_and_the_one_before(
     assert [env.step(token)[1] for token in tokens] == [0, len(two)]
 
 
-def test_a_reward_per_token_that_cannot_be_asked_is_told(
-    samples: list[Sample], causal_tokenizer: Any
-) -> None:
+def test_token_rewards_need_at_token(samples: list[Sample], causal_tokenizer: Any) -> None:
     class Sum(Calls):
         per_token = True
 
@@ -272,7 +268,7 @@ def test_a_reward_per_token_that_cannot_be_asked_is_told(
         TextGenerationEnv(samples, causal_tokenizer, Sum())
 
 
-def test_text_is_decoded_when_it_is_asked_for_only(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_text_is_decoded_at_the_end_or_every_step(samples: list[Sample], causal_tokenizer: Any) -> None:
     has_text = []
     for every_step in (False, True):
         env = TextGenerationEnv(samples, causal_tokenizer, max_episode_length=2, decode_every_step=every_step)
@@ -281,13 +277,13 @@ def test_text_is_decoded_when_it_is_asked_for_only(samples: list[Sample], causal
     assert has_text == [[False, False, True], [True, True, True]]
 
 
-def test_an_end_token_that_does_not_end(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_end_tokens_may_be_ignored(samples: list[Sample], causal_tokenizer: Any) -> None:
     env = TextGenerationEnv(samples, causal_tokenizer, terminate_on_eos=False, max_episode_length=3)
     env.reset(seed=0)
     assert [env.step(causal_tokenizer.eos_token_id)[2] for _ in range(3)] == [False, False, True]
 
 
-def test_a_padded_vocabulary_may_be_written(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_padded_vocabularies_are_allowed(samples: list[Sample], causal_tokenizer: Any) -> None:
     size = len(causal_tokenizer) + 5
     env: Any = TextGenerationEnv(samples, causal_tokenizer, num_actions=size, max_episode_length=1)
     assert env.action_space.n == size
@@ -296,9 +292,7 @@ def test_a_padded_vocabulary_may_be_written(samples: list[Sample], causal_tokeni
     assert env.observation_space.contains(observation) and info["context_text"] == ""
 
 
-def test_equal_seeds_give_equal_samples_and_all_are_drawn(
-    samples: list[Sample], causal_tokenizer: Any
-) -> None:
+def test_equal_seeds_draw_equal_samples(samples: list[Sample], causal_tokenizer: Any) -> None:
     envs = [TextGenerationEnv(samples, causal_tokenizer) for _ in range(2)]
     drawn = [[env.reset(seed=seed)[1]["sample_id"] for seed in range(30)] for env in envs]
     assert drawn[0] == drawn[1] and set(drawn[0]) == {"a", "b", "c"}
@@ -306,7 +300,7 @@ def test_equal_seeds_give_equal_samples_and_all_are_drawn(
     assert len({envs[0].reset()[1]["sample_id"] for _ in range(30)}) == 3  # goes on without a seed
 
 
-def test_a_reward_is_no_name(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_names_of_rewards_are_refused(samples: list[Sample], causal_tokenizer: Any) -> None:
     """Worlds know nothing of rewards: who makes an env makes its reward."""
     with pytest.raises(ConfigError, match=r"give groundling\.rewards\.create\('meteor'\)"):
         TextGenerationEnv(samples, causal_tokenizer, "meteor")  # type: ignore[arg-type]
@@ -321,7 +315,7 @@ def test_a_reward_is_no_name(samples: list[Sample], causal_tokenizer: Any) -> No
         ([], "gave 0 numbers"),
     ],
 )
-def test_bad_rewards_are_told(
+def test_broken_rewards_are_errors(
     rewards: list[float], message: str, samples: list[Sample], causal_tokenizer: Any
 ) -> None:
     env = TextGenerationEnv(samples, causal_tokenizer, lambda *_, meta: rewards, max_episode_length=1)
@@ -330,7 +324,7 @@ def test_bad_rewards_are_told(
         env.step(3)
 
 
-def test_bad_arguments_and_actions_are_told(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_wrong_arguments_and_actions_are_errors(samples: list[Sample], causal_tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="no samples"):
         TextGenerationEnv([], causal_tokenizer)
     with pytest.raises(ConfigError, match="max_episode_length=0"):

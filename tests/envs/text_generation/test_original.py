@@ -18,7 +18,7 @@ KNOWN = json.loads(oracle.TABLE.read_text("utf-8"))
 
 
 @pytest.mark.parametrize("id", oracle.CASES)
-def test_a_pool_gives_what_the_original_gave(id: str) -> None:
+def test_pools_equal_the_original(id: str) -> None:
     with oracle.awkward_rows(), oracle.words_of_nltk():
         fingerprints = {
             f"{split} {json.dumps(args, sort_keys=True)}": oracle.fingerprint(oracle.ours(id, args, split))
@@ -34,7 +34,7 @@ def test_all_pools_of_the_original_are_known() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_is_rebuilt_with_the_originals_entries(name: str) -> None:
+def test_rebuilt_files_equal_the_originals(name: str) -> None:
     assert oracle.fingerprint([oracle.flat(config(name))])["sha256"] == KNOWN["files"][name]
 
 
@@ -43,7 +43,7 @@ def test_all_files_of_the_original_are_rebuilt() -> None:
 
 
 @pytest.mark.skipif("RL4LMS" not in os.environ, reason="RL4LMS names no checkout of the original")
-def test_the_original_gives_it_still() -> None:
+def test_the_original_still_gives_the_recorded_samples() -> None:
     made, lines = oracle.compare(Path(os.environ["RL4LMS"]))
     sums, differing = oracle.compare_files(Path(os.environ["RL4LMS"]))
     assert {"pools": made, "files": sums} == KNOWN and not differing

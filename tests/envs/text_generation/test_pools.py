@@ -1,8 +1,9 @@
-"""The pools of the original: formats, splits, and the way from the hub's files to samples."""
+"""RL4LMs' pools: splits, files of the hub, arguments; test_original.py compares their samples with the original's."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import numpy as np
@@ -44,7 +45,7 @@ def test_all_pools_are_registered() -> None:
 
 
 @pytest.mark.parametrize("id", ORIGINAL)
-def test_offline_samples_are_whole(id: str) -> None:
+def test_bundled_samples_are_complete_and_stable(id: str) -> None:
     for split in SPLITS:
         samples = _pool(id).prepare(split)
         assert len({sample.id for sample in samples}) == len(samples) >= 3
@@ -67,7 +68,7 @@ def test_the_bundled_rows_are_small() -> None:
 
 
 @pytest.mark.parametrize("id", ORIGINAL)
-def test_rows_of_the_hub_give_what_the_same_rows_give_offline(
+def test_rows_of_the_hub_give_the_samples_of_bundled_rows(
     id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -93,7 +94,7 @@ def test_rows_of_the_hub_give_what_the_same_rows_give_offline(
         assert revision == "refs/convert/parquet" or re.fullmatch("[0-9a-f]{40}", revision)
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: object, **__: object) -> str:
         raise ConnectionError("no route to host\nsecond line")
 
@@ -105,26 +106,17 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatc
     assert "\n" not in str(error.value)
 
 
-def test_a_repository_without_the_files_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_without_the_files_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
     with pytest.raises(GroundlingError, match=re.escape("has no files default/train/*.parquet")):
         pools.create("xsum").prepare("train")
 
 
-def test_imdb_is_cut_and_shuffled_as_the_original() -> None:
-    rows = [{"text": f"a{n} b c  d e", "label": n % 2} for n in range(50)]
-    pool = _pool("imdb", seed=3)
-    train, val = (list(pool.samples(iter(rows), split)) for split in ("train", "val"))
-    order = np.random.default_rng(3).permutation(50)
-    assert [s.references[0] for s in train + val] == [rows[i]["text"] for i in order]
-    assert len(train) == 40
-    assert train[0].prompt == f"a{order[0]} b c"  # three of the six pieces between single blanks
-    assert train[0].references[0].startswith(train[0].prompt)
-    (odd,) = pool.samples([{"text": "a b c", "label": 0}], "test")
-    assert odd.prompt == "a"
+def test_imdb_tests_on_5000_shuffled_reviews() -> None:
     many = [{"text": f"x {n}", "label": 0} for n in range(6000)]
     order = np.random.default_rng(3).permutation(6000)[:5000]
-    assert [s.references[0] for s in pool.samples(many, "test")] == [f"x {n}" for n in order]
+    samples = _pool("imdb", seed=3).samples(many, "test")
+    assert [s.references[0] for s in samples] == [f"x {n}" for n in order]
 
 
 @pytest.mark.parametrize("seed", [3, 42])
@@ -135,60 +127,7 @@ def test_imdb_is_shuffled_as_datasets_shuffles(seed: int) -> None:
     assert [s.references[0] for s in _pool("imdb", seed=seed).samples(rows, "test")] == list(theirs)
 
 
-def test_imdb_seq2seq_trains_on_positive_reviews_and_their_second_halves() -> None:
-    rows = [{"text": f"{'good' if n % 2 else 'bad'} film number {n}", "label": n % 2} for n in range(50)]
-    pool = _pool("imdb_seq2seq")
-    train = list(pool.samples(iter(rows), "train"))
-    positive = [rows[i] for i in np.random.default_rng(42).permutation(50)[:40] if i % 2]
-    assert [(s.prompt + " " + s.references[0]) for s in train] == [row["text"] for row in positive]
-    assert all(s.prompt == "good film" for s in train)
-    assert [s.meta for s in train] == [{"reference": row["text"]} for row in positive]
-    places = [place for place, i in enumerate(np.random.default_rng(42).permutation(50)[:40]) if i % 2]
-    assert [s.id for s in train] == [f"train_{place}" for place in places]  # among all training reviews
-    assert {s.prompt for s in pool.samples(iter(rows), "val")} == {"good film", "bad film"}
-    half = list(_pool("imdb_seq2seq", positive_ratio=0.5).samples(iter(rows), "train"))
-    assert half == train[: len(train) // 2]
-    with pytest.raises(ConfigError, match=r"positive_ratio=1\.5"):
-        _pool("imdb_seq2seq", positive_ratio=1.5)
-
-
-def test_commongen_with_the_arguments_of_the_configs() -> None:
-    pool = _pool(
-        "commongen", concept_separator_token=" ", concept_end_token=".", prefix="generate a sentence with: "
-    )
-    first = pool.prepare("train")[0]
-    assert first.prompt == "generate a sentence with: boat lake row."
-    assert first.references == ("Two friends row a small boat across the quiet lake.",)
-    assert first.meta == {"concepts": ["boat", "lake", "row"]}
-    assert {s.references for s in pool.prepare("test")} == {("empty reference",)}
-
-
-def test_commongen_asks_for_a_concept_set_of_val_once() -> None:
-    rows = [
-        {"concept_set_idx": number, "concepts": ["a", "b"], "target": target}
-        for number, target in ((0, "A b."), (0, "B a."), (1, "A and b."))
-    ]
-    pool = _pool("commongen")
-    assert [s.references for s in pool.samples(rows, "val")] == [("A b.",), ("A and b.",)]
-    assert [s.id for s in pool.samples(rows, "val")] == ["val_0", "val_1"]
-    assert len(list(pool.samples(rows, "train"))) == 3
-
-
-def test_summaries() -> None:
-    row = {"article": "one  two\nthree four", "highlights": "1\n2", "id": "x"}
-    (bare,) = _pool("cnn_daily_mail").samples([row], "val")
-    assert bare.prompt == "one  two\nthree four"
-    (plain,) = _pool("cnn_daily_mail", prompt_prefix="Summarize: ").samples([row], "val")
-    assert (plain.prompt, plain.references) == ("Summarize: one  two\nthree four", ("1\n2",))
-    (short,) = _pool("cnn_daily_mail", prompt_suffix=" !", truncate_article=3, truncate_by="blanks").samples(
-        [row], "val"
-    )
-    assert short.prompt == "one two three !"
-    (extreme,) = _pool("xsum").samples([{"document": "d", "summary": "s", "id": "x"}], "val")
-    assert (extreme.prompt, extreme.references) == ("dTL;DR:", ("s",))
-
-
-def test_articles_are_cut_after_words_of_nltk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_articles_are_truncated_at_words_of_nltk(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenize = pytest.importorskip("nltk.tokenize")
     monkeypatch.setattr(tokenize, "sent_tokenize", tokenize.punkt.PunktSentenceTokenizer().tokenize)
     row = {"article": 'It isn\'t "old".\nSay so (twice), please. Yes.', "highlights": "", "id": "x"}
@@ -201,7 +140,7 @@ def test_articles_are_cut_after_words_of_nltk(monkeypatch: pytest.MonkeyPatch) -
         assert sample.prompt == kept
 
 
-def test_nltks_missing_data_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_of_nltk_give_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenize = pytest.importorskip("nltk.tokenize")
 
     def missing(text: str) -> None:
@@ -213,54 +152,7 @@ def test_nltks_missing_data_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch
     assert "\n" not in str(error.value)
 
 
-def test_how_articles_are_cut_is_checked() -> None:
-    with pytest.raises(ConfigError, match="unknown truncate_by 'words'"):
-        _pool("cnn_daily_mail", truncate_article=3, truncate_by="words")
-    with pytest.raises(ConfigError, match=r"truncate_by=blanks.*truncate_article"):
-        _pool("cnn_daily_mail", truncate_by="blanks")
-    with pytest.raises(ConfigError, match="truncate_article=0"):
-        _pool("cnn_daily_mail", truncate_article=0)
-
-
-def test_narrative_qa_is_in_the_form_of_unifiedqa() -> None:
-    row = {
-        "document": {"summary": {"text": " A Man\nwalks. "}},
-        "question": {"text": "Who walks?"},
-        "answers": [{"text": "A man "}, {"text": " The Man"}],
-    }
-    (sample,) = _pool("narrative_qa").samples([row], "train")
-    assert sample.prompt == r"who walks? \n  a manwalks.  "  # a line's end and nothing else is left out
-    assert sample.references == ("a man", "the man")
-
-
-def test_narrative_qa_has_all_answers_to_one_question_together() -> None:
-    first, other = (
-        {
-            "document": {"summary": {"text": "A man walks."}},
-            "question": {"text": question},
-            "answers": [{"text": f"{question} {n}"} for n in (1, 2)],
-        }
-        for question in ("Who?", "Why?")
-    )
-    samples = list(_pool("narrative_qa").samples([first, other, first], "val"))
-    assert [(s.id, s.references) for s in samples] == [
-        ("val_0", ("who? 1", "who? 2", "who? 1", "who? 2")),
-        ("val_1", ("why? 1", "why? 2")),
-    ]
-
-
-def test_translation_goes_either_way() -> None:
-    there = _pool("iwslt2017en_de", prompt_prefix="translate English to German: ").prepare("train")[0]
-    back = _pool("wmt16", source_language="de", target_language="en", prompt_suffix=" =").prepare("train")[0]
-    assert there.prompt == "translate English to German: The bakery opens at six in the morning."
-    assert there.references == ("Die Bäckerei öffnet um sechs Uhr morgens.",)
-    assert back.prompt == "Die Bäckerei öffnet um sechs Uhr morgens. ="
-    assert back.references == ("The bakery opens at six in the morning.",)
-    with pytest.raises(ConfigError, match="fr to en"):
-        _pool("wmt16", source_language="fr", target_language="en")
-
-
-def test_any_workshop_and_pair_has_its_files() -> None:
+def test_files_of_workshops_and_pairs_of_languages() -> None:
     pool = pools.create("wmt16", wmt_id="wmt14", source_language="en", target_language="fr")
     assert isinstance(pool, DatasetPool)
     source = pool.source("val")
@@ -272,58 +164,6 @@ def test_any_workshop_and_pair_has_its_files() -> None:
         "wmt/wmt16",
         "wmt/wmt16",
     ]
-
-
-def test_daily_dialog_asks_for_the_utterance_after_a_window() -> None:
-    row = {"dialog": list("abcd"), "act": [1, 2, 3, 4], "emotion": [0, 0, 4, 6]}
-    samples = list(_pool("daily_dialog", context_size=2).samples([row, row], "train"))
-    assert [(s.id, s.prompt, s.references) for s in samples[:2]] == [
-        ("2", "a<EOU>b <EOU>", ("c<EOU>",)),
-        ("3", "b<EOU>c <EOU>", ("d<EOU>",)),
-    ]
-    assert samples[1].meta == {"emotion": [6], "intent": [4]}
-    assert samples[3].id == "7"  # utterances that are not asked count
-    with pytest.raises(ConfigError, match="context_size=0"):
-        _pool("daily_dialog", context_size=0)
-
-
-def _turns(*names: str) -> list[dict[str, object]]:
-    return [{"names": [*name], "utterances": [name.lower(), "!"]} for name in names]
-
-
-def test_crd3_asks_for_the_turns_after_the_second() -> None:
-    rows = [{"turns": _turns("A", "BX", "C", "DE")}, {"turns": _turns("A", "BX", "C")}]
-    samples = list(_pool("crd3").samples(rows, "train"))
-    assert [(s.id, s.prompt, s.references) for s in samples] == [
-        ("train_ep_0_turn_2", "A: a !\nB: bx !\nC: ", ("c !",)),
-        ("train_ep_0_turn_3", "A: a !\nB: bx !\nC: c !\nD: ", ("de !",)),
-        (
-            "train_ep_1_turn_2",
-            "A: a !\nB: bx !\nC: ",
-            ("c !",),
-        ),  # another row without places, another episode
-    ]
-    short = list(_pool("crd3", max_context_size=1).samples(rows, "val"))
-    assert [s.prompt for s in short] == ["B: bx !\nC: ", "C: c !\nD: ", "B: bx !\nC: "]
-
-
-def test_crd3_makes_episodes_of_stretches() -> None:
-    one, two = _turns(*"ABCDEFGH"), _turns(*"ABXYZ")
-
-    def stretch(turns: list[dict[str, object]], first: int, last: int) -> dict[str, object]:
-        return {"turns": turns[first : last + 1], "turn_start": first, "turn_end": last}
-
-    rows = [stretch(one, 0, 0), stretch(one, 0, 3), stretch(one, 3, 5), stretch(one, 6, 7)]
-    rows += [stretch(two, 0, 1), stretch(two, 0, 4)]
-    rows += [
-        stretch(one, 0, 4),
-        stretch(one, 2, 7),
-        stretch(two, 0, 2),
-        stretch(two, 3, 4),
-    ]  # again, cut otherwise
-    samples = list(_pool("crd3").samples(rows, "train"))
-    whole = [{"turns": one}, {"turns": two}]
-    assert samples == list(_pool("crd3").samples(whole, "train"))
 
 
 def _cell(value: str, header: bool = False, columns: int = 1) -> dict[str, object]:
@@ -359,46 +199,6 @@ def test_totto_cells_find_their_headers_across_columns() -> None:
     assert totto.subtable(TABLE, []) == "<table> </table>"
 
 
-@pytest.mark.parametrize(
-    ("representation", "function_name"), [("subtable", "subtable"), ("fulltable", "full_table")]
-)
-def test_totto_tells_the_table_twice(representation: str, function_name: str) -> None:
-    pool = _pool("totto", representation=representation)
-    sample = pool.prepare("train")[1]
-    raw = sample.meta["raw_table"]
-    table = getattr(totto, function_name)(raw["table"], list(map(tuple, raw["highlighted_cells"])))
-    titles = "<page_title> Hella Strand </page_title> <section_title> Filmography </section_title>"
-    assert sample.prompt == f"{table}{titles} {table}"
-    assert sample.references == ("Hella Strand played Captain Berg in Ivo Lind's film Snowline.",)
-    (row, *_) = pool.source("train").rows(offline=True)
-    row |= {"table_page_title": "", "table_section_title": ""}
-    (bare,) = pool.samples([row], "train")
-    assert bare.prompt == 2 * getattr(totto, function_name)(
-        row["table"], list(map(tuple, row["highlighted_cells"]))
-    )
-
-
-def test_totto_keeps_the_row_in_the_columns_of_the_original() -> None:
-    (row, *_) = _pool("totto").source("val").rows(offline=True)
-    for overlap, kept in (("True", True), ("False", False), ("none", False)):
-        (sample,) = _pool("totto").samples([row | {"overlap_subset": overlap}], "val")
-        raw = sample.meta["raw_table"]
-        assert list(raw) == [
-            "id", "table_page_title", "table_webpage_url", "table_section_title", "table_section_text", "table",
-            "highlighted_cells", "example_id", "sentence_annotations", "overlap_subset",
-        ]  # fmt: skip
-        assert raw["overlap_subset"] is kept and raw["id"] == row["totto_id"]
-        assert raw["sentence_annotations"] == row["sentence_annotations"]
-        assert list(sample.references) == [one["final_sentence"] for one in raw["sentence_annotations"]]
-
-
-def test_totto_test_sentences_are_withheld() -> None:
-    for sample in _pool("totto").prepare("test"):
-        assert sample.references == ("",)
-        (annotation,) = sample.meta["raw_table"]["sentence_annotations"]
-        assert set(annotation.values()) == {"none"}
-
-
 def test_totto_has_one_sample_for_all_sentences_of_a_table() -> None:
     """GEM has a training row for each sentence."""
     (row, *_) = _pool("totto").source("train").rows(offline=True)
@@ -408,11 +208,6 @@ def test_totto_has_one_sample_for_all_sentences_of_a_table() -> None:
     samples = list(_pool("totto").samples(rows, "train"))
     assert [(s.id, len(s.references)) for s in samples] == [("train_0", 2), ("train_1", 1)]
     assert samples[0].meta["raw_table"]["sentence_annotations"] == [first, second]
-
-
-def test_totto_says_what_the_full_table_is_called() -> None:
-    with pytest.raises(ConfigError, match=r"full_table.*fulltable"):
-        _pool("totto", representation="full_table")
 
 
 def test_listed_has_the_configs_rows_in_every_split() -> None:
@@ -437,25 +232,36 @@ def test_listed_has_the_configs_rows_in_every_split() -> None:
         pools.create("listed", samples=[{"a": "1"}]).prepare("train")
 
 
-def test_dummy_pool() -> None:
-    samples = pools.create("dummy_pool", prompt="1 2", n_samples=3).prepare("val")
-    assert [(s.id, s.prompt, s.references) for s in samples] == [(str(n), "1 2", ()) for n in range(3)]
-    with pytest.raises(ConfigError, match="n_samples=0"):
-        pools.create("dummy_pool", prompt="1 2", n_samples=0)
-    with pytest.raises(ConfigError, match="n_samples='3'"):
-        pools.create("dummy_pool", prompt="1 2", n_samples="3")
+def test_articles_are_truncated_at_blanks() -> None:
+    row = {"article": "one  two\nthree four", "highlights": "1\n2", "id": "x"}
+    pool = _pool("cnn_daily_mail", prompt_suffix=" !", truncate_article=3, truncate_by="blanks")
+    assert next(iter(pool.samples([row], "val"))).prompt == "one two three !"
 
 
-def test_unknown_splits_arguments_and_columns_are_told() -> None:
+@pytest.mark.parametrize(
+    ("id", "args", "message"),
+    [
+        ("imdb_seq2seq", {"positive_ratio": 1.5}, r"positive_ratio=1\.5"),
+        ("imdb_seq2seq", {"positive_ration": 1.0}, "'positive_ration'.*positive_ratio"),
+        ("cnn_daily_mail", {"truncate_article": 3, "truncate_by": "words"}, "unknown truncate_by 'words'"),
+        ("cnn_daily_mail", {"truncate_by": "blanks"}, "truncate_by=blanks.*truncate_article"),
+        ("cnn_daily_mail", {"truncate_article": 0}, "truncate_article=0"),
+        ("wmt16", {"source_language": "fr", "target_language": "en", "offline": True}, "fr to en"),
+        ("daily_dialog", {"context_size": 0}, "context_size=0"),
+        ("totto", {"representation": "full_table"}, "full_table.*fulltable"),
+        ("totto", {"representation": "table"}, "unknown representation 'table'"),
+        ("dummy_pool", {"prompt": "1 2", "n_samples": 0}, "n_samples=0"),
+        ("dummy_pool", {"prompt": "1 2", "n_samples": "3"}, "n_samples='3'"),
+    ],
+)
+def test_wrong_arguments_are_refused(id: str, args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pools.create(id, **args)
+
+
+def test_unknown_splits_and_changed_columns_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"unknown split 'validation'.*val"):
         pools.create("imdb", offline=True).prepare("validation")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"'positive_ration'.*positive_ratio"):
-        pools.create("imdb_seq2seq", positive_ration=1.0)
-    with pytest.raises(ConfigError, match="unknown representation 'table'"):
-        pools.create("totto", representation="table")
-
-
-def test_a_changed_schema_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatasetSource, "rows", lambda self, offline: iter([{"body": "x"}]))
     with pytest.raises(GroundlingError, match="EdinburghNLP/xsum has no column 'document'"):
         pools.create("xsum").prepare("train")

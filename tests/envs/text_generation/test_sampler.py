@@ -46,7 +46,7 @@ def test_an_epoch_has_every_sample_once(count: int, seed: int, epochs: int) -> N
         assert sorted(_drawn(order, count)) == list(range(count))
 
 
-def test_epochs_are_shuffled_anew_and_seeds_differ() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     order = _order(30, 0, replacement=False)
     first, second = _drawn(order, 30), _drawn(order, 30)
     other = _drawn(_order(30, 1, replacement=False), 30)
@@ -70,7 +70,7 @@ def test_another_number_of_samples_is_refused() -> None:
         _order(0, 0, True)
 
 
-def test_other_samples_are_told() -> None:
+def test_changed_samples_give_a_warning() -> None:
     samples = [Sample("0", "ab", ("c",)), Sample("1", "b", ("d", "é"))]
     state = json.loads(json.dumps(SampleOrder(samples, 0).state_dict()))
     with warnings.catch_warnings():

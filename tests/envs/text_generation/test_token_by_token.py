@@ -98,7 +98,7 @@ def _on_the_right(observation: Observation) -> Observation:
     ("family", "ends"),
     some_of(itertools.product(FAMILIES, [True, False]), [("llama", True), ("bart", False), ("t5", True)]),
 )
-def test_stepping_the_env_gives_what_is_written_at_once(
+def test_stepping_the_env_equals_writing_at_once(
     family: str, ends: bool, reward: type[Reward], make_lm: Callable[..., LanguageModel]
 ) -> None:
     lm = _ending_often(make_lm(family))
@@ -185,7 +185,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
 @pytest.mark.parametrize("algorithm", some_of(ALGORITHMS, ["ppo", "nlpo", "trpo", "grpo"]))
-def test_tokens_one_by_one_teach_what_whole_texts_do(
+def test_learning_from_tokens_equals_learning_from_texts(
     algorithm: str, family: str, make_lm: Callable[..., LanguageModel]
 ) -> None:
     """As RL4LMs learns, from observations of the env: to every algorithm this is one world more."""
