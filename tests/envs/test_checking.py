@@ -1,0 +1,211 @@
+"""`groundling check-env`."""
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from groundling.cli.check_env import texts_alike
+from groundling.cli.main import main
+from groundling.envs.checking import RandomPlay, check_env
+from groundling.envs.make import TextEnvMaker
+from groundling.envs.seeds import training_seed
+from groundling.envs.splits import compare_splits
+from groundling.errors import ConfigError
+from tests.envs.doors import Wandering
+
+_DRAW = "Draw everything from self.np_random"
+
+
+def test_episodes_are_played_and_replayed() -> None:
+    played = check_env("test/Doors-v0", {}, num_episodes=4)
+    assert len(played.episodes) == 4 and played.most_actions == 5 and len(played.texts["actions"]) == 5
+    assert played.steps == sum(len(e.actions) for e in played.episodes)
+    assert played.resumed_after == max(e.length for e in played.episodes) - 1 > 0
+    assert played.choices and all(len(o.actions) > 1 for o in played.choices)
+    assert not any("a goal" in doubt or "an action" in doubt for doubt in played.doubts)
+    assert list(check_env("test/Doors-v0", {}, history=1).shown) == [0, 1]  # steps, not quoted observations
+
+
+def test_episodes_are_played_until_one_has_two_steps() -> None:
+    played = check_env("test/Hasty-v0", {"at_once": 5}, num_episodes=2)
+    assert [e.length for e in played.episodes] == [1, 1, 1, 1, 1, 2] and played.resumed_after == 1
+    played = check_env("test/Hasty-v0", {"at_once": 1000}, num_episodes=2)
+    assert len(played.episodes) == 102 and played.resumed_after == 0
+
+
+@pytest.mark.parametrize(
+    ("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")]
+)
+def test_an_episode_is_resumed_in_its_middle(which: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wandering, "instances", 0)
+    with pytest.raises(ConfigError, match=rf"Draw everything from self\.np_random.*{where}"):
+        check_env("test/Wandering-v0", {"which": which}, num_episodes=2)
+
+
+@pytest.mark.parametrize(
+    ("id", "args", "message"),
+    [
+        ("test/Shared-v0", {"part": "order"}, "next to another env .* share the module random"),
+        ("test/Counted-v0", {}, "reverse order.* take nothing from the episodes before"),
+    ],
+)
+def test_state_shared_by_envs_or_episodes_is_an_error(id: str, args: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_env(id, args, num_episodes=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["tests.envs.doors:Unseeded", "world.args.part=order"], [_DRAW, "its actions differed"]),
+        (["tests.envs.doors:Unseeded", "world.args.part=number"], [_DRAW, "its actions differed"]),
+        (["tests.envs.doors:Unseeded", "world.args.part=text"], [_DRAW, "its descriptions differed"]),
+        (["tests.envs.doors:Forgetful"], ["its actions differed"]),
+        (["tests.envs.doors:Endless"], ["has not ended after 10,000 steps"]),
+        (["tests.envs.doors:Doors", "training.steps=3"], ["settings of world, policy and model, got 'training"]),
+        (["tests.envs.doors:Long", "device=cpu"], ["settings of world, policy and model, got 'device"]),
+        (["tests.nowhere:Doors"], ["there is no module"]),
+    ],
+)  # fmt: skip
+def test_unsuitable_envs_give_one_line(
+    words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-env", *words]) == 1
+    line = capsys.readouterr().err
+    assert all(part in line for part in parts), line
+    assert "checkpoint" not in line
+
+
+def test_episodes_are_played_with_another_hash_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.environ.get("PYTHONHASHSEED")
+    assert main(["check-env", "tests.envs.doors:Hashed"]) == 1
+    line = capsys.readouterr().err
+    assert "in another process, with PYTHONHASHSEED=" in line and "sort what comes from a set" in line
+    assert "after 0 steps its actions differed" in line and os.environ.get("PYTHONHASHSEED") == before
+
+
+def test_empty_and_broken_texts_give_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "tests.envs.doors:Careless"]) == 0
+    error = capsys.readouterr().err
+    for doubt in ("a goal is empty", "an action is empty", r"an action has line breaks, which"):
+        assert f"warning: check-env/Careless-v0: {doubt}" in error
+
+
+def test_tasks_of_babyai_are_read() -> None:
+    played = check_env("BabyAI-MixedTrainLocal-v0", {"num_dists": 1, "max_steps": 4}, num_episodes=2)
+    assert played.doubts == []
+    assert {episode.task for episode in played.episodes} != {"BabyAI-MixedTrainLocal-v0"}
+
+
+def _compared(**args: Any) -> list[str]:
+    return compare_splits("test/Games-v0", TextEnvMaker.of("test/Games-v0", **args))
+
+
+def test_the_splits_are_compared() -> None:
+    few = check_env("test/Games-v0", {"count": 3}, num_episodes=1).doubts
+    assert len(few) == 1 and few == _compared(count=3)
+    assert few[0].startswith("200 of 200 held-out episodes begin as one of 200 training episodes")
+    assert _compared(count=2**20, identity="shown") == []
+
+
+@pytest.mark.parametrize(
+    ("identity", "training", "held_out"),
+    [
+        ("int", "task_id '0', '1', '2' and 1 more", "task_id '4', '5', '6' and 1 more"),
+        ("numpy", "task_id '0', '1', '2' and 1 more", "task_id '4', '5', '6' and 1 more"),
+        ("shown", "first observation 'This is game 0.'", "first observation 'This is game 4.'"),
+    ],
+)
+def test_tasks_of_one_split_are_reported(identity: str, training: str, held_out: str) -> None:
+    of_training, of_held_out = _compared(by_range=True, identity=identity)
+    assert of_training.startswith(f"only training episodes have the {training}")
+    assert of_held_out.startswith(f"only held-out episodes have the {held_out}")
+
+
+def test_texts_with_equal_tokens_are_reported() -> None:
+    tokenizer = Tokenizer(WordLevel({"open": 0, "look": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    lm = SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    actions, goals, observations = ["open {", "look", "open }"], ["open", "look"], ["@\n +", "@ +", "look"]
+    texts = {"goals": goals, "actions": actions, "observations": observations}
+    played = RandomPlay(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
+    policy: Any = SimpleNamespace(lm=lm)
+    assert [text.split(";")[0] for text in texts_alike(policy, played)] == [
+        "the model cannot distinguish these actions, whose tokens are equal: 'open {' and 'open }'",
+        r"the model cannot distinguish these observations, whose tokens are equal: '@\n +' and '@ +'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (8, "over 2 lists of 16 (at most 20 actions are scored)"),
+        (30, "these 30 actions are not scored: at most 20 are"),
+    ],
+)
+def test_a_limited_number_of_actions_is_scored(
+    count: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("groundling.cli.check_env._MOST_READ", 20)
+    assert main(["check-env", "tests.envs.doors:Many", f"world.args.num_actions={count}"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert message in out and ("nats" in out) == (count == 8), out
+
+
+def test_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "tests.envs.doors:Doors", "world.history=1"]) == 0
+    assert "what a model reads after 1 actions" in capsys.readouterr().out
+    assert main(["check-env", "tests.envs.doors:Doors"]) == 0
+    printed = capsys.readouterr().out
+    assert "Goal of the agent: open" in printed and "1 to 5 at a step" in printed
+    assert "what it prefers, untrained: " in printed and "entropy (action_scoring, untrained)" in printed
+    assert "a run in this env can be resumed exactly" in printed
+
+
+@pytest.mark.parametrize("error", ["KeyError", "SystemExit"])
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("init", "env check-env/Broken-v0, as it was made with"),
+        ("reset", f"in its reset: seed {training_seed(0, 0, 0)}, episode 0, after 0 steps"),
+        ("step", "in its step 'open "),
+        ("close", "as it was closed,"),
+    ],
+)
+def test_the_first_line_says_where_an_env_raised(
+    method: str, message: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [f"world.args.method={method}", f"world.args.error={error}"]
+    assert main(["check-env", "tests.envs.doors:Broken", *args]) == 1
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.startswith("error: env") and message in line and f"raised {error}" in line
+
+
+def test_the_first_line_names_a_module_that_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raising_world.py").write_text("raise SystemExit(0)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["check-env", "raising_world:World"]) == 1
+    assert capsys.readouterr().err.startswith("error: the module raising_world, as it was imported, raised")
+
+
+@pytest.mark.parametrize(
+    ("words", "warns"), [([], True), (["policy.id=action_writing", "policy.args.temperature=2"], False)]
+)
+def test_likely_short_actions_give_a_warning(
+    words: list[str], warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-env", "tests.envs.doors:Long", *words]) == 0
+    output = capsys.readouterr()
+    assert ("policy.args.normalize=sum adds up" in output.err) == warns, output.err
+    assert ("1.000  wait" in output.out) == warns
