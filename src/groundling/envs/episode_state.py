@@ -19,15 +19,12 @@ class EpisodeState:
 
     def __init__(self, history: int | None) -> None:
         self._history = history
-        self.episode = -1
-        """Number of episodes before this one."""
-        self.begin(0)
+        self.begin(-1, 0)
 
-    def begin(self, seed: int) -> None:
-        """Begin the next episode."""
+    def begin(self, episode: int, seed: int) -> None:
+        """Begin an episode; ``episode`` is the number of those before it."""
         steps = None if self._history is None else self._history - 1
-        self.episode += 1
-        self.seed = seed
+        self.episode, self.seed = episode, seed
         self.episode_return = 0.0
         self.actions: list[int] = []
         self.chosen: list[int | str] = []  # as the env takes them; the last one may be on its way

@@ -169,7 +169,7 @@ class TextVectorEnv:
             if has_terminated or is_truncated:
                 terminated[i], truncated[i] = has_terminated, is_truncated
                 finals[i] = self._states[i].observation()
-                episodes.append(self._finish(i, has_terminated and rewards[i] > 0))
+                episodes.append(self._finish(i, is_paid=has_terminated and bool(rewards[i] > 0)))
                 self._send_reset(i)
         for i in finals:
             self._receive_reset(i)
@@ -246,7 +246,7 @@ class TextVectorEnv:
 
     def _send_reset(self, i: int) -> None:
         state = self._states[i]
-        state.begin(self._seed_of(i, state.episode + 1))
+        state.begin(state.episode + 1, self._seed_of(i, state.episode + 1))
         self._stepper.send(i, "reset", state.seed)
 
     def _receive_reset(self, i: int) -> None:
