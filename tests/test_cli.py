@@ -22,12 +22,8 @@ from groundling.worlds.text.suites import SUITES
 from tests.thorough import THOROUGH, thorough
 
 _SMALL = [
-    "world.num_envs=4",
-    "training.steps=48",
-    "world.num_steps=4",
-    "algorithm.args.minibatch_size=8",
-    "algorithm.args.micro_batch_size=null",
-    "device=cpu",
+    *("world.num_envs=4", "training.steps=48", "world.num_steps=4"),
+    *("algorithm.args.minibatch_size=8", "algorithm.args.micro_batch_size=null", "device=cpu"),
 ]
 
 

@@ -22,16 +22,9 @@ from groundling.worlds.text.dataset import schema
 from tests.thorough import one_in, thorough
 
 _SMALL = (
-    "world.env=BabyAI-GoToObj-v0",
-    "world.num_envs=2",
-    "world.num_steps=8",
-    "training.steps=16",
-    "algorithm.args.minibatch_size=8",
-    "evaluation.num_envs=2",
-    "evaluation.baselines=[]",
-    "world.args.max_steps=4",
-    "policy.args.recurrence=4",
-    "device=cpu",
+    *("world.env=BabyAI-GoToObj-v0", "world.num_envs=2", "world.num_steps=8", "training.steps=16"),
+    *("algorithm.args.minibatch_size=8", "evaluation.num_envs=2", "evaluation.baselines=[]"),
+    *("world.args.max_steps=4", "policy.args.recurrence=4", "device=cpu"),
 )
 _ROW: dict[str, Any] = {
     "episode": 0,
@@ -69,10 +62,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Things:
     assert main(["train", "glam/symbolic", f"run_dir={run}", *_SMALL]) == 0
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
     collect = [
-        "collect",
-        "random",
-        "world.env=Shelf-v0",
-        "evaluation.num_envs=2",
+        *("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=2"),
         f"run_dir={root / 'random'}",
     ]
     assert main([*collect, "--pairs", "12", "--output", str(pairs)]) == 0
@@ -158,7 +148,7 @@ _COMMANDS = {
     "": " | list none | no-such-command",
     "annotate": "ROOT/none --name a --judge rules | PAIRS --name ../a --judge rules rules=[[a,1]]",
     "train demo": """
-        --config-dir ROOT/none | --slurm nonsense | --slurm nodes=x --dry-run | --set | --no-such-option |
+        --config-dir ROOT/none | --slurm nonsense | --slurm nodes=x --dry-run | --no-such-option |
         --import no.such.module | --import
     """,
     "train": " | ROOT | ROOT/none.yaml | RUN/metrics.jsonl | é",

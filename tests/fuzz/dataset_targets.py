@@ -257,16 +257,8 @@ def _pool(made: _File, folder: Path) -> None:
 
 
 _HUB = (
-    "daily_dialog",
-    "crd3",
-    "wmt16",
-    "totto",
-    "imdb",
-    "imdb_seq2seq",
-    "commongen",
-    "cnn_daily_mail",
-    "xsum",
-    "narrative_qa",
+    *("daily_dialog", "crd3", "wmt16", "totto", "imdb", "imdb_seq2seq", "commongen"),
+    *("cnn_daily_mail", "xsum", "narrative_qa"),
 )
 
 

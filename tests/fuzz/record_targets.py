@@ -135,16 +135,8 @@ def _manifest(random: Random) -> bytes:
     content = b'{"a": 1}'
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     names = (
-        "run.json",
-        "sub/a.bin",
-        "../made.json",
-        "/dev/zero",
-        "/etc/hostname",
-        "sub",
-        "",
-        ".",
-        "a\0b",
-        "fifo",
+        *("run.json", "sub/a.bin", "../made.json", "/dev/zero", "/etc/hostname", "sub", "", "."),
+        *("a\0b", "fifo"),
     )
     manifest = {"run.json": entry} | {random.choice(names): random.choice((entry, entry | {"bytes": 0}))}
     return _bytes([manifest, {"run.json": entry}])(random)

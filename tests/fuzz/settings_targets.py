@@ -23,67 +23,28 @@ from tests.fuzz.harness import Target
 from tests.test_hostile import OVERRIDES
 
 EXPERIMENTS = (
-    "demo-easy",
-    "glam/symbolic",
-    "motif/laptop",
-    "rl4lms/increasing_numbers_nlpo",
+    *("demo-easy", "glam/symbolic", "motif/laptop", "rl4lms/increasing_numbers_nlpo"),
     "worlds/coin_drrn",
 )
 _GRAMMAR = (
     *(
-        "=",
-        ",",
-        ":",
-        "~",
-        "+",
-        "++",
-        "@pkg",
-        "[",
-        "]",
-        "{",
-        "}",
-        "(",
-        ")",
-        "'",
-        '"',
-        "\\",
-        "range(1,4)",
-        "glob(*)",
+        *("=", ",", ":", "~", "+", "++", "@pkg", "[", "]", "{", "}", "(", ")", "'", '"', "\\"),
+        *("range(1,4)", "glob(*)"),
     ),
     *(
-        "sort(3,1)",
-        "shuffle(1,2)",
-        "choice(a,b)",
-        "int(1.5)",
-        "str(1)",
-        "float(a)",
-        "bool(x)",
+        *("sort(3,1)", "shuffle(1,2)", "choice(a,b)", "int(1.5)", "str(1)", "float(a)", "bool(x)"),
         "json_str({a:1})",
     ),
     *("tag(a,1)", "interval(0,1)", "extend_list(1)", "range(1,1000000000)", "${a}", "???", "/", "."),
 )
 _KEYS = tuple({one.partition("=")[0].lstrip("~") for one in OVERRIDES if "=" in one})
 _SETTINGS = (
-    "seeds=1,2",
-    "episodes=3",
-    "suites=a,b",
-    "arms=a",
-    "arms.a.seed=1",
-    "common=[]",
+    *("seeds=1,2", "episodes=3", "suites=a,b", "arms=a", "arms.a.seed=1", "common=[]"),
     "~policy.args.x",
 )
 _TAGS = (
-    "!!int ",
-    "!!float ",
-    "!!bool ",
-    "!!timestamp ",
-    "!!binary ",
-    "!!set ",
-    "!!null ",
-    "!a ",
-    "&a ",
-    "*a",
-    "<<: ",
+    *("!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!null ", "!a "),
+    *("&a ", "*a", "<<: "),
 )
 _YAML = (
     *mutation.WORDS,

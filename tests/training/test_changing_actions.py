@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 from groundling.cli.main import main
-from groundling.training import trainer
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
-from tests.thorough import THOROUGH, some_of, thorough
+from tests.thorough import some_of, thorough
 
 _WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.history=2", "device=cpu"]
 _SHORT = ["training.steps=48", "world.num_steps=6", "world.entropy_floor=0", "evaluation.episodes=3"]
@@ -28,13 +26,9 @@ _AGENTS = {
         "algorithm.args.minibatch_size=12",
     ],
     "drrn": [
-        "~policy.args",
-        "~algorithm.args",
-        "policy.id=drrn",
-        "policy.args={embedding_size: 8, hidden_size: 8}",
-        "algorithm.id=drrn",
-        "algorithm.args={batch_size: 8, steps_per_gradient: 4}",
-        "world.entropy_floor=0.001",
+        *("~policy.args", "~algorithm.args", "policy.id=drrn"),
+        *("policy.args={embedding_size: 8, hidden_size: 8}", "algorithm.id=drrn"),
+        *("algorithm.args={batch_size: 8, steps_per_gradient: 4}", "world.entropy_floor=0.001"),
     ],
 }
 
@@ -64,31 +58,6 @@ def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -
         assert sum(step["probabilities"].values()) == pytest.approx(1, abs=1e-4)
     assert main(["report", str(run_dir)]) == 0
     assert "open " in (run_dir / "report.html").read_text()
-
-
-@THOROUGH
-@pytest.mark.parametrize(("agent", "workers"), [("scoring", 2), *thorough(("scoring", 0), ("writing", 0))])
-def test_a_stopped_run_resumes_to_the_last_bit(
-    agent: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert _train(whole, agent) == 0
-    update = trainer.Trainer.update
-
-    def once(self: trainer.Trainer, *args: Any) -> Any:
-        if self.counters.update:
-            raise KeyboardInterrupt
-        return update(self, *args)
-
-    monkeypatch.setattr(trainer.Trainer, "update", once)
-    assert _train(stopped, agent, f"world.num_workers={workers}") != 0
-    monkeypatch.setattr(trainer.Trainer, "update", update)
-    assert _train(stopped, agent, f"world.num_workers={workers}") == 0
-    last = "checkpoints/000002/model.safetensors"
-    one, other = load_file(whole / last), load_file(stopped / last)
-    assert all(one[name].equal(other[name]) for name in one)
-    incidents = {"lost_envs": 0, "cut_episodes": 0} if workers else {}
-    assert _rows(stopped) == [row | incidents for row in _rows(whole)]
 
 
 @pytest.mark.parametrize(

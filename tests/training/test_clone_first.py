@@ -28,17 +28,12 @@ from groundling.training.train import train
 
 _FORK = multiprocessing.get_context("fork")
 _WORDS = [
-    "world.num_envs=4",
-    "world.num_steps=4",
-    "model.path=starter-causal",
+    *("world.num_envs=4", "world.num_steps=4", "model.path=starter-causal"),
     "policy.args={prompt: brief, value_hidden_sizes: [8]}",
-    "algorithm.args={learning_rate: 1e-3, minibatch_size: 8, epochs: 1}",
-    "training.steps=48",
-    "cloning.episodes=6",
-    "cloning.epochs=2",
+    *("algorithm.args={learning_rate: 1e-3, minibatch_size: 8, epochs: 1}", "training.steps=48"),
+    *("cloning.episodes=6", "cloning.epochs=2"),
     "cloning.args={objective: choice, learning_rate: 1e-3, minibatch_size: 8}",
-    "evaluation.baselines=[clone]",
-    "device=cpu",
+    *("evaluation.baselines=[clone]", "device=cpu"),
 ]
 
 

@@ -83,12 +83,8 @@ def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> Non
     run_dir = tmp_path / "run"
     arguments = ["world.env=BabyAI-GoToObj-v0", "world.history=2", "world.num_envs=8", "model.path=starter"]
     arguments += [
-        f"world.dataset={dataset}",
-        "training.epochs=null",
-        "training.steps=40",
-        "device=cpu",
-        "world.args={max_steps: 8}",
-        f"run_dir={run_dir}",
+        *(f"world.dataset={dataset}", "training.epochs=null", "training.steps=40", "device=cpu"),
+        *("world.args={max_steps: 8}", f"run_dir={run_dir}"),
     ]
     assert main(["train", "glam/bc", *arguments, "--dry-run"]) == 0 and not run_dir.exists()
     assert main(["train", "glam/bc", *arguments]) == 0

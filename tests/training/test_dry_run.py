@@ -15,18 +15,11 @@ from groundling.training.dry_run import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving
 
 _RUN = [
-    "motif/score",
-    "device=cpu",
-    "world.num_envs=2",
-    "world.args.max_episode_steps=12",
-    "world.num_workers=0",
-    "world.ahead=false",
-    "reward.reward_model.args.online.model=table",
+    *("motif/score", "device=cpu", "world.num_envs=2", "world.args.max_episode_steps=12"),
+    *("world.num_workers=0", "world.ahead=false", "reward.reward_model.args.online.model=table"),
     "reward.reward_model.args={normalize: false, threshold_quantile: 0}",
-    "policy.args={hidden_size: 8, recurrence: 4}",
-    "algorithm.args.minibatch_size=16",
-    "training.steps=32",
-    "world.num_steps=8",
+    *("policy.args={hidden_size: 8, recurrence: 4}", "algorithm.args.minibatch_size=16"),
+    *("training.steps=32", "world.num_steps=8"),
 ]
 
 

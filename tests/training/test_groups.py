@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from groundling.algorithms import GRPO, RLOO, GiGPO
 from groundling.algorithms.advantages import group_relative, returns_to_go
@@ -19,12 +18,8 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.rewards import EnvPart, RewardSum, Stretch
 from groundling.rewards.part import Part
-from groundling.training import trainer
-from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
-from tests.launching import groundling
-from tests.thorough import THOROUGH
 
 _ACTIONS = ["left", "right", "stay"]
 
@@ -181,53 +176,12 @@ def test_the_corridor_is_learnt(algorithm: type[Any]) -> None:
 
 
 _WORDS = [
-    "train",
-    "demo",
-    "model.path=starter-causal",
-    "~policy.args",
-    "policy.args={prompt: conversation, value_hidden_sizes: [8]}",
-    "~algorithm.args",
-    "world.history=null",
-    "world.num_envs=4",
-    "world.group_size=2",
-    "world.num_steps=3",
-    "world.args.max_steps=3",
-    "world.entropy_floor=0",
-    "training.steps=30",
-    "device=cpu",
+    *("train", "demo", "model.path=starter-causal", "~policy.args"),
+    *("policy.args={prompt: conversation, value_hidden_sizes: [8]}", "~algorithm.args"),
+    *("world.history=null", "world.num_envs=4", "world.group_size=2", "world.num_steps=3"),
+    *("world.args.max_steps=3", "world.entropy_floor=0", "training.steps=30", "device=cpu"),
 ]
 _LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coefficient: 0.01}"
-
-
-def _rows(run_dir: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
-
-
-@THOROUGH
-def test_a_stopped_run_resumes_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [*_WORDS, "algorithm.id=gigpo", _LEARNER]
-    whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
-    assert main([*words, f"run_dir={whole}"]) == 0
-    update = trainer.Trainer.update
-
-    def once(self: trainer.Trainer, *args: Any) -> Any:
-        if self.counters.update == 1:
-            raise KeyboardInterrupt
-        return update(self, *args)
-
-    monkeypatch.setattr(trainer.Trainer, "update", once)
-    assert main([*words, f"run_dir={stopped}"]) != 0
-    monkeypatch.setattr(trainer.Trainer, "update", update)
-    assert main([*words, f"run_dir={stopped}"]) == 0
-    assert _rows(stopped) == _rows(whole)
-    last = sorted((whole / "checkpoints").glob("[0-9]*"))[-1].name
-    one, other = (load_file(run / "checkpoints" / last / "model.safetensors") for run in (whole, stopped))
-    assert all(one[name].equal(other[name]) for name in one)
-    ended = groundling(2, *words, f"run_dir={two}")
-    assert [process.exit_code for process in ended] == [0, 0], ended
-    for row, other_row in zip(_rows(whole), _rows(two), strict=True):
-        for name in ("step", "policy_loss", "entropy", "episodes"):
-            assert row[name] == pytest.approx(other_row[name], abs=1e-5), name
 
 
 def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

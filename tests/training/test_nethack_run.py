@@ -29,14 +29,9 @@ from tests.launching import groundling
 
 _PART = "reward.reward_model.args"
 _SMALL = [
-    "world.num_envs=4",
-    "world.args={max_episode_steps: 7}",
-    "world.num_workers=0",
-    "world.ahead=false",
-    "policy.args={hidden_size: 8, recurrence: 4}",
-    "world.num_steps=4",
-    "training.checkpoint_every=1",
-    "device=cpu",
+    *("world.num_envs=4", "world.args={max_episode_steps: 7}", "world.num_workers=0"),
+    *("world.ahead=false", "policy.args={hidden_size: 8, recurrence: 4}", "world.num_steps=4"),
+    *("training.checkpoint_every=1", "device=cpu"),
 ]
 
 

@@ -115,14 +115,8 @@ def test_two_processes_with_frozen_layers_train_like_one(tmp_path: Path) -> None
 
 
 _WRITING = [
-    "world.num_texts=6",
-    "world.num_tokens=5",
-    "training.checkpoint_every=1",
-    "~algorithm.args",
-    "~reward",
-    "reward.chrf={}",
-    "~world.args",
-    "evaluation.metrics=[]",
+    *("world.num_texts=6", "world.num_tokens=5", "training.checkpoint_every=1", "~algorithm.args"),
+    *("~reward", "reward.chrf={}", "~world.args", "evaluation.metrics=[]"),
 ]
 _MASKED = ["policy.args.mask_type=learned_top_p", "policy.args.top_mask=0.7", "model.path=starter"]
 _VALIDATED = ["evaluation.every=1", "evaluation.metrics=[{id:chrf}]", "evaluation.episodes=2"]

@@ -20,9 +20,8 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.config.schema import Config, Init, ModelConfig, TrainingConfig
+from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation.target import find
 from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
 from groundling.training.folder import open_run, write_settings
@@ -177,92 +176,6 @@ def test_a_half_deleted_checkpoint_is_removed(whole_corridor: Path, tmp_path: Pa
     (checkpoints / ".partial-000004").mkdir()
     _train(_corridor(tmp_path / "killed"))
     assert {path.name for path in checkpoints.iterdir()} == {"000005", "000006"}
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        *thorough(ModelConfig(path="starter-causal")),
-        *thorough(ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]})),
-        ModelConfig(path="starter-causal", lora={"r": 2, "layers_to_transform": [2, 3, 4]}),  # of 5
-        *thorough(ModelConfig(lora={"r": 2, "target_modules": "all-linear"})),
-        *thorough(ModelConfig(init=Init.random, gradient_checkpointing=True)),
-    ],
-    ids=["causal", "lora", "frozen-layers", "lora-all-linear", "random"],
-)
-def test_every_kind_of_model_resumes_exactly(model: ModelConfig, tmp_path: Path) -> None:
-    _assert_goes_on_exactly(tmp_path, model=model)
-
-
-@pytest.mark.parametrize(
-    ("policy", "algorithm"),
-    [
-        (
-            ComponentConfig("symbolic", {"channels": 8, "hidden_size": 8, "recurrence": 2}),
-            ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
-        ),
-        (
-            ComponentConfig("drrn", {"embedding_size": 8, "hidden_size": 8}),
-            ComponentConfig("drrn", {"batch_size": 8, "steps_per_gradient": 6, "replay_size": 30}),
-        ),
-        (
-            ComponentConfig("action_scoring", {"prompt": "brief", "value_hidden_sizes": [8]}),
-            ComponentConfig(
-                "ppo",
-                {
-                    "minibatch_size": 8,
-                    "epochs": 1,
-                    "value_epochs": 2,
-                    "value_rollouts": 2,
-                    "value_warmup": 1,
-                    "value_learning_rate": 1e-3,
-                    "detach_values": True,
-                },
-            ),
-        ),
-    ],
-    ids=["symbolic", "drrn", "critic"],
-)
-def test_memory_and_replay_resume_exactly(
-    policy: ComponentConfig, algorithm: ComponentConfig, tmp_path: Path
-) -> None:
-    _assert_goes_on_exactly(tmp_path, policy=policy, algorithm=algorithm)
-
-
-@pytest.fixture(scope="module")
-def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demonstrations") / "data"
-    collected = find("expert", ["world.env=BabyAI-GoToRedBallNoDists-v0", "world.history=2"], print)
-    collected.world.record_episodes(collected.demonstrator(), 10, folder)  # about two epochs in all
-    return folder
-
-
-@THOROUGH
-@pytest.mark.parametrize("objective", ["choice", *thorough("text")])
-def test_cloning_resumes_exactly(objective: str, demonstrations: Path, tmp_path: Path) -> None:
-    _assert_goes_on_exactly(
-        tmp_path,
-        world=_level(dataset=str(demonstrations)),
-        algorithm=ComponentConfig("bc", {"objective": objective, "learning_rate": 1e-3, "minibatch_size": 8}),
-    )
-
-
-def _assert_goes_on_exactly(tmp_path: Path, **parts: object) -> None:
-    """A run with these parts of a config, killed once and resumed, is the same as one that was not."""
-    for name in ("whole", "killed"):
-        config = _starter(tmp_path / name)
-        config.world = _level(entropy_floor=0.0)  # a random T5 is certain of itself
-        for part, value in parts.items():
-            setattr(config, part, value)
-        target, args = (
-            (_train, (config,)) if name == "whole" else (_train_killed_at_call, (config, "rename", 6))
-        )
-        child = _FORK.Process(target=target, args=args)
-        child.start()
-        child.join()
-    assert child.exitcode == -signal.SIGKILL and 0 < _updates_done(tmp_path / "killed") < _UPDATES
-    _train(config)
-    _assert_equal_runs(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) -> None:

@@ -46,12 +46,8 @@ exit "$highest"
 """,
 }
 _SMALL = [
-    "world.num_envs=2",
-    "training.steps=24",
-    "world.num_steps=2",
-    "algorithm.args.minibatch_size=4",
-    "algorithm.args.epochs=1",
-    "device=cpu",
+    *("world.num_envs=2", "training.steps=24", "world.num_steps=2"),
+    *("algorithm.args.minibatch_size=4", "algorithm.args.epochs=1", "device=cpu"),
 ]
 
 

@@ -36,14 +36,9 @@ from tests.building import algorithm_of, policy_of
 
 def _config(run_dir: Path, *overrides: str) -> Config:
     small = [
-        f"run_dir={run_dir}",
-        "device=cpu",
-        "world.num_texts=4",
-        "world.num_tokens=6",
-        "training.steps=60",
-        "algorithm.args={minibatch_size:12,epochs:1}",
-        "evaluation.episodes=3",
-        "world.args.n_samples=3",
+        *(f"run_dir={run_dir}", "device=cpu", "world.num_texts=4", "world.num_tokens=6"),
+        *("training.steps=60", "algorithm.args={minibatch_size:12,epochs:1}"),
+        *("evaluation.episodes=3", "world.args.n_samples=3"),
     ]
     return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
 

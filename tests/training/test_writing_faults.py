@@ -53,18 +53,10 @@ def train(
     def train(*overrides: str, family: str = "gpt2", run: str = "run") -> tuple[int, str]:
         capsys.readouterr()
         words = [
-            f"run_dir={run}",
-            "device=cpu",
-            f"model.path={model_folder(family)}",
-            "world.num_texts=4",
-            "world.num_tokens=4",
-            "training.steps=80",
-            "training.checkpoint_every=1",
-            "~reward",
-            "reward.dates={}",
-            "~algorithm.args",
-            "algorithm.args={minibatch_size:16,learning_rate:1e-4}",
-            "evaluation.metrics=[]",
+            *(f"run_dir={run}", "device=cpu", f"model.path={model_folder(family)}"),
+            *("world.num_texts=4", "world.num_tokens=4", "training.steps=80"),
+            *("training.checkpoint_every=1", "~reward", "reward.dates={}", "~algorithm.args"),
+            *("algorithm.args={minibatch_size:16,learning_rate:1e-4}", "evaluation.metrics=[]"),
             "evaluation.episodes=4",
         ]
         status = main(["train", "rl4lms/increasing_numbers_ppo", *words, *overrides])

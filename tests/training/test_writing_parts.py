@@ -27,15 +27,9 @@ def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[...,
 
     def make(*overrides: str) -> Config:
         small = [
-            f"run_dir={tmp_path / 'run'}",
-            "device=cpu",
-            f"model.path={model_folder('gpt2')}",
-            "world.num_texts=8",
-            "world.num_tokens=6",
-            "training.steps=40",
-            "world.args.n_samples=3",
-            "world.texts_per_prompt=4",
-            "evaluation.every=null",
+            *(f"run_dir={tmp_path / 'run'}", "device=cpu", f"model.path={model_folder('gpt2')}"),
+            *("world.num_texts=8", "world.num_tokens=6", "training.steps=40"),
+            *("world.args.n_samples=3", "world.texts_per_prompt=4", "evaluation.every=null"),
         ]
         return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
 

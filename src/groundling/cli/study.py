@@ -1,12 +1,19 @@
 """`groundling study`."""
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError, RunError
 from groundling.io.console import make_console, warn
 from groundling.registry import import_words
+
+if TYPE_CHECKING:
+    from groundling.studies.definition import Study
+    from groundling.studies.results import RunResult
+    from groundling.studies.run import Job
 
 
 def add_parser(commands: Commands) -> None:
@@ -43,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures
     from groundling.studies.page import write_page
-    from groundling.studies.results import RunResult, read_results
     from groundling.studies.run import Job, make_jobs, run_here, run_in_processes
     from groundling.studies.success import page_of_success
     from groundling.worlds import kind
@@ -52,7 +58,51 @@ def run(arguments: argparse.Namespace) -> int:
     runs = arguments.runs or Path("runs") / study.name
     output = arguments.output or Path("results") / study.name
     jobs = make_jobs(study, arms, runs, arguments.config_dir)
-    by_success = kind(jobs[0].config.world.id).presentation.study == "success"
+    world = kind(jobs[0].config.world.id)
+    by_success = world.presentation.study == "success"
+    _check(arguments, study, jobs, by_success)
+    console = make_console()
+
+    def report(text: str) -> None:
+        console.print(text, soft_wrap=True)
+
+    elsewhere = _read_added(arguments.add, study, jobs, report)
+    needed = {job.name for job in jobs} - elsewhere.keys()
+    needed |= {job.teacher.name for job in jobs if job.teacher and job.name in needed}
+    left = [job for job in jobs if job.name in needed]
+    options = import_words(arguments.imports)
+    if arguments.config_dir is not None:
+        options += ["--config-dir", str(arguments.config_dir)]
+    command = ["study", arguments.study, *arguments.overrides, *options]
+    if arguments.jobs == 1:
+        failed = run_here(left, report, console, warn)
+    else:
+
+        def words(job: Job) -> list[str]:
+            one = [f"arms={job.arm}", f"seeds={job.seed}"]
+            return [*command, *one, "--runs", str(runs), "--no-results"]
+
+        failed = run_in_processes(left, words, arguments.jobs, report)
+    if not arguments.no_results:
+        added = [word for folder in arguments.add for word in ("--add", str(folder))]
+        folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
+        page = (
+            page_of_success(study, jobs, world, elsewhere)
+            if by_success
+            else page_of_figures(study, jobs, world)
+        )
+        write_page(study, page, output, shareable_words([*command, *folders]))
+        report(f"results: {output / 'README.md'}")
+    if failed:
+        names = ", ".join(job.name for job in failed)
+        raise RunError(
+            f"{len(failed)} of {len(jobs)} failed ({names}): fix these errors and run the same command again"
+        )
+    return 0
+
+
+def _check(arguments: argparse.Namespace, study: "Study", jobs: "Sequence[Job]", by_success: bool) -> None:
+    """Raise `ConfigError` if an option does nothing, or the arms cannot be compared."""
     if study.reference is not None and not by_success:
         raise ConfigError(
             f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "
@@ -62,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--add is for studies that report success rates, and {study.name} does not: leave it out"
         )
+    if arguments.add and arguments.no_results:
+        raise ConfigError("--add does nothing with --no-results: leave one of them out")
     first = jobs[0]
     for job in () if by_success else jobs:
         if job.suites[0] != first.suites[0]:
@@ -69,53 +121,21 @@ def run(arguments: argparse.Namespace) -> int:
                 f"arm {job.arm} is tested in {job.suites[0]} first, and arm {first.arm} in {first.suites[0]}: the "
                 f"results of {study.name} report one suite, so give all arms the same first suite"
             )
-    if arguments.add and arguments.no_results:
-        raise ConfigError("--add does nothing with --no-results: leave one of them out")
-    console = make_console()
 
-    def tell(text: str) -> None:
-        console.print(text, soft_wrap=True)
 
-    elsewhere: dict[str, RunResult] = {}
-    for folder in arguments.add:
-        there = read_results(folder, study, jobs, tell)
-        if twice := sorted(there.keys() & elsewhere.keys()):
+def _read_added(
+    folders: Sequence[Path], study: "Study", jobs: "Sequence[Job]", report: Callable[[str], None]
+) -> "dict[str, RunResult]":
+    """Read the results of runs on other machines, by the name of the run."""
+    from groundling.studies.results import read_results
+
+    results: dict[str, RunResult] = {}
+    for folder in folders:
+        found = read_results(folder, study, jobs, report)
+        if twice := sorted(found.keys() & results.keys()):
             raise ConfigError(
                 f"{folder} has {', '.join(twice)}, as another folder of --add: name one of them"
             )
-        tell(f"{folder}: {len(there)} of {len(jobs)} runs are taken over")
-        elsewhere |= there
-    needed = {job.name for job in jobs} - {*elsewhere}
-    needed |= {job.teacher.name for job in jobs if job.teacher and job.name in needed}
-    left = [job for job in jobs if job.name in needed]
-
-    options = import_words(arguments.imports)
-    if arguments.config_dir is not None:
-        options += ["--config-dir", str(arguments.config_dir)]
-    command = ["study", arguments.study, *arguments.overrides, *options]
-    added = [word for folder in arguments.add for word in ("--add", str(folder))]
-    folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
-    if arguments.jobs == 1:
-        failed = run_here(left, tell, console, warn)
-    else:
-
-        def words(job: Job) -> list[str]:
-            one = [f"arms={job.arm}", f"seeds={job.seed}"]
-            return [*command, *one, "--runs", str(runs), "--no-results"]
-
-        failed = run_in_processes(left, words, arguments.jobs, tell)
-    if not arguments.no_results:
-        world = kind(jobs[0].config.world.id)
-        page = (
-            page_of_success(study, jobs, world, elsewhere)
-            if by_success
-            else page_of_figures(study, jobs, world)
-        )
-        write_page(study, page, output, shareable_words([*command, *folders]))
-        tell(f"results: {output / 'README.md'}")
-    if failed:
-        raise RunError(
-            f"{len(failed)} of {len(jobs)} failed ({', '.join(job.name for job in failed)}): mend these errors and "
-            "run the same command again"
-        )
-    return 0
+        report(f"{folder}: {len(found)} of {len(jobs)} runs are taken over")
+        results |= found
+    return results

@@ -34,8 +34,6 @@ def add_parser(commands: Commands) -> None:
     add("experiment", help=text)
     add_overrides(parser, "e.g. seed=2, or seed=1,2,3 for three runs")
     add_config_dir(parser)
-    text = "the same as key=value without --set"
-    add("--set", nargs="+", action="extend", default=[], metavar="key=value", help=text)
     text = "submit it to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
     add("--slurm", nargs="*", metavar="key=value", help=text)
     text = "print what it would do, its memory and time; write nothing"
@@ -51,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--config-dir {arguments.config_dir} does nothing: {arguments.experiment} is a file, not an experiment of "
             "that folder; leave --config-dir out, or name an experiment"
         )
-    overrides = [*arguments.overrides, *arguments.set]
+    overrides: list[str] = arguments.overrides
     runs = sweep(overrides)
     if any(text.startswith("imports") for text in overrides):
         raise ConfigError("imports is set by --import: give --import MODULE instead")
