@@ -60,9 +60,7 @@ def run() -> int:
                 [name, row["step"], row["episodes"], row["success_rate"], row["return_mean"]] for row in rows
             )
     (RESULTS / "baselines.json").write_text(json.dumps(figures, indent=1) + "\n")
-    plot = svg(
-        draw_learning_curve({name: [rows] for name, rows in curves.items()}, "success_rate", "success rate")
-    )
+    plot = svg(draw_learning_curve({name: [rows] for name, rows in curves.items()}, "success_rate", "success rate"))
     (RESULTS / "baselines.svg").write_text(plot)
     return 0
 

@@ -61,9 +61,7 @@ class Way:
     @classmethod
     def all(cls, lm: LanguageModel) -> list["Way"]:
         """Both, by one model."""
-        policies = [
-            ActionScoringPolicy(lm, prompt=p, value_hidden_sizes=(64,)) for p in ("glam", "conversation")
-        ]
+        policies = [ActionScoringPolicy(lm, prompt=p, value_hidden_sizes=(64,)) for p in ("glam", "conversation")]
         return [cls("windowed", policies[0], 3), cls("conversation", policies[1], None)]
 
     def act(self, num_envs: int, length: int) -> list[TextObservation]:
@@ -180,20 +178,14 @@ def main() -> None:
                 about: dict[str, Any] = {"model": name, "steps": length, "way": way.name}
                 about |= {"longest_prompt": longest, "tokens_a_step": tokens}
                 rows.append(
-                    {
-                        **about,
-                        f"{clock}_seconds_a_step": way.seconds,
-                        "peak_growth_mib_of_one_episode": growth,
-                    }
+                    {**about, f"{clock}_seconds_a_step": way.seconds, "peak_growth_mib_of_one_episode": growth}
                 )
             for doing in ways[0].seconds:
                 ratio = median(ways[0].seconds[doing]) / median(ways[1].seconds[doing])
                 print(f"{'':14} {doing}: {ratio:.2f} x", flush=True)
             if not arguments.quick:  # after each length: what is interrupted leaves what it has measured
                 results = {"machine": machine(arguments.device), "rows": rows}
-                (RESULTS / f"conversations-{arguments.device}.json").write_text(
-                    json.dumps(results, indent=1) + "\n"
-                )
+                (RESULTS / f"conversations-{arguments.device}.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -129,10 +129,7 @@ def play_many(envs: TextVectorEnv, num_steps: int, seed: int, spent: list[float]
     for row in actions:
         envs.step(row)
     took, count = time.process_time() - began, len(actions) * NUM_ENVS
-    return {
-        "step_us": (took - sum(spent)) / count * 1e6,
-        "step_with_resets_us": took / count * 1e6,
-    }
+    return {"step_us": (took - sum(spent)) / count * 1e6, "step_with_resets_us": took / count * 1e6}
 
 
 def measure_vectors(rounds: int, num_steps: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -180,9 +177,7 @@ def print_rates(vectors: dict[str, dict[str, Any]]) -> None:
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
-    print(
-        f"{'':28} {'step us':>8} {'x raw':>6} {'with resets':>12} {'x raw':>6}   {'reset ms: mean':>14} {'max':>6}"
-    )
+    print(f"{'':28} {'step us':>8} {'x raw':>6} {'with resets':>12} {'x raw':>6}   {'reset ms: mean':>14} {'max':>6}")
     for name, own in results.items():
         step, whole, reset = own["step_us"], own["step_with_resets_us"], own["reset_ms"]
         missed = name != RAW and (whole["of_minigrids"] > STEP_LIMIT or step["of_minigrids"] > STEP_LIMIT)
@@ -195,9 +190,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=4000, help="of each env in each round")
     parser.add_argument("--seed", type=int, default=0)
@@ -213,17 +206,11 @@ def main() -> None:
     about = {
         "settings": vars(arguments),
         "machine": before,
-        "versions": {
-            "minigrid": minigrid.__version__,
-            "gymnasium": gymnasium.__version__,
-        },
+        "versions": {"minigrid": minigrid.__version__, "gymnasium": gymnasium.__version__},
     }
     if not arguments.quick:
         RESULTS.mkdir(exist_ok=True)
-        for name, results in (
-            ("environment", {"envs": envs}),
-            ("environment-vectors", {"vectors": vectors}),
-        ):
+        for name, results in (("environment", {"envs": envs}), ("environment-vectors", {"vectors": vectors})):
             (RESULTS / f"{name}-cpu.json").write_text(json.dumps(about | results, indent=1) + "\n")
 
 

@@ -135,15 +135,11 @@ def main() -> None:
     parser.add_argument("--minibatch", type=int, default=64)
     parser.add_argument("--share", type=float, default=1.0, help="algorithm.args.advantage_share")
     parser.add_argument("--rounds", type=int, default=3, help="the first one, with trials, is not counted")
-    parser.add_argument(
-        "--profile", choices=("plain", "cached"), help="profile learning once; writes no results"
-    )
+    parser.add_argument("--profile", choices=("plain", "cached"), help="profile learning once; writes no results")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    rows: dict[str, list[float]] = {
-        f"{way}_{what}": [] for way in ("plain", "cached") for what in ("act", "learn")
-    }
+    rows: dict[str, list[float]] = {f"{way}_{what}": [] for way in ("plain", "cached") for what in ("act", "learn")}
     far_log_probs = far_weights = 0.0
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(arguments, Path(folder))
@@ -166,17 +162,11 @@ def main() -> None:
                 )
             (one, weights), (other, same) = found["plain"], found["cached"]
             far_log_probs = max(far_log_probs, float((one - other).abs().max()))
-            far_weights = max(
-                far_weights, max(float((a - b).abs().max()) for a, b in zip(weights, same, strict=True))
-            )
+            far_weights = max(far_weights, max(float((a - b).abs().max()) for a, b in zip(weights, same, strict=True)))
         if arguments.profile:
             with caching(trainer, arguments.profile == "cached"), torch.profiler.profile() as profile:
                 learn(trainer, rollout)
-            print(
-                profile.key_averages().table(
-                    sort_by="self_cpu_time_total", row_limit=30, max_name_column_width=45
-                )
-            )
+            print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=30, max_name_column_width=45))
             return
     means = {name: statistics.mean(values) for name, values in rows.items()}
     for way in ("plain", "cached"):

@@ -49,23 +49,7 @@ SIZES: dict[str, tuple[int, ...]] = {
 }
 
 ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
-WORDS = [
-    "You",
-    "see",
-    "a",
-    "red",
-    "ball",
-    "2",
-    "steps",
-    "forward",
-    "and",
-    "a",
-    "wall",
-    "1",
-    "step",
-    "left",
-    ".",
-]
+WORDS = ["You", "see", "a", "red", "ball", "2", "steps", "forward", "and", "a", "wall", "1", "step", "left", "."]
 
 
 def words(count: int) -> str:
@@ -169,9 +153,7 @@ def slope(costs: dict[int, float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="two sizes each, one round; writes no results")
     arguments = parser.parse_args()
@@ -197,9 +179,7 @@ def main() -> None:
             told = "  ".join(f"{size:,}: {cost:.3g}" for size, cost in costs.items())
             print(f"{name:16} slope {curves[name]['slope']:5.2f}   {told}", flush=True)
     if not arguments.quick:
-        (RESULTS / "growth-cpu.json").write_text(
-            json.dumps({"machine": machine(), "curves": curves}, indent=1) + "\n"
-        )
+        (RESULTS / "growth-cpu.json").write_text(json.dumps({"machine": machine(), "curves": curves}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -41,10 +41,7 @@ _REPLY = json.dumps(
         "usage": {"prompt_tokens": 300, "completion_tokens": 7},
     }
 ).encode()
-_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-    len(_REPLY),
-    _REPLY,
-)
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(_REPLY), _REPLY)
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,9 +92,7 @@ def lines_a_second(folder: Path, count: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement, about")
     parser.add_argument("--quick", action="store_true", help="1 round of few answers; writes no results")
@@ -125,10 +120,7 @@ def main() -> None:
     for name, values in rates.items():
         print(f"{name:36} {median(values):8.1f} answers/s ({min(values):.1f} to {max(values):.1f})")
     if not arguments.quick:
-        results = {
-            "machine": machine(),
-            "answers_per_second": rates,
-        }
+        results = {"machine": machine(), "answers_per_second": rates}
         (RESULTS / "judge_server-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -60,9 +60,7 @@ def save(lm: Any, folder: str) -> None:
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     settings, words = Path(folder) / "tokenizer_config.json", Path(folder) / "tokenizer.json"
-    settings.write_text(
-        json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"})
-    )
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
     content = json.loads(words.read_text())
     content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
     words.write_text(json.dumps(content))
@@ -100,18 +98,14 @@ def measure(family: str, arguments: argparse.Namespace) -> dict[str, Any]:
     medians = {name: statistics.median(taken) for name, taken in seconds.items() if taken}
     for name, median in medians.items():
         apart = f", scores within {differences[name]:.2g} of ours" if name in differences else ""
-        print(
-            f"{family:5} {name:18} {median:8.2f} s  {median / medians['ours']:6.1f} x ours{apart}", flush=True
-        )
+        print(f"{family:5} {name:18} {median:8.2f} s  {median / medians['ours']:6.1f} x ours{apart}", flush=True)
     for name, why in refused.items():
         print(f"{family:5} {name:18} refused: {why}", flush=True)
     return {"seconds": seconds, "medians": medians, "differences": differences, "refused": refused}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lamorel", required=True, metavar="FOLDER", help="a checkout of Lamorel")
     parser.add_argument("--python", metavar="PYTHON", help="one that has Lamorel's pins")
     parser.add_argument("--prompts", type=int, default=16)

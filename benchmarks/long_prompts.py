@@ -96,8 +96,7 @@ def main() -> None:
                 kind = "with gradients" if learns else "without"
                 prompt = " and ".join(map(str, lengths))
                 print(
-                    f"{prompt:>11} tokens {kind:14} {way:6} {median(taken) * 1e3:9.1f} ms {peak:8.1f} MiB",
-                    flush=True,
+                    f"{prompt:>11} tokens {kind:14} {way:6} {median(taken) * 1e3:9.1f} ms {peak:8.1f} MiB", flush=True
                 )
     if not arguments.quick:
         results = {"machine": machine(), "rows": rows}

@@ -139,9 +139,7 @@ def print_table(results: dict[str, Any]) -> None:
             f"{name:24} {own['us']:8.1f} {own['of_nle']:6.2f} {own['of_nle_by_round']:17.2f}"
             f"{'  MISSED' if missed else ''}"
         )
-    print(
-        f"\n{'64 envs, two groups':24} {'start s':>8} {'its CPU s':>10} {'frames/s':>9} {'CPU us a frame':>15}"
-    )
+    print(f"\n{'64 envs, two groups':24} {'start s':>8} {'its CPU s':>10} {'frames/s':>9} {'CPU us a frame':>15}")
     for name, own in results["vector"].items():
         missed = own["start_s"] > START_LIMIT
         print(
@@ -149,15 +147,11 @@ def print_table(results: dict[str, Any]) -> None:
             f"{own['cpu_us_per_frame']:15.1f}{'  MISSED' if missed else ''}"
         )
     print(f"\nbytes per frame: {results['bytes_per_frame']}")
-    print(
-        f"wanted: features <= {STEP_LIMIT} x nle, start <= {START_LIMIT:g} s, <= {BYTES_LIMIT} bytes per frame"
-    )
+    print(f"wanted: features <= {STEP_LIMIT} x nle, start <= {START_LIMIT:g} s, <= {BYTES_LIMIT} bytes per frame")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=250, help="of each of 16 envs in each round")
     parser.add_argument("--seed", type=int, default=0)

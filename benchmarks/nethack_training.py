@@ -128,9 +128,7 @@ def _cpu_seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="per arrangement and round, after warming up"
-    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="per arrangement and round, after warming up")
     parser.add_argument("--sample-factory", help="the Python of an environment that has it")
     parser.add_argument("--measure", action="store_true", help="be one of the processes of an arrangement")
     parser.add_argument("--intrinsic", action="store_true")
@@ -146,9 +144,7 @@ def main() -> None:
         name: {key: round(statistics.median(r[name][key] for r in rounds), 3) for key in rounds[0][name]}
         for name in rounds[0]
     }
-    RESULTS.write_text(
-        json.dumps({"machine": machine(), "medians": medians, "rounds": rounds}, indent=1) + "\n"
-    )
+    RESULTS.write_text(json.dumps({"machine": machine(), "medians": medians, "rounds": rounds}, indent=1) + "\n")
     print(json.dumps(medians, indent=1))
 
 

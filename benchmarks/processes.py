@@ -40,9 +40,7 @@ def train(processes: int, updates: int, overrides: list[str]) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="of the config")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=7)

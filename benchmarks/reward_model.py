@@ -67,9 +67,7 @@ def random_play(steps: int, seed: int) -> NDArray[np.uint8]:
 def make_pairs(count: int, steps: int, seed: int) -> TrainingPairs:
     messages = random_play(steps, seed)
     drawn = np.random.default_rng(seed).integers(steps, size=(count, 2, 1))
-    worth = np.array([sum(word in message.tobytes() for word in WORDS) for message in messages])[
-        drawn[..., 0]
-    ]
+    worth = np.array([sum(word in message.tobytes() for word in WORDS) for message in messages])[drawn[..., 0]]
     preferences = np.where(worth[:, 0] > worth[:, 1], 0, np.where(worth[:, 0] < worth[:, 1], 1, 2))
     return TrainingPairs.of(Segments.of_messages(messages[drawn]), preferences)
 
@@ -83,9 +81,7 @@ def plain_network(network: MessageNetwork) -> nn.Sequential:
 
     c, relu, pool = network.convolutions, nn.ReLU(), nn.MaxPool1d(3)
     layers = [network.embedding, Transposed(), c[0], relu, pool, c[1], relu, pool]
-    return nn.Sequential(
-        *layers, c[2], relu, c[3], relu, c[4], relu, c[5], relu, pool, nn.Flatten(), network.head
-    )
+    return nn.Sequential(*layers, c[2], relu, c[3], relu, c[4], relu, c[5], relu, pool, nn.Flatten(), network.head)
 
 
 def plain_loss(network: nn.Sequential, everything: Tensor, pairs: TrainingPairs) -> Tensor:
@@ -155,13 +151,9 @@ def measure(pairs: TrainingPairs, batch_size: int, rounds: int, batches: int) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=20_000)
-    parser.add_argument(
-        "--steps", type=int, default=100_000, help="of random play that the pairs are drawn from"
-    )
+    parser.add_argument("--steps", type=int, default=100_000, help="of random play that the pairs are drawn from")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=4, help="of each round")
     parser.add_argument("--seed", type=int, default=0)
@@ -185,9 +177,7 @@ def main() -> None:
     }
     for batch_size in (256, 1024):
         some = pairs[torch.arange(4 * batch_size) % len(pairs)]
-        gaps = {
-            str(dtype): compare_gradients(some, batch_size, dtype) for dtype in (torch.float32, torch.float64)
-        }
+        gaps = {str(dtype): compare_gradients(some, batch_size, dtype) for dtype in (torch.float32, torch.float64)}
         found: dict[str, Any] = {"gradient_difference": gaps}
         found |= measure(pairs, batch_size, arguments.rounds, arguments.batches)
         results["batch_sizes"][batch_size] = found

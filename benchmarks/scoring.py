@@ -70,14 +70,11 @@ def make_prompt(rng: random.Random) -> str:
     def place() -> str:
         steps = [f"{n} step{'s' * (n > 1)}" for n in (rng.randint(1, 3), rng.randint(1, 6))]
         side = rng.choice(["left", "right"])
-        return rng.choice(
-            [f"{steps[0]} {side}", f"{steps[1]} forward", f"{steps[0]} {side} and {steps[1]} forward"]
-        )
+        return rng.choice([f"{steps[0]} {side}", f"{steps[1]} forward", f"{steps[0]} {side} and {steps[1]} forward"])
 
     busy = rng.randint(2, 11)
     observations = [
-        [f"You see a wall {place()}"]
-        + [f"You see a {thing()} {place()}" for _ in range(rng.randint(1, busy))]
+        [f"You see a wall {place()}"] + [f"You see a {thing()} {place()}" for _ in range(rng.randint(1, busy))]
         for _ in range(3)
     ]
     return glam_prompt(f"go to the {thing()}", ACTIONS, observations, rng.choices(ACTIONS, k=2))
@@ -92,19 +89,12 @@ def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedT
     tokenizer.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=vocabulary,
-            special_tokens=["<pad>", "</s>"],
-            initial_alphabet=alphabet,
-            show_progress=False,
+            vocab_size=vocabulary, special_tokens=["<pad>", "</s>"], initial_alphabet=alphabet, show_progress=False
         ),
     )
     if ends:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="$A </s>", special_tokens=[("</s>", 1)]
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", bos_token="</s>"
-    )
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", bos_token="</s>")
 
 
 def make_lm(family: str, seed: int, device: str, ends: bool = True) -> LanguageModel:
@@ -151,9 +141,7 @@ def token_ids(lm: LanguageModel, prompts: Sequence[str]) -> tuple[list[Tensor], 
 
 def padded(ids: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Token ids and 0/1 mask, (rows, longest)."""
-    return pad_sequence(ids, batch_first=True), pad_sequence(
-        [torch.ones_like(own) for own in ids], batch_first=True
-    )
+    return pad_sequence(ids, batch_first=True), pad_sequence([torch.ones_like(own) for own in ids], batch_first=True)
 
 
 def summed(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
@@ -187,9 +175,7 @@ def score_repeated_causal(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Te
     lengths, rows, each = mask.sum(1), len(prompts), len(actions)
     body: Any = lm.model.get_decoder()
     cache = DynamicCache(config=lm.model.config)
-    hidden = body(
-        input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True
-    ).last_hidden_state
+    hidden = body(input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True).last_hidden_state
     state = hidden[torch.arange(rows), lengths - 1]  # (rows, hidden)
     cache.batch_repeat_interleave(each)
     read = targets[:, :-1].repeat(rows, 1)
@@ -237,10 +223,7 @@ VARIANTS: dict[str, dict[str, Score]] = {
         "concatenated": score_concatenated,
     },
 }
-TARGETS = {
-    "t5": {"floor": 1.5, "repeated": 2.2},
-    "gpt2": {"floor": 1.5, "repeated": 1.8, "concatenated": 6.0},
-}
+TARGETS = {"t5": {"floor": 1.5, "repeated": 2.2}, "gpt2": {"floor": 1.5, "repeated": 1.8, "concatenated": 6.0}}
 
 
 # What is timed
@@ -278,9 +261,7 @@ class Step:
     def __call__(self) -> None:
         if self.variant == "floor":
             for batch in micro_batches(self.lm, self.prompts, "new"):
-                torch.cat(
-                    [states.mean(1) for states in floor_states(self.lm, batch)]
-                ).square().mean().backward()
+                torch.cat([states.mean(1) for states in floor_states(self.lm, batch)]).square().mean().backward()
             self.lm.zero_grad()
             return
         for batch in micro_batches(self.lm, self.prompts, self.variant):
@@ -423,9 +404,7 @@ def target_told(family: str, name: str, medians: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", default=["t5", "gpt2"], choices=["t5", "gpt2"])
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)

@@ -112,9 +112,7 @@ def same(env: Any) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prefix", default="BabyAI-")
     parser.add_argument("--states", type=int, default=100_000, help="of each env")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,9 +142,7 @@ def main() -> None:
         )
         output.write_text(json.dumps(results, indent=1) + "\n")
     wrong = [id for id, own in results["envs"].items() if own["different"]]
-    print(
-        f"{len(ids)} envs, {len(ids) * arguments.states} states; different in: {', '.join(wrong) or 'none'}"
-    )
+    print(f"{len(ids)} envs, {len(ids) * arguments.states} states; different in: {', '.join(wrong) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -156,9 +156,7 @@ class Command:
         )
 
     def progress(self) -> int:
-        rows = self.folder.glob(
-            "answers-*/**/*.jsonl" if self.name == "annotate" else f"{self.name}/metrics.jsonl"
-        )
+        rows = self.folder.glob("answers-*/**/*.jsonl" if self.name == "annotate" else f"{self.name}/metrics.jsonl")
         return sum(path.read_bytes().count(b"\n") for path in rows)
 
     def lost(self) -> int:
@@ -246,15 +244,7 @@ def collect(folder: Path, hours: float) -> Path:
     """Pairs of a text world's, more than can be asked about in the hours."""
     pairs = folder / "pairs"
     count = int(1.02 * hours * 3600 * CONCURRENCY / LATENCY)
-    play = [
-        "collect",
-        "random",
-        "world.env=BabyAI-MixedTrainLocal-v0",
-        "--pairs",
-        str(count),
-        "--length",
-        "8",
-    ]
+    play = ["collect", "random", "world.env=BabyAI-MixedTrainLocal-v0", "--pairs", str(count), "--length", "8"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "groundling", *play, "--output", str(pairs)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -281,9 +271,7 @@ def soak(running: list[Command], hours: float, output: Path, seed: int) -> None:
                 if status == 0 and command.name == "annotate":
                     command.start()
                 elif status is not None:
-                    raise RuntimeError(
-                        f"{command.name} ended with {status}: {command.folder / command.name}.log"
-                    )
+                    raise RuntimeError(f"{command.name} ended with {status}: {command.folder / command.name}.log")
                 writer.writerow(asdict(command.sample(time.monotonic() - began)))
             file.flush()
             if time.monotonic() - began >= next_kill:
@@ -295,9 +283,7 @@ def soak(running: list[Command], hours: float, output: Path, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=6.0)
     parser.add_argument("--output", type=Path, default=Path("results/soak"))
     parser.add_argument("--seed", type=int, default=1, help="which workers are killed")

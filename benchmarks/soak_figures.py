@@ -164,9 +164,7 @@ def write(folder: Path) -> None:
         "\n".join(events(commands, told["ended"])),
     ]
     notes = folder / "notes.md"
-    text = "\n\n".join(
-        [*paragraphs, *([notes.read_text(encoding="utf-8").strip()] if notes.exists() else [])]
-    )
+    text = "\n\n".join([*paragraphs, *([notes.read_text(encoding="utf-8").strip()] if notes.exists() else [])])
     (folder / "README.md").write_text(text + "\n", encoding="utf-8")
 
 

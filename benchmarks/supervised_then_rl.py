@@ -126,10 +126,7 @@ def run() -> int:
         for arm in ARMS:
             folder = run_dir(arm, seed)
             if not (folder / "done").exists():
-                steps = (
-                    ["train", *words(arm, seed, data)],
-                    ["evaluate", str(folder), "--suite", ",".join(SPLITS)],
-                )
+                steps = (["train", *words(arm, seed, data)], ["evaluate", str(folder), "--suite", ",".join(SPLITS)])
                 for step in steps:
                     if status := main(step):
                         return status
@@ -185,9 +182,7 @@ def readme(means: dict[tuple[str, str], IntervalEstimate], rows: list[tuple[str,
             if {("supervised, then RL", "test", seed), (other, "test", seed)} <= by_run.keys()
         ]
         if len(pairs) > 1:
-            differences.append(
-                f"- from *{other}*: {told(estimate(np.array(pairs), lambda values: values.mean(-1)))}"
-            )
+            differences.append(f"- from *{other}*: {told(estimate(np.array(pairs), lambda values: values.mean(-1)))}")
     seeds = sorted({seed for _, _, seed, _ in rows})
     return (
         "\n\n".join(

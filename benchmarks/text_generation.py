@@ -41,12 +41,7 @@ import torch
 from machine import machine, seconds
 from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedTokenizerFast
 from transformers.models.bart import BartConfig
 from transformers.models.gpt2 import GPT2Config
 from transformers.models.t5 import T5Config
@@ -90,12 +85,7 @@ STEPS = 5 * 22
 def make_model(family: str, size: str, seed: int = 0) -> Any:
     """As Transformers has it, which `LanguageModel` would change a little."""
     layers, width, heads, vocabulary, positions = SIZES[size]
-    common: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 1,
-    }
+    common: dict[str, Any] = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
     config: Any
     if family == "gpt2":
         config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=positions, **common)
@@ -136,10 +126,7 @@ def make_prompts(seed: int, shortest: int = 5, longest: int = 20) -> list[list[i
 
 def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tensor]:
     """Token ids and 0/1 mask (num_texts, length)."""
-    tokens, mask = (
-        torch.zeros(len(rows), length, dtype=torch.long),
-        torch.zeros(len(rows), length, dtype=torch.long),
-    )
+    tokens, mask = (torch.zeros(len(rows), length, dtype=torch.long), torch.zeros(len(rows), length, dtype=torch.long))
     for row, ids in enumerate(rows):
         place = slice(length - len(ids), None) if left else slice(len(ids))
         tokens[row, place], mask[row, place] = torch.tensor(ids), 1
@@ -192,13 +179,9 @@ class Replay:
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for step in range(NEW_TOKENS):
             written, chosen = [ids[:step].tolist() for ids in made], made[:, step, None]
-            log_probs = (
-                read_last(self.policy, prompts, written, False).log_softmax(-1).gather(1, chosen)[:, 0]
-            )
+            log_probs = read_last(self.policy, prompts, written, False).log_softmax(-1).gather(1, chosen)[:, 0]
             values = self.value_head(read_last(self.value, prompts, written, True))
-            reference = (
-                read_last(self.reference, prompts, written, False).log_softmax(-1).gather(1, chosen)[:, 0]
-            )
+            reference = read_last(self.reference, prompts, written, False).log_softmax(-1).gather(1, chosen)[:, 0]
             found.append((log_probs, values, log_probs - reference))
         return [torch.stack(own, 1) for own in zip(*found, strict=True)]
 
@@ -218,9 +201,7 @@ def read_last(model: Any, prompts: list[list[int]], written: list[list[int]], hi
     output = model(**inputs, output_hidden_states=True, use_cache=False)
     if not hidden:
         return output.logits[:, -1]
-    return (output.decoder_hidden_states if "decoder_input_ids" in inputs else output.hidden_states)[-1][
-        :, -1
-    ]
+    return (output.decoder_hidden_states if "decoder_input_ids" in inputs else output.hidden_states)[-1][:, -1]
 
 
 def make_policy(family: str, size: str, **generation: Any) -> TokenPolicy:
@@ -267,9 +248,7 @@ def make_rollout(policy: TokenPolicy, prompts: list[list[int]], new_tokens: int 
     )
 
 
-def iterate(
-    algorithm: Any, policy: TokenPolicy, prompts: list[list[int]], new_tokens: int = NEW_TOKENS
-) -> None:
+def iterate(algorithm: Any, policy: TokenPolicy, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> None:
     rollout = make_rollout(policy, prompts, new_tokens)
     algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(0))
 
@@ -308,9 +287,7 @@ class ReplayUpdate:
             self.optimizer.step()
 
 
-def read_at(
-    model: Any, prompts: list[list[int]], written: list[list[int]], steps: list[int], hidden: bool
-) -> Tensor:
+def read_at(model: Any, prompts: list[list[int]], written: list[list[int]], steps: list[int], hidden: bool) -> Tensor:
     """As `read_last`, of texts that are not equally far."""
     if not model.config.is_encoder_decoder:
         return read_last(model, prompts, written, hidden)
@@ -327,10 +304,7 @@ def read_at(
 
 def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Callable[[], Any]]:
     policy, old = make_policy(family, size), Replay(family, size, torch.nn.Linear(SIZES[size].width, 1))
-    update, algorithm = (
-        ReplayUpdate(family, size, prompts),
-        algorithms.get("ppo")(learning_rate=1e-6, epochs=5),
-    )
+    update, algorithm = (ReplayUpdate(family, size, prompts), algorithms.get("ppo")(learning_rate=1e-6, epochs=5))
     algorithm.setup(policy)
     return {
         "replay rollout": lambda: old(prompts),
@@ -437,17 +411,13 @@ def print_table(results: dict[str, Any]) -> None:
             print(f"{part:9} {name:12} {theirs:9.3f} {new:8.3f} {ratio:6.2f}  >= {target}: {told}")
         whole = {variant: own["median"] for variant, own in found["iteration"].items()}
         replay = whole["replay rollout"] + whole["replay steps"] / REPLAYED_STEPS * STEPS
-        print(
-            f"{'iteration':9} {name:12} {replay:9.3f} {whole['new']:8.3f} {replay / whole['new']:6.2f}  >= 6 or 10"
-        )
+        print(f"{'iteration':9} {name:12} {replay:9.3f} {whole['new']:8.3f} {replay / whole['new']:6.2f}  >= 6 or 10")
         for variant, peak in found["peak_memory_mib"].items():
             print(f"{'memory':9} {name:12} {variant:8} {peak:6.0f} MiB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--sizes", nargs="+", default=["small", "larger"], choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
@@ -465,8 +435,7 @@ def main() -> None:
         parser.error("--device goes with --trl alone: all else is timed on the CPU")
     if arguments.trl:
         beside = {
-            size: beside_trl(size, arguments.rounds, arguments.trl, arguments.device)
-            for size in arguments.sizes
+            size: beside_trl(size, arguments.rounds, arguments.trl, arguments.device) for size in arguments.sizes
         }
         print(json.dumps({size: found["ratios"] for size, found in beside.items()}, indent=1))
         path = RESULTS / f"trl-{arguments.device}.json"
@@ -475,11 +444,7 @@ def main() -> None:
         return
     if arguments.quick:
         arguments.sizes, arguments.rounds = ["small"], 2
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "rounds": arguments.rounds,
-        "models": {},
-    }
+    results: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds, "models": {}}
     prompts = make_prompts(0)
     for family in arguments.families:
         for size in arguments.sizes:

@@ -69,9 +69,7 @@ def main() -> None:
             use_cpu=on_cpu, bf16=not on_cpu, gradient_checkpointing=False, report_to=[], logging_strategy="no",
             save_strategy="no", disable_tqdm=True, generation_kwargs={"min_new_tokens": asked["new_tokens"]},
         )  # fmt: skip
-        made, trainer_of = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[
-            asked["algorithm"]
-        ]
+        made, trainer_of = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[asked["algorithm"]]
         trainer = trainer_of(
             model=folder,
             reward_funcs=lambda completions, **kwargs: [float(len(text) % 7) for text in completions],

@@ -79,9 +79,7 @@ def first_and_last(rows: Rows) -> tuple[float, float]:
 
 
 def write_results() -> None:
-    runs = {
-        name: {seed: rows_of(name, seed) for seed in SEEDS if complete(name, seed)} for name in ALGORITHMS
-    }
+    runs = {name: {seed: rows_of(name, seed) for seed in SEEDS if complete(name, seed)} for name in ALGORITHMS}
     runs = {name: own for name, own in runs.items() if own}
     if not runs:
         return
@@ -131,12 +129,7 @@ def write_csv(runs: dict[str, dict[int, Rows]]) -> None:
 
 def draw(runs: dict[str, dict[int, Rows]]) -> None:
     groups = {name: list(own.values()) for name, own in runs.items()}
-    figure = plots.draw_learning_curve(
-        groups,
-        "return_mean",
-        "reward of a text (smoothed)",
-        steps="tokens written",
-    )
+    figure = plots.draw_learning_curve(groups, "return_mean", "reward of a text (smoothed)", steps="tokens written")
     axes = figure.axes[0]
     start = np.mean([rows[0]["return_mean"] for own in groups.values() for rows in own])
     axes.axhline(GOAL * start, color="#555", linestyle="--", linewidth=1)

@@ -40,9 +40,7 @@ def train(updates: int = 30, batch: int = 16) -> list[float]:
         truths = torch.randint(len(ANSWERS), (batch,))
         luck = torch.rand(batch)
         own = processes.share(batch)
-        prompts = [
-            f"Observation 0: You see a red ball {PLACES[ANSWERS[t]]}, Where? " for t in truths[own].tolist()
-        ]
+        prompts = [f"Observation 0: You see a red ball {PLACES[ANSWERS[t]]}, Where? " for t in truths[own].tolist()]
         scored = lm.score_candidates(prompts, ANSWERS)  # log_probs (own, answers), state (own, hidden_size)
         log_policy = scored.log_probs.log_softmax(-1)
         cumulative = log_policy.detach().exp().cumsum(-1)
@@ -60,9 +58,7 @@ def train(updates: int = 30, batch: int = 16) -> list[float]:
         if processes.is_main and (update + 1) % 10 == 0:
             print(f"update {update + 1}: mean reward {mean:.2f}")
     if processes.is_main:
-        written = lm.generate(
-            [f"Observation 0: You see a red ball {PLACES['left']}, Where? "], max_new_tokens=4
-        )
+        written = lm.generate([f"Observation 0: You see a red ball {PLACES['left']}, Where? "], max_new_tokens=4)
         print(f"it writes: {written[0].text!r}")
     return rewards_seen
 

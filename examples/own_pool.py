@@ -22,9 +22,7 @@ class Sums(Pool):
         return [Sample(f"{split}_{n}", f"{n} + {n + 7} =", (str(2 * n + 7),)) for n in numbers]
 
 
-def right(
-    prompts: list[str], generations: list[str], references: list[list[str]], meta: object = None
-) -> list[float]:
+def right(prompts: list[str], generations: list[str], references: list[list[str]], meta: object = None) -> list[float]:
     """Reward 1 for the right answer."""
     return [float(text.strip() in known) for text, known in zip(generations, references, strict=True)]
 

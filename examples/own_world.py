@@ -56,11 +56,7 @@ class CountingCollector(Collector):
         return Counter(self._world.config.target, seed)
 
     def collect(
-        self,
-        policy: Any,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Any, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, Sequence[Episode]]:
         observations, steps, episodes = [], [], []
         for _ in range(self._world.config.num_steps):
@@ -122,9 +118,7 @@ class CountingWorld(World):
         counter, figures = Counter(self.config.target, self.held_out_seed(number)), None
         while figures is None:
             seen = [counter.number]
-            action = (
-                1 if player.policy is None else player.policy.act(seen, deterministic=True).actions.item()
-            )
+            action = 1 if player.policy is None else player.policy.act(seen, deterministic=True).actions.item()
             frame = Frame([f"at {counter.number}"], action=("down", "up")[action])
             figures = counter.step(action)
             yield frame, figures

@@ -13,9 +13,7 @@ def train(updates: int = 30, num_envs: int = 8, seed: int = 1) -> list[float]:
     """Gives the success rate of each update's episodes."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    world = gl.make_world(
-        "BabyAI-GoToRedBallNoDists-v0", num_envs=num_envs, num_steps=40, history=1, seed=seed
-    )
+    world = gl.make_world("BabyAI-GoToRedBallNoDists-v0", num_envs=num_envs, num_steps=40, history=1, seed=seed)
     lm = gl.LanguageModel.from_pretrained("starter-causal")
     policy = gl.policies.ActionScoringPolicy(lm, prompt="brief", temperature=2, value_hidden_sizes=[128])
     ppo = gl.algorithms.PPO(learning_rate=4e-4, epochs=1, minibatch_size=64, normalize_advantages=True)

@@ -32,13 +32,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "combinations.md"
 
 _WORLDS: dict[str, dict[str, Any]] = {
     "text": {"id": "text", "env": "BabyAI-GoToObj-v0", "history": 1, "num_envs": 2, "num_steps": 4},
-    "text, actions change": {
-        "id": "text",
-        "env": "test/Doors-v0",
-        "history": 1,
-        "num_envs": 2,
-        "num_steps": 4,
-    },
+    "text, actions change": {"id": "text", "env": "test/Doors-v0", "history": 1, "num_envs": 2, "num_steps": 4},
     "NetHack": {
         "id": "nethack",
         "env": "NetHackScore-v1",
@@ -66,20 +60,12 @@ _REWARDS: dict[str, dict[str, dict[str, Any]]] = {
     "metric with references": {"rouge": {}},
     "distilled judge": {"reward_model": {"args": {**_TASTE, "path": ""}}},
     "judge asked online": {"reward_model": {"args": {**_TASTE, "online": _ONLINE}}},
-    "composite": {
-        "reward_model": {"args": {**_TASTE, "path": ""}},
-        "increasing_numbers": {"coefficient": 0.5},
-    },
+    "composite": {"reward_model": {"args": {**_TASTE, "path": ""}}, "increasing_numbers": {"coefficient": 0.5}},
 }
 """Where the world pays, that is part of the reward besides."""
 REWARDS = tuple(_REWARDS)
 _POLICY_ARGS: dict[str, dict[str, Any]] = {
-    "action_generating": {
-        "value_hidden_sizes": [8],
-        "prompt": "brief",
-        "thought_ends": "So",
-        "max_thought_tokens": 2,
-    },
+    "action_generating": {"value_hidden_sizes": [8], "prompt": "brief", "thought_ends": "So", "max_thought_tokens": 2},
     "action_head": {"hidden_sizes": [8], "prompt": "brief"},
     "action_scoring": {"value_hidden_sizes": [8], "prompt": "brief"},
     "action_writing": {"value_hidden_sizes": [8], "prompt": "brief"},
@@ -247,11 +233,7 @@ Where the env gives a reward of its own, each of these is added to it, unless `r
 
 def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:
     """Of those that have these names, in their order."""
-    return [
-        told
-        for one, told in verdicts.items()
-        if all(getattr(one, key) == name for key, name in names.items())
-    ]
+    return [told for one, told in verdicts.items() if all(getattr(one, key) == name for key, name in names.items())]
 
 
 def _cell(told: str | None, notes: list[str]) -> str:
@@ -267,10 +249,7 @@ def _cell(told: str | None, notes: list[str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     rule = "|---" + "|:-:" * (len(head) - 1) + "|"
-    return ["| " + " | ".join(row) + " |" for row in [head]] + [
-        rule,
-        *("| " + " | ".join(row) + " |" for row in rows),
-    ]
+    return ["| " + " | ".join(row) + " |" for row in [head]] + [rule, *("| " + " | ".join(row) + " |" for row in rows)]
 
 
 if __name__ == "__main__":

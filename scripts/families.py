@@ -51,9 +51,7 @@ def rows_of(family: str) -> list[Row]:
 
 def _smallest(lm: LanguageModel) -> dict[str, Any]:
     tokens = torch.tensor([[5, 6, 7]])
-    return {"input_ids": tokens, "use_cache": False} | (
-        {"decoder_input_ids": tokens} if lm.is_encoder_decoder else {}
-    )
+    return {"input_ids": tokens, "use_cache": False} | ({"decoder_input_ids": tokens} if lm.is_encoder_decoder else {})
 
 
 def read_table() -> list[Row]:

@@ -55,9 +55,7 @@ def _write_catalogue() -> None:
         folder = PAGES / "catalogue" / kind
         folder.mkdir(parents=True)
         if missing := {*registry} ^ {*shown[kind]}:
-            raise SystemExit(
-                f"docs/catalogue.toml: {kind} are {', '.join(registry)}; mend {', '.join(missing)}"
-            )
+            raise SystemExit(f"docs/catalogue.toml: {kind} are {', '.join(registry)}; mend {', '.join(missing)}")
         lines = [f"# {kind.capitalize()}", ""]
         for id in sorted(registry):
             entry, factory = shown[kind][id], registry.get(id)
@@ -125,8 +123,7 @@ def _bring(source: str) -> Path:
     more = "" if len(lines) <= _MOST_LINES else f"\n\nThe first {_MOST_LINES} of {len(lines)} lines.\n"
     fence = "````"
     made.write_text(
-        f"# {source}\n\n{fence}{_LANGUAGES.get(path.suffix, 'text')}\n{shown}\n{fence}\n{more}",
-        encoding="utf-8",
+        f"# {source}\n\n{fence}{_LANGUAGES.get(path.suffix, 'text')}\n{shown}\n{fence}\n{more}", encoding="utf-8"
     )
     return made
 

@@ -55,9 +55,7 @@ def invented_word(random: Random) -> str:
     syllables = []
     for _ in range(random.randint(1, 3)):
         onset = random.choice(_ONSETS) if random.random() < 0.5 else random.choice("bcdfghjklmnprstvwz")
-        vowel = (
-            random.choice("aeiou") if random.random() < 0.8 else random.choice(["ai", "ea", "oo", "ou", "ia"])
-        )
+        vowel = random.choice("aeiou") if random.random() < 0.8 else random.choice(["ai", "ea", "oo", "ou", "ia"])
         coda = random.choice(_CODAS) if random.random() < 0.4 else ""
         syllables.append(onset + vowel + coda)
     word = "".join(syllables)
@@ -67,26 +65,7 @@ def invented_word(random: Random) -> str:
 _NEVER_WRITTEN = frozenset(chain.from_iterable(HELD_OUT_NOUNS.values()))
 
 
-_ONSETS = (
-    "bl",
-    "br",
-    "ch",
-    "cl",
-    "cr",
-    "dr",
-    "fl",
-    "fr",
-    "gl",
-    "gr",
-    "gu",
-    "h",
-    "pl",
-    "pr",
-    "qu",
-    "sh",
-    "sl",
-    "st",
-)
+_ONSETS = ("bl", "br", "ch", "cl", "cr", "dr", "fl", "fr", "gl", "gr", "gu", "h", "pl", "pr", "qu", "sh", "sl", "st")
 _ONSETS += ("str", "th", "tr", "vi", "wh", "x", "y", "")
 _CODAS = (
     "b",
@@ -201,9 +180,7 @@ def lay_out(random: Random, language: Language, scene: Scene, number: int = 0) -
         return " ".join(f"{sentence}." for sentence in sentences)
     if style < 0.9:
         return f"{head}: " + "; ".join(sentences)
-    return f"{head}:\n" + "\n".join(
-        f"{index}. {sentence}" for index, sentence in enumerate(sentences, start=1)
-    )
+    return f"{head}:\n" + "\n".join(f"{index}. {sentence}" for index, sentence in enumerate(sentences, start=1))
 
 
 def separator(random: Random) -> str:
@@ -215,9 +192,7 @@ def join(*parts: str) -> str:
     text = ""
     for part in parts:
         inside = bool(text) and not text[-1].isspace()
-        text += (" " if inside and part and not part[0].isspace() else "") + (
-            part if inside else part.lstrip(" ")
-        )
+        text += (" " if inside and part and not part[0].isspace() else "") + (part if inside else part.lstrip(" "))
     return text
 
 
@@ -278,17 +253,13 @@ def _way(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn
 
 
 def _place(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
-    return ask(random, language, "place", x=called(random, language, thing, language.the)), language.place(
-        thing
-    )
+    return ask(random, language, "place", x=called(random, language, thing, language.the)), language.place(thing)
 
 
 def _is_side(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
     index = random.randrange(3)
     holds = (thing.side < 0, thing.side > 0, thing.side == 0)[index]
-    question = ask(
-        random, language, "is_way", x=language.name(thing, language.the), way=language.coarse[index]
-    )
+    question = ask(random, language, "is_way", x=language.name(thing, language.the), way=language.coarse[index])
     return question, language.yes if holds else language.no
 
 
@@ -513,10 +484,7 @@ def measured(random: Random, language: Language) -> Document:
         random.shuffle(pair)
         x, y = (language.name(thing, language.the) for thing in pair)
         question = ask(random, language, "nearer", x=x, y=y)
-        turns = [
-            ("", language.compared(*pair)),
-            *(_far(random, language, scene, thing) for thing in known[2:4]),
-        ]
+        turns = [("", language.compared(*pair)), *(_far(random, language, scene, thing) for thing in known[2:4])]
     elif known:
         question, answer = _far(random, language, scene, known[0])
         turns = [("", answer), *(_far(random, language, scene, thing) for thing in known[1:3])]
@@ -610,9 +578,7 @@ def plain_text(random: Random, language: Language) -> Document:
         x, y = (language.name(Thing(*name, "", 0, 1), language.a) for name in things)
         when = f"{random.choice(language.days)} {random.randint(1, 28)} {random.choice(language.months)}"
         year = random.randint(1900, 2050)
-        sentences.append(
-            sentence.format(x=x, y=y, place=random.choice(language.places), date=f"{when} {year}") + "."
-        )
+        sentences.append(sentence.format(x=x, y=y, place=random.choice(language.places), date=f"{when} {year}") + ".")
     return Document("", [("", " ".join(sentences))])
 
 

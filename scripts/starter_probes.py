@@ -38,11 +38,7 @@ CONDITIONS = {
 
 def load(folder: Path) -> Loaded:
     """The model of a folder, ready for prompts of unlike lengths."""
-    kind = (
-        AutoModelForSeq2SeqLM
-        if AutoConfig.from_pretrained(folder).is_encoder_decoder
-        else AutoModelForCausalLM
-    )
+    kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModelForCausalLM
     return kind.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder, padding_side="left")
 
 
@@ -118,9 +114,7 @@ def make_unlike(random: Random, language: Language, thing: Thing, scene: Scene) 
     """Give other things of its noun another one, so that the noun tells which thing is meant."""
     nouns = [noun for noun in language.other_nouns if noun != thing.noun]
     scene.things = [
-        replace(one, noun=random.choice(nouns), state="")
-        if one is not thing and one.noun == thing.noun
-        else one
+        replace(one, noun=random.choice(nouns), state="") if one is not thing and one.noun == thing.noun else one
         for one in scene.things
     ]
 
@@ -190,9 +184,7 @@ QUESTIONS: dict[str, Callable[..., Question]] = {
 def probes(language: Language, condition: str, kind: str, number: int, seed: int = 7) -> list[Question]:
     """So many questions of a kind under a condition; the same for the same seed."""
     random = Random(f"{condition} {kind} {seed}")
-    return [
-        QUESTIONS[kind](random, language, *draw_probe(random, language, condition)) for _ in range(number)
-    ]
+    return [QUESTIONS[kind](random, language, *draw_probe(random, language, condition)) for _ in range(number)]
 
 
 # -------------------------------------------------------------------------------------------------- measuring

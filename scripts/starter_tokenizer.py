@@ -14,22 +14,9 @@ PAD, UNKNOWN, END_OF_SEQUENCE, END_OF_TEXT = "<pad>", "<unk>", "</s>", "<|endoft
 SENTINELS = [f"<extra_id_{index}>" for index in range(8)]
 
 # Openings that stand in every description or prompt are one token each: a third fewer tokens to read.
-PHRASES = (
-    "You see a",
-    "You carry a",
-    "Tu vois une",
-    "Tu vois un",
-    "Tu portes une",
-    "of the agent",
-    "de l'agent",
-)
+PHRASES = ("You see a", "You carry a", "Tu vois une", "Tu vois un", "Tu portes une", "of the agent", "de l'agent")
 # So are the places that follow a number.
-SPANS = (
-    "steps? (?:left|right)(?: and)?",
-    "steps? forward",
-    "pas à (?:gauche|droite)(?: et)?",
-    "pas devant",
-)
+SPANS = ("steps? (?:left|right)(?: and)?", "steps? forward", "pas à (?:gauche|droite)(?: et)?", "pas devant")
 PIECES = "|".join(
     [
         f",? (?:{'|'.join(PHRASES)})(?!\\p{{L}})",
@@ -91,11 +78,7 @@ def build_tokenizer(kind: str, seed: int) -> Tokenizer:
 
 def fast_tokenizer(kind: str, tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     """The tokenizer as Transformers loads it."""
-    ends = (
-        {"eos_token": END_OF_SEQUENCE}
-        if kind == "t5"
-        else {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    )
+    ends = {"eos_token": END_OF_SEQUENCE} if kind == "t5" else {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -46,9 +46,7 @@ _CONTROL = [
     "<start_of_turn>",
     "<end_of_turn>",
 ]
-_WORDS_PATTERN = Regex(
-    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_WORDS_PATTERN = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 def _bpe(byte_fallback: bool = False, ignore_merges: bool = False) -> Tokenizer:
@@ -68,11 +66,7 @@ def _trained(tokenizer: Tokenizer, byte_level: bool = False) -> Tokenizer:
         )
     elif isinstance(tokenizer.model, models.Unigram):
         trainer = trainers.UnigramTrainer(
-            vocab_size=160,
-            special_tokens=["<unk>"],
-            unk_token="<unk>",
-            initial_alphabet=alphabet,
-            show_progress=False,
+            vocab_size=160, special_tokens=["<unk>"], unk_token="<unk>", initial_alphabet=alphabet, show_progress=False
         )
     elif isinstance(tokenizer.model, models.WordPiece):
         trainer = trainers.WordPieceTrainer(

@@ -44,10 +44,7 @@ class Pair:
 
     def messages(self, system: str | None, said: Sequence[str]) -> list[dict[str, str]]:
         """As Transformers takes them; a system prompt opens the first words where the template refuses it."""
-        words = [
-            said[0] if system is None or self.template != "Gemma" else f"{system}\n\n{said[0]}",
-            *said[1:],
-        ]
+        words = [said[0] if system is None or self.template != "Gemma" else f"{system}\n\n{said[0]}", *said[1:]]
         messages = [
             {"role": role, "content": text}
             for role, text in zip(itertools.cycle(("user", "assistant")), words, strict=False)
@@ -67,9 +64,7 @@ class Pair:
         """Token ids of an answer in the whole text; None if that does not begin with the prompt's."""
         tokenizer, prompt = self.lm.tokenizer, self.truth(None, said)
         printed = str(
-            tokenizer.apply_chat_template(
-                self.messages(None, said), tokenize=False, add_generation_prompt=True
-            )
+            tokenizer.apply_chat_template(self.messages(None, said), tokenize=False, add_generation_prompt=True)
         )
         whole = str(tokenizer.apply_chat_template(self.messages(None, [*said, answer]), tokenize=False))
         if whole.startswith(printed):
@@ -185,9 +180,7 @@ def pool_conversations(pair: Pair) -> str | None:
         (prompt,) = encode([sample])
         spelled = said is _THOUGHT and pair.chat.encoder.spelled(said[1])
         if spelled and list(prompt.ids) != pair.truth(None, said):
-            return (
-                "The template writes `<think>` itself, so an earlier answer's is plain text, not the token."
-            )
+            return "The template writes `<think>` itself, so an earlier answer's is plain text, not the token."
         assert list(prompt.ids) == pair.truth(None, said), said
     return None
 

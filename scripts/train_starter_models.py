@@ -92,9 +92,7 @@ def token_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False).input_ids
 
 
-def encoder_decoder_example(
-    tokenizer: PreTrainedTokenizerFast, random: Random, document: Document
-) -> Example:
+def encoder_decoder_example(tokenizer: PreTrainedTokenizerFast, random: Random, document: Document) -> Example:
     """One question is read after its context; of several the decoder reads the others itself.
 
     Plain text is continued or repaired.
@@ -239,10 +237,7 @@ def join_up(model: T5ForConditionalGeneration) -> None:
     for head, part in enumerate(parts):
         first.v.weight[rows[head]] = part
     written.v.weight[rows[0]] = before  # the same on both sides, so that the two can be compared
-    for attention, heads in [
-        *((one, range(4, HEADS)) for one in later),
-        *((one, range(HEADS)) for one in crossing),
-    ]:
+    for attention, heads in [*((one, range(4, HEADS)) for one in later), *((one, range(HEADS)) for one in crossing)]:
         for head in heads:
             attention.k.weight[rows[head]] = before
             attention.q.weight[rows[head]] = before * 6.0 / SIZE
@@ -381,13 +376,7 @@ RECIPES = {
             ),
             # What it knows least after these: distances, and things that are called by other words.
             Cycle(
-                (
-                    Stage(
-                        {**DOCUMENTS, sought: 40, labelled: 50, measured: 70, renamed: 50},
-                        80_000,
-                        longest=300,
-                    ),
-                ),
+                (Stage({**DOCUMENTS, sought: 40, labelled: 50, measured: 70, renamed: 50}, 80_000, longest=300),),
                 pace=0.5,
                 level=0.1,
             ),
@@ -478,15 +467,11 @@ def train_cycle(
         if (step + 1) % 100 == 0:
             seconds = time.monotonic() - started
             mean, left = sum(recent[-100:]) / 100, seconds * (total / texts - 1)
-            console.print(
-                f"{told}: {texts:,} of {total:,} texts, loss {mean:.3f}, {seconds:.0f} s, {left:.0f} s left"
-            )
+            console.print(f"{told}: {texts:,} of {total:,} texts, loss {mean:.3f}, {seconds:.0f} s, {left:.0f} s left")
 
 
 @torch.no_grad()
-def held_out_loss(
-    recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int
-) -> float:
+def held_out_loss(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> float:
     """Nats per answer token (causal: per weighted token) on 2,000 documents of another seed."""
     random = Random(seed)
     examples = [recipe.example(tokenizer, random, document) for document in documents(seed, 2000)]
@@ -499,9 +484,7 @@ def held_out_loss(
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help=f"which of {' and '.join(RECIPES)} (default: both)"
-    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"which of {' and '.join(RECIPES)} (default: both)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch-tokens", type=int, default=2500)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -514,9 +497,7 @@ def main() -> None:
     console = Console()
     for name in arguments.models or list(RECIPES):
         recipe = RECIPES[name]
-        model, tokenizer = train(
-            recipe, arguments.seed, arguments.batch_tokens, arguments.learning_rate, console
-        )
+        model, tokenizer = train(recipe, arguments.seed, arguments.batch_tokens, arguments.learning_rate, console)
         folder = arguments.out / name
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -98,8 +98,7 @@ def read_figures(folder: Path) -> dict[str, Any]:
         for path in sorted(folder.rglob(name)):
             rows = [json.loads(line) for line in path.read_text().splitlines()]
             figures[str(path.relative_to(folder))] = [
-                {key: value for key, value in row.items() if not _OF_TIME_OR_MEMORY.search(key)}
-                for row in rows
+                {key: value for key, value in row.items() if not _OF_TIME_OR_MEMORY.search(key)} for row in rows
             ]
     for path in sorted(folder.rglob("evaluation/*.json")):
         figures[str(path.relative_to(folder))] = json.loads(path.read_text())["agents"]

@@ -22,13 +22,7 @@ _STARTED += ("subprocess.Popen", "webbrowser.open", "cpython.run_command", "cpyt
 _SENT = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
 _SENT += ("urllib.Request", "http.client.connect", "ftplib.connect", "smtplib.connect")
 _CHANGED = {"os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.chmod": (0,)}
-_CHANGED |= {
-    "os.chown": (0,),
-    "os.truncate": (0,),
-    "os.symlink": (1,),
-    "os.link": (0, 1),
-    "shutil.rmtree": (0,),
-}
+_CHANGED |= {"os.chown": (0,), "os.truncate": (0,), "os.symlink": (1,), "os.link": (0, 1), "shutil.rmtree": (0,)}
 """Events that change files, each with which of its arguments are paths that are changed."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CACHES = (Path(matplotlib.get_cachedir()), Path("/dev"), Path(default_cache_dir()))
@@ -64,16 +58,12 @@ def _act(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
     if event == "marshal.loads":
         return None if _importing() else "bytes"
     if event in ("exec", "compile", "ctypes.dlopen"):
-        name = (
-            getattr(arguments[0], "co_filename", None) if event == "exec" else arguments[event == "compile"]
-        )
+        name = getattr(arguments[0], "co_filename", None) if event == "exec" else arguments[event == "compile"]
         return name if isinstance(name, str) and name[:1] != "<" and _is_in(name, folder) else None
     if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
         writes = isinstance(arguments[2], int) and arguments[2] & _WRITING
         return _elsewhere([arguments[0]], folder, follow=True) if writes else None
-    if event in _CHANGED and not (
-        event in ("os.remove", "os.rmdir") and arguments[1] != -1
-    ):  # within rmtree's
+    if event in _CHANGED and not (event in ("os.remove", "os.rmdir") and arguments[1] != -1):  # within rmtree's
         return _elsewhere([arguments[place] for place in _CHANGED[event]], folder)
     return None
 
@@ -105,9 +95,7 @@ def _elsewhere(paths: list[Any], folder: Path, follow: bool = False) -> str | No
     """
     for path in map(os.fsdecode, paths):
         place = path if follow else str(Path(os.path.realpath(Path(path).parent)) / Path(path).name)
-        if "__pycache__" not in path and not any(
-            _is_in(place, allowed, follow) for allowed in (folder, *_CACHES)
-        ):
+        if "__pycache__" not in path and not any(_is_in(place, allowed, follow) for allowed in (folder, *_CACHES)):
             return path
     return None
 

@@ -98,9 +98,7 @@ class SequencePolicy(Policy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.actor = nn.Parameter(
-            torch.randn(3, 6, 5) * 0.3
-        )  # by prompt and token before, of which 5 is none
+        self.actor = nn.Parameter(torch.randn(3, 6, 5) * 0.3)  # by prompt and token before, of which 5 is none
         self.critic = nn.Parameter(torch.zeros(3, 6))
         self.register_buffer("reference", self.actor.detach().clone())
 

@@ -247,10 +247,7 @@ CHECKPOINT = "lm/checkpoints/000001"
 RESUME = "train LM/config.yaml run_dir=LM training.steps=8"
 EVALUATE = "evaluate LM --episodes 1"
 DRY = "train ROOT/config.yaml device=cpu --dry-run"
-PY_EXTENSION = {
-    b"ARROW:extension:name": b"arrow.py_extension_type",
-    b"ARROW:extension:metadata": pickle.dumps(Bomb()),
-}
+PY_EXTENSION = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickle.dumps(Bomb())}
 """By which pyarrow before 14.0.1 unpickled (CVE-2023-47248)."""
 
 
@@ -319,13 +316,9 @@ RUNS = {
     "an env's id with a module, watched": Case(of_lm(world__env=_ENV), "watch LM --fast", "unknown env"),
     "an env's id with a module, trained": Case(of_lm(world__env=_ENV), NEW, "unknown env"),
     "an env that makes another": Case(GYM, EVALUATE, "GymV26Environment-v0"),
-    "an env's entry point": Case(
-        of_lm(world__args={"entry_point": "hostile_point:Env"}), EVALUATE, "entry_point"
-    ),
+    "an env's entry point": Case(of_lm(world__args={"entry_point": "hostile_point:Env"}), EVALUATE, "entry_point"),
     "a suite's overrides in samples": Case(SHOWN_ENV, "report LM"),  # recorded episodes need no env
-    "a resolver in samples": Case(
-        with_overrides("name=${oc.env:GROUNDLING_SECRET}"), "report LM", "resolvers"
-    ),
+    "a resolver in samples": Case(with_overrides("name=${oc.env:GROUNDLING_SECRET}"), "report LM", "resolvers"),
     "a policy of a module": Case(of_lm(policy__id="hostile_policy.Policy"), EVALUATE, "unknown policy"),
     "an algorithm of a module": Case(of_lm(algorithm__id="hostile_learner:PPO"), NEW, "unknown algorithm"),
     "a reward of a module": Case(REWARD, NEW, "hostile_reward"),
@@ -352,9 +345,7 @@ RUNS = {
         "rate OUT a=ROOT/texts.jsonl --samples 1",
     ),
     "figures that are no numbers": Case(
-        lines("lm/metrics.jsonl", **{**_ROW, "seconds": SCRIPT, "return_mean": SCRIPT}),
-        "report LM",
-        "metrics.jsonl",
+        lines("lm/metrics.jsonl", **{**_ROW, "seconds": SCRIPT, "return_mean": SCRIPT}), "report LM", "metrics.jsonl"
     ),
     "escapes in actions, watched": Case(ESCAPED_ACTIONS, "watch LM --fast"),
     "escapes in actions, dry run": Case(ESCAPED_ACTIONS, f"{NEW} --dry-run"),
@@ -362,9 +353,7 @@ RUNS = {
     "escapes for a key": Case(of_lm(**{ESCAPE: 1}), EVALUATE, "config.yaml"),
     "escapes for a device": Case(of_lm(device=ESCAPE), EVALUATE, "device"),
     "escapes for a file": Case(
-        lambda root: (root / CHECKPOINT / f"{ESCAPE}\n  ok     hostile.partial").write_text(""),
-        "verify LM",
-        "WRONG",
+        lambda root: (root / CHECKPOINT / f"{ESCAPE}\n  ok     hostile.partial").write_text(""), "verify LM", "WRONG"
     ),
     "escapes in a manifest": Case(
         described(f"{CHECKPOINT}/{MANIFEST}", lambda names: {**names, ESCAPE: {"bytes": 1, "sha256": ""}}),
@@ -378,10 +367,7 @@ RUNS = {
 STATES = {
     **{
         f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), EVALUATE, message)
-        for name, message in (
-            ("model.safetensors", "cannot be loaded"),
-            ("value_head.safetensors", "cannot be read"),
-        )
+        for name, message in (("model.safetensors", "cannot be loaded"), ("value_head.safetensors", "cannot be read"))
     },
     **{
         f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), RESUME, "does not fit")
@@ -398,8 +384,7 @@ STATES = {
             without(f"{CHECKPOINT}/model.safetensors"),
             pickled(f"{CHECKPOINT}/weights.bin"),
             written(
-                f"{CHECKPOINT}/pytorch_model.bin.index.json",
-                '{"metadata": {}, "weight_map": {"a": "weights.bin"}}',
+                f"{CHECKPOINT}/pytorch_model.bin.index.json", '{"metadata": {}, "weight_map": {"a": "weights.bin"}}'
             ),
         ),
         EVALUATE,
@@ -420,8 +405,7 @@ STATES = {
     **{
         f"a manifest that names {name}": Case(
             described(
-                f"{CHECKPOINT}/{MANIFEST}",
-                lambda files, name=name: {**files, name: {"bytes": 0, "sha256": ""}},
+                f"{CHECKPOINT}/{MANIFEST}", lambda files, name=name: {**files, name: {"bytes": 0, "sha256": ""}}
             ),
             f"evaluate ROOT/{CHECKPOINT} --episodes 1",
             "is broken",
@@ -429,13 +413,10 @@ STATES = {
         for name in ("../../config.yaml", "/dev/zero", "/etc/passwd", "../../../../../../etc/passwd")
     },
     "a checkpoint's link": Case(
-        together(sealed(CHECKPOINT, linked(f"{CHECKPOINT}/secret.txt", "outside.txt"))),
-        "publish LM --output OUT",
+        together(sealed(CHECKPOINT, linked(f"{CHECKPOINT}/secret.txt", "outside.txt"))), "publish LM --output OUT"
     ),
     "a lock that is a link": Case(linked("lm/.lock", "outside/made"), RESUME, "is a link"),
-    "figures that are a link": Case(
-        linked("lm/metrics.jsonl", "outside.txt"), RESUME, "is not a row of metrics"
-    ),
+    "figures that are a link": Case(linked("lm/metrics.jsonl", "outside.txt"), RESUME, "is not a row of metrics"),
     "an evaluation that is a link": Case(linked("lm/evaluation/held-out.json", "outside.txt"), EVALUATE),
     "a report that is a link": Case(linked("lm/report.html", "outside.txt"), "report LM"),
 }
@@ -468,9 +449,7 @@ _CODE = {"AutoConfig": "hostile_c.C", "AutoModelForSeq2SeqLM": "hostile_c.M"}
 _TORCHAO = {"quant_method": "torchao", "quant_type": {"default": {"_type": "hostile.Config"}}}
 _PYTHON = Case(
     checkpointed(
-        entries(
-            f"{CHECKPOINT}/config.json", model_type="hostile", auto_map={"AutoConfig": "hostile_config.C"}
-        )
+        entries(f"{CHECKPOINT}/config.json", model_type="hostile", auto_map={"AutoConfig": "hostile_config.C"})
     ),
     EVALUATE,
     "hostile",
@@ -482,8 +461,7 @@ MODELS = {
     "Python of the hub": Case(starter(auto_map={"AutoModelForSeq2SeqLM": "hostile/model--code.M"}), LOADED),
     "a tokenizer's Python": Case(
         tokenizer(
-            tokenizer_class="HostileTokenizer",
-            auto_map={"AutoTokenizer": ["hostile_tokens.T", "hostile_tokens.T"]},
+            tokenizer_class="HostileTokenizer", auto_map={"AutoTokenizer": ["hostile_tokens.T", "hostile_tokens.T"]}
         ),
         LOADED,
         "contains custom code",
@@ -492,26 +470,18 @@ MODELS = {
     "a chat template": Case(tokenizer(chat_template=JINJA), LOADED),
     "a generation's Python": Case(
         together(
-            entries(
-                "starter/generation_config.json", custom_generate="hostile/generate", trust_remote_code=True
-            ),
+            entries("starter/generation_config.json", custom_generate="hostile/generate", trust_remote_code=True),
             module("starter/custom_generate/generate"),
         ),
         LOADED,
     ),
     "a kernel of the hub": Case(starter(attn_implementation="hostile/kernel"), LOADED, "code from the hub"),
-    "a kernel of the hub, internal": Case(
-        starter(_attn_implementation="hostile/kernel"), LOADED, "code from the hub"
-    ),
+    "a kernel of the hub, internal": Case(starter(_attn_implementation="hostile/kernel"), LOADED, "code from the hub"),
     "a kernel of the hub, not taken": Case(
         starter(attn_implementation="hostile/kernel"), f"{LOADED} model.attention=eager"
     ),
-    "a quantiser of a module": Case(
-        starter(quantization_config={"quant_method": "hostile_quant.Quantizer"}), LOADED
-    ),
-    "a quantiser with a device's code": Case(
-        starter(quantization_config=_TORCHAO), LOADED, "cannot be loaded"
-    ),
+    "a quantiser of a module": Case(starter(quantization_config={"quant_method": "hostile_quant.Quantizer"}), LOADED),
+    "a quantiser with a device's code": Case(starter(quantization_config=_TORCHAO), LOADED, "cannot be loaded"),
     "architectures of a module": Case(starter(architectures=["hostile_arch.Model", "os.system"]), LOADED),
     "a type that is a path": Case(starter(model_type="../../hostile_type"), LOADED, "cannot be read"),
     "a dtype of a module": Case(starter(dtype="hub.load", torch_dtype="load"), LOADED, "cannot be read"),
@@ -549,10 +519,7 @@ MODELS = {
         entries("model/reward_model.json", model="hostile_rm.Model"), TRAIN_REWARD, "unknown reward model"
     ),
     "a reward model's other path": Case(
-        together(
-            hostile_starter,
-            entries("model/reward_model.json", model="language_model", args={"path": "python"}),
-        ),
+        together(hostile_starter, entries("model/reward_model.json", model="language_model", args={"path": "python"})),
         TRAIN_REWARD,
         "no model folder",
     ),
@@ -564,16 +531,12 @@ MODELS = {
         "distill PAIRS --preferences rules --output OUT epochs=1 device=cpu --model language_model "
         "model.args={path:./starter}",
     ),
-    "a metric of a module": Case(
-        of_texts(evaluation__metrics=[{"id": "hostile_metric.M"}]), DRY, "unknown metric"
-    ),
+    "a metric of a module": Case(of_texts(evaluation__metrics=[{"id": "hostile_metric.M"}]), DRY, "unknown metric"),
     "a pool of a module": Case(of_texts(world__pool="hostile_pool.P"), DRY, "unknown pool"),
     "a metric's weights": Case(
         together(
             of_texts(
-                evaluation__metrics=[
-                    {"id": "learned_reward", "args": {"model_name": "python", "label_ix": 0}}
-                ],
+                evaluation__metrics=[{"id": "learned_reward", "args": {"model_name": "python", "label_ix": 0}}],
                 evaluation__every=1,
             ),
             hostile_starter,
@@ -624,9 +587,7 @@ FILES = {
         DRY,
         "unknown argument",
     ),
-    "an interpolation of a target": Case(
-        of_demo(name="${world.${name}:GROUNDLING_SECRET}"), DRY, "resolvers"
-    ),
+    "an interpolation of a target": Case(of_demo(name="${world.${name}:GROUNDLING_SECRET}"), DRY, "resolvers"),
     **{
         f"an experiment with {text}": Case(
             together(
@@ -648,19 +609,13 @@ FILES = {
             ("hydra: {callbacks: {a: {_target_: hostile_launcher.C}}}", None),
         )
     },
-    "GLAM's script": Case(
-        original("glam.yaml", _GLAM),
-        "convert ROOT/glam.yaml",
-        "hostile_glam|unknown env",
-    ),
+    "GLAM's script": Case(original("glam.yaml", _GLAM), "convert ROOT/glam.yaml", "hostile_glam|unknown env"),
     "RL4LMs's components": Case(original("rl4lms.yaml", _RL4LMS), "convert ROOT/rl4lms.yaml", ""),
     "a study's arms": Case(
         original("study.yaml", _STUDY), "study ROOT/study.yaml --runs OUT", "add --import hostile_study"
     ),
 }
-CLONE = (
-    "train glam/bc world.dataset=DATA world.env=BabyAI-MixedTrainLocal-v0 world.history=1 model.path=starter"
-)
+CLONE = "train glam/bc world.dataset=DATA world.env=BabyAI-MixedTrainLocal-v0 world.history=1 model.path=starter"
 CLONE += " device=cpu run_dir=OUT --dry-run"
 DISTILL = "distill PAIRS --preferences rules --output OUT epochs=1 device=cpu model.args={channels:4}"
 
@@ -675,9 +630,7 @@ CSV = written("folder/train.csv", "prompt\na\n")
 def card(name: str, files: str) -> Plant:
     """Describe a folder's data files, in a README's header or in a file of its own."""
     line = "---\n" if name.endswith(".md") else ""
-    return written(
-        f"folder/{name}", f"{line}configs: [{{config_name: default, data_files: '{files}'}}]\n{line}"
-    )
+    return written(f"folder/{name}", f"{line}configs: [{{config_name: default, data_files: '{files}'}}]\n{line}")
 
 
 def pictures(root: Path) -> None:
@@ -688,17 +641,14 @@ def pictures(root: Path) -> None:
     features = {"prompt": {"dtype": "string", "_type": "Value"}, "picture": {"_type": "Image"}}
     about = {"huggingface": json.dumps({"info": {"features": features}})}
     (root / "folder").mkdir()
-    pq.write_table(
-        pa.table(columns, schema=schema).replace_schema_metadata(about), root / "folder" / "train.parquet"
-    )
+    pq.write_table(pa.table(columns, schema=schema).replace_schema_metadata(about), root / "folder" / "train.parquet")
 
 
 DATASETS = {
     "types with pickles, cloned": Case(all_parquet("data", PY_EXTENSION), CLONE),
     "types with pickles, distilled": Case(all_parquet("pairs", PY_EXTENSION), DISTILL),
     "pandas's own types": Case(
-        all_parquet("pairs", {b"pandas": b'{"columns": [{"name": "x", "numpy_type": "hostile_pandas.T"}]}'}),
-        DISTILL,
+        all_parquet("pairs", {b"pandas": b'{"columns": [{"name": "x", "numpy_type": "hostile_pandas.T"}]}'}), DISTILL
     ),
     "a description with servers": Case(
         entries("data/collection.json", **{"imports": ["hostile_data"], "model.path": SERVER}), CLONE
@@ -714,9 +664,7 @@ DATASETS = {
     "a pool's types with pickles": Case(
         together(
             of_texts(world__pool="parquet", world__args={"path": "pool.parquet", "prompt_column": "prompt"}),
-            parquet(
-                "pool.parquet", pa.array(["1 2"] * 20), pa.field("prompt", pa.string(), metadata=PY_EXTENSION)
-            ),
+            parquet("pool.parquet", pa.array(["1 2"] * 20), pa.field("prompt", pa.string(), metadata=PY_EXTENSION)),
         ),
         DRY,
     ),
@@ -726,13 +674,9 @@ DATASETS = {
     "a folder with a pickle": Case(
         together(of_folder(), card("README.md", "x.pkl"), pickled("folder/x.pkl")), DRY, "cannot be loaded"
     ),
-    "a folder at a server": Case(
-        together(of_folder(), card("README.md", f"{SERVER}/x.csv"), CSV), DRY, "at a server"
-    ),
+    "a folder at a server": Case(together(of_folder(), card("README.md", f"{SERVER}/x.csv"), CSV), DRY, "at a server"),
     "a folder at a server, through another": Case(
-        together(of_folder(), card(".huggingface.yaml", f"zip://x.csv::{SERVER}/x.zip"), CSV),
-        DRY,
-        "at a server",
+        together(of_folder(), card(".huggingface.yaml", f"zip://x.csv::{SERVER}/x.zip"), CSV), DRY, "at a server"
     ),
     "pictures at a server": Case(together(of_folder(meta_columns=["picture"]), pictures), DRY),
 }
@@ -740,15 +684,7 @@ CASES = {**RUNS, **STATES, **MODELS, **FILES, **DATASETS}
 
 
 def _line(words: str, root: Path) -> list[str]:
-    places = {
-        "RUN": "run",
-        "LM": "lm",
-        "PUB": "pub",
-        "DATA": "data",
-        "PAIRS": "pairs",
-        "MODEL": "model",
-        "OUT": "out",
-    }
+    places = {"RUN": "run", "LM": "lm", "PUB": "pub", "DATA": "data", "PAIRS": "pairs", "MODEL": "model", "OUT": "out"}
     for name, place in places.items():
         words = re.sub(rf"\b{name}\b", str(root / place), words)
     return words.replace("ROOT", str(root)).split()
@@ -764,11 +700,7 @@ def _copy(source: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_file_does_nothing(
-    name: str,
-    received: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, received: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case, root = CASES[name], tmp_path / "received"
     shutil.copytree(received, root, copy_function=_copy)
@@ -791,10 +723,7 @@ def test_a_hostile_file_does_nothing(
         assert status == 0, output.err
     else:
         assert status == 1 and re.search(case.message, output.err or output.out), output.err
-        assert (
-            output.err.count("error: ") == (case.words.split()[0] != "verify")
-            and "Traceback" not in output.err
-        )
+        assert output.err.count("error: ") == (case.words.split()[0] != "verify") and "Traceback" not in output.err
     assert SECRET not in output.out + output.err
     shown = re.sub(r"\rGenerating [^\r\n]*", "", output.out + output.err)  # the bars of `datasets`
     assert "\n  ok     hostile" not in shown
@@ -813,9 +742,7 @@ def test_a_log_that_is_a_link_overwrites_no_file(tmp_path: Path, monkeypatch: py
     (tmp_path / "outside.txt").write_text("mine\n")
     log = tmp_path / "held-out.log"
     log.symlink_to(tmp_path / "outside.txt")
-    monkeypatch.setattr(
-        "groundling.runtime.parallel._start", lambda words, log: subprocess.Popen(words, stdout=log)
-    )
+    monkeypatch.setattr("groundling.runtime.parallel._start", lambda words, log: subprocess.Popen(words, stdout=log))
     assert run_parallel([CommandLine("a", ["echo", "told"], log)], 1, print) == []
     assert (tmp_path / "outside.txt").read_text() == "mine\n" and log.read_text() == "told\n"
 

@@ -137,9 +137,7 @@ def test_an_introduction_changes_the_words_of_a_prompt() -> None:
     assert words == {"Goal of the agent": "Task to do"}
 
 
-def test_agents_and_experiments_are_evaluated_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_agents_and_experiments_are_evaluated_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--episodes", "3", "world.env=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
     assert main(["evaluate", "expert", *few, f"run_dir={tmp_path / 'bot'}"]) == 0
     figures = json.loads((tmp_path / "bot" / "evaluation" / "held-out.json").read_text())
@@ -208,9 +206,7 @@ def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
     assert not [p for p in trained.rglob("*") if p.suffix in (".pt", ".pkl", ".bin", ".pickle")]
 
 
-def test_a_dry_run_prints_a_summary_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_prints_a_summary_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "dry"
     assert main(["train", "demo-easy", f"run_dir={run_dir}", "world.num_envs=2", "--dry-run"]) == 0
     output = capsys.readouterr().out
@@ -292,14 +288,7 @@ def test_a_model_folder_without_tokenizer_is_reported(
 
 def test_a_checkpoint_is_evaluated_into_its_own_files(trained: Path) -> None:
     checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[0]
-    arguments = [
-        "evaluate",
-        str(checkpoint),
-        "--episodes",
-        "2",
-        "evaluation.baselines=[random]",
-        "device=cpu",
-    ]
+    arguments = ["evaluate", str(checkpoint), "--episodes", "2", "evaluation.baselines=[random]", "device=cpu"]
     assert main(arguments) == 0
     figures = json.loads((trained / "evaluation" / f"held-out-{checkpoint.name}.json").read_text())
     assert figures["checkpoint"] == checkpoint.name and list(figures["agents"]) == ["trained", "random"]

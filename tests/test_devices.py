@@ -64,9 +64,7 @@ def test_gpus_that_cannot_be_shared_equally_are_refused_before_anything_is_loade
 ) -> None:
     _launched(monkeypatch, 0, processes, count)
     config = compose("demo-easy", ["model.device_map=auto", "device=cuda"])
-    with pytest.raises(
-        ConfigError, match=f"there are {count}, expected a multiple of {processes}: start torchrun"
-    ):
+    with pytest.raises(ConfigError, match=f"there are {count}, expected a multiple of {processes}: start torchrun"):
         train(config, Console(quiet=True))
 
 
@@ -88,9 +86,7 @@ def test_under_a_device_map_a_process_computes_on_the_first_gpu_of_its_share(
 
 
 @pytest.mark.parametrize("device_map", ["auto", "sequential"])
-def test_a_process_spreads_its_layers_over_its_own_gpus(
-    device_map: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_spreads_its_layers_over_its_own_gpus(device_map: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Transformers computes the map, for a model without weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.integrations.accelerate import _get_device_map
@@ -105,9 +101,7 @@ def test_a_process_spreads_its_layers_over_its_own_gpus(
     assert {*placed.values()} <= {4, 5} and (device_map == "sequential" or {*placed.values()} == {4, 5})
 
 
-def test_a_map_that_counts_from_gpu_0_is_refused_for_several_processes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_map_that_counts_from_gpu_0_is_refused_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     _launched(monkeypatch, 0, 2, 4)
     with pytest.raises(ConfigError, match=r"balanced_low_0 .* set model\.device_map=auto"):
         loading.Placement(torch.device("cuda", 0), "balanced_low_0").options  # noqa: B018

@@ -35,10 +35,7 @@ YAML = {
     "two documents": ("a: 1\n---\nb: 2", "a single document"),
     "cut off": ("a: [", "not YAML"),
     "code": ("a: !!python/object/apply:os.system [ls]", "not YAML"),
-    "great number": (
-        "a: [{b: 0x" + "f" * 400 + "}]",
-        "a.0.b must be less than 2**63, got a number of 1600 bits",
-    ),
+    "great number": ("a: [{b: 0x" + "f" * 400 + "}]", "a.0.b must be less than 2**63, got a number of 1600 bits"),
     "great negative number": ("a: -0b1" + "0" * 63, "a must be less than 2**63"),
     "great key": ("a: {? 0x" + "f" * 400 + " : 1}", "a.(a key) must be less than 2**63"),
     "long number": ("a: " + "9" * 5000, "number of more than 4,300 characters, '99999"),
@@ -47,10 +44,7 @@ YAML = {
     "long number by its tag": ("a: !!int '1" + ":1" * 500_000 + "'", "number of more than 4,300 characters"),
     "long number after a tag": ("a: ! 1" + ":1" * 150_000, "number of more than 4,300 characters, '1:1:1"),
     "long number in quotes after a tag": ("a: ! '1" + ":1" * 150_000 + "'", "more than 4,300 characters"),
-    "long number in a block after a tag": (
-        "a: ! |\n 1" + ":1" * 150_000 + "\n",
-        "more than 4,300 characters",
-    ),
+    "long number in a block after a tag": ("a: ! |\n 1" + ":1" * 150_000 + "\n", "more than 4,300 characters"),
     "no text": ("a: \x00", "not YAML"),
 }
 JSON = {
@@ -58,10 +52,7 @@ JSON = {
     "closed": ("[" * 33 + "]" * 33, "nested deeper than 32"),
     "objects": ('{"a":' * 5000 + "1" + "}" * 5000, "nested deeper than 32"),
     "twice": ('{"a": 1, "a": 2}', "comes twice"),
-    "twice among many": (
-        "{" + ",".join(f'"{i}":1' for i in range(50_000)) + ',"49999":1}',
-        "'49999' comes twice",
-    ),
+    "twice among many": ("{" + ",".join(f'"{i}":1' for i in range(50_000)) + ',"49999":1}', "'49999' comes twice"),
     "empty": ("", "not JSON"),
     "long number": ("9" * 5000, "4300 digits"),
     "many": ("[" + "0," * 2**23 + "0]", "values"),
@@ -147,14 +138,10 @@ def test_lines_are_limited_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_replaced_names_stay_small(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="becomes longer"):
-        documents.check_expansion(
-            dict(line.split(": ") for line in _INTERPOLATIONS.splitlines()), "config.yaml"
-        )
+        documents.check_expansion(dict(line.split(": ") for line in _INTERPOLATIONS.splitlines()), "config.yaml")
     with pytest.raises(DocumentError, match="too often"):
         documents.check_expansion({f"a{i}": f"${{a{i + 1}}}" for i in range(1000)}, "config.yaml")
-    documents.check_expansion(
-        {"a": {"b": "${.c}", "c": "${..d}/${e[0]}"}, "d": "${a}", "e": [1]}, "config.yaml"
-    )
+    documents.check_expansion({"a": {"b": "${.c}", "c": "${..d}/${e[0]}"}, "d": "${a}", "e": [1]}, "config.yaml")
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,7 @@ def test_drawers_has_actions_of_unequal_length_and_is_won_by_who_reads(
 
 
 @THOROUGH
-def test_loops_are_the_same_with_any_number_of_processes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loops_are_the_same_with_any_number_of_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = (ROOT / "examples" / "lamorel_ppo.py").read_text()
     assert len(port.splitlines()) <= 40
     weight = "weights {policy.value_head.layers[0].weight.sum():.9f}, mean"
@@ -72,9 +70,7 @@ def test_loops_are_the_same_with_any_number_of_processes(
     shortened.write_text(port)
     alone = []
     for script in (ROOT / "examples" / "own_loop.py", shortened):
-        first, second = launch(
-            2, lambda script=script: runpy.run_path(str(script), run_name="__main__") and 0
-        )
+        first, second = launch(2, lambda script=script: runpy.run_path(str(script), run_name="__main__") and 0)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         with torch.random.fork_rng():
@@ -101,9 +97,7 @@ def test_what_users_of_lamorel_are_told_runs() -> None:
     lm, prompts = known["lm"], known["prompts"]
     assert torch.equal(known["scores"], known["scored"].log_probs[0]) and len(known["texts"]) == 3
     assert known["outputs"].shape == (1, 2) and known["figures"]["loss"] > 0
-    assert torch.equal(
-        known["scored"].state, lm.encode(prompts)
-    )  # the same state, with candidates and without
+    assert torch.equal(known["scored"].state, lm.encode(prompts))  # the same state, with candidates and without
     assert known["best"] == 0
 
 
@@ -130,9 +124,7 @@ def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixtur
     assert len(script.read_text().splitlines()) < 40
 
 
-def test_own_agent_trains_its_head_and_leaves_what_is_frozen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_agent_trains_its_head_and_leaves_what_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert len((ROOT / "examples" / "own_agent.py").read_text().splitlines()) < 40
     words = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
@@ -162,13 +154,7 @@ def test_own_algorithm_and_policy_write(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert len((ROOT / "examples" / f"{module}.py").read_text().splitlines()) <= 40
-    small = [
-        f"run_dir={tmp_path}",
-        "device=cpu",
-        "world.num_texts=4",
-        "world.num_tokens=6",
-        "training.steps=25",
-    ]
+    small = [f"run_dir={tmp_path}", "device=cpu", "world.num_texts=4", "world.num_tokens=6", "training.steps=25"]
     words = ["train", "rl4lms/increasing_numbers_ppo", "--import", f"examples.{module}", *changes, *small]
     assert main(words) == 0
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -192,7 +178,7 @@ _NO_ECHO += ["world.num_texts=2", "world.num_tokens=4"]
             ("examples.shelf", _SHELF, ["evaluate", "{run}"]),
             # an agent needs no reward: it is evaluated without the module, but not trained further
             ("examples.own_reward", _NO_ECHO, ["train", "{run}/config.yaml", "training.steps=16"]),
-        ),
+        )
     ],
 )
 def test_a_run_says_which_modules_it_was_made_with(

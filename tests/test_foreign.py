@@ -118,18 +118,14 @@ def test_success_is_true_or_false(name: str) -> None:
     "kind", [bool, int, float, np.bool_, np.float32, np.array, torch.tensor, lambda x: np.array([x])]
 )
 def test_every_key_of_success_is_read(name: str, kind: Callable[[bool], Any]) -> None:
-    assert (
-        read_success({name: kind(True)}, False) is True and read_success({name: kind(False)}, True) is False
-    )
+    assert read_success({name: kind(True)}, False) is True and read_success({name: kind(False)}, True) is False
     assert success_key({name: kind(False), "goal_achieved": True, "lost": True}) == name
 
 
 def test_keys_of_success_have_an_order_and_other_values_are_skipped() -> None:
     assert read_success({"won": True, "success": False}, True) is False
     assert read_success({"won": 250, "win": "north", "victory": None, "solved": True}, False) is True
-    assert read_success({"lost": True}, True) is False and read_success(
-        {"taskfailure": 1, "won": True}, False
-    )
+    assert read_success({"lost": True}, True) is False and read_success({"taskfailure": 1, "won": True}, False)
     assert success_key({"lost": False, "won": [], "win": torch.ones(2)}) is None
     assert read_success({"lost": False}, True) and not read_success({}, False)
 
@@ -193,9 +189,7 @@ def test_a_reward_that_raises_is_told() -> None:
 
     reward = RewardSum({"mine": TextPart(FunctionReward(broken, {}))})
     texts = Texts(["p", "q"], [["a"], ["abc"]], [[], []], [{}, {}])
-    with pytest.raises(
-        ForeignError, match=r"reward\.mine: broken, asked about text 1, written to 'q'"
-    ) as caught:
+    with pytest.raises(ForeignError, match=r"reward\.mine: broken, asked about text 1, written to 'q'") as caught:
         reward(Stretch((1, 2), None, texts=texts))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -204,9 +198,7 @@ def _command(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundling.cli.doctor.run", lambda arguments: _raise(error))
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")]
-)
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")])
 def test_memory_that_runs_out_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

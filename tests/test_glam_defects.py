@@ -29,17 +29,13 @@ _ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"
 
 
 def _run(folder: Path, *overrides: str) -> Trainer:
-    return Trainer(
-        compose("demo-easy", ["algorithm.args.micro_batch_size=2", *overrides]), folder, warn=print
-    )
+    return Trainer(compose("demo-easy", ["algorithm.args.micro_batch_size=2", *overrides]), folder, warn=print)
 
 
 def test_6_a_prompt_is_read_once_for_its_value_and_all_its_actions() -> None:
     policy = ActionScoringPolicy(LanguageModel.from_pretrained("starter"), value_hidden_sizes=(8,))
     observations = [
-        TextObservation(
-            f"go to the {colour} ball", ((f"You see a {colour} ball 1 step left",),), (), _ACTIONS, {}
-        )
+        TextObservation(f"go to the {colour} ball", ((f"You see a {colour} ball 1 step left",),), (), _ACTIONS, {})
         for colour in ("red", "green", "blue")
     ]
     read: list[int] = []

@@ -61,10 +61,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Things:
     run, pairs, model = root / "run", root / "pairs", root / "model"
     assert main(["train", "glam/symbolic", f"run_dir={run}", *_SMALL]) == 0
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
-    collect = [
-        *("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=2"),
-        f"run_dir={root / 'random'}",
-    ]
+    collect = [*("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=2"), f"run_dir={root / 'random'}"]
     assert main([*collect, "--pairs", "12", "--output", str(pairs)]) == 0
     assert main(["annotate", str(pairs), "--name", "rules", "--judge", "rules", "rules=[[see, 1]]"]) == 0
     distill = ["distill", str(pairs), "--preferences", "rules", "--output", str(model)]
@@ -139,9 +136,7 @@ OVERRIDES = [
 
 @pytest.mark.parametrize("override", one_in(2, OVERRIDES), ids=lambda text: text[:40])
 def test_an_override_is_refused(override: str, things: Things, capsys: pytest.CaptureFixture[str]) -> None:
-    _told(
-        ["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL, "--dry-run", override], capsys
-    )
+    _told(["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL, "--dry-run", override], capsys)
 
 
 _COMMANDS = {
@@ -222,19 +217,7 @@ def copied(things: Things, tmp_path: Path) -> Iterator[Things]:
     yield Things(tmp_path / "run", tmp_path / "pairs", tmp_path / "model", tmp_path)
 
 
-BROKEN = [
-    "",
-    "null",
-    "[]",
-    "1",
-    '"a"',
-    "{}",
-    "{",
-    "[" * 5000,
-    '{"a": 1, "a": 2}',
-    "\ud800",
-    '{"agents": null}',
-]
+BROKEN = ["", "null", "[]", "1", '"a"', "{}", "{", "[" * 5000, '{"a": 1, "a": 2}', "\ud800", '{"agents": null}']
 
 
 def _write(path: Path, text: str) -> None:
@@ -265,9 +248,7 @@ def test_a_broken_file_is_named(
     assert Path(file).name in error or str(copied.root) in error
 
 
-@pytest.mark.parametrize(
-    "text", ["null\n", "[]\n", "1\n", "{\n", '{"update": null, "step": 1}\n', "[" * 5000 + "\n"]
-)
+@pytest.mark.parametrize("text", ["null\n", "[]\n", "1\n", "{\n", '{"update": null, "step": 1}\n', "[" * 5000 + "\n"])
 def test_invalid_rows_are_reported(text: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
     _write(copied.run / "metrics.jsonl", text)
     assert "metrics.jsonl" in _told(["report", str(copied.run)], capsys)
@@ -319,10 +300,7 @@ def _entries(**changes: Callable[[Any], Any]) -> Change:
 
 _TENSORS = [f"{name}.safetensors" for name in ("optimizer", "random", "collector", "symbolic")]
 RESEALED: dict[str, Change] = {
-    **{
-        f"run.json {text[:12]!r}": _replace("run.json", text)
-        for text in ("null", "[]", "1", "{", "[" * 5000, "{}")
-    },
+    **{f"run.json {text[:12]!r}": _replace("run.json", text) for text in ("null", "[]", "1", "{", "[" * 5000, "{}")},
     **{f"algorithm.json {text!r}": _replace("algorithm.json", text) for text in ("null", "[]", "1", "{")},
     "counters null": _entries(counters=lambda c: None),
     **{
@@ -341,9 +319,7 @@ RESEALED: dict[str, Change] = {
         for name in _TENSORS
     },
     **{f"bytes in {name}": _replace(name, "\x00" * 40) for name in _TENSORS},
-    "moments' shape": _tensors(
-        "optimizer.safetensors", lambda t: {k: v.reshape(-1)[:1] for k, v in t.items()}
-    ),
+    "moments' shape": _tensors("optimizer.safetensors", lambda t: {k: v.reshape(-1)[:1] for k, v in t.items()}),
     "moments' names": _tensors("optimizer.safetensors", lambda t: {f"x{k}": v for k, v in t.items()}),
     "moments missing": _tensors(
         "optimizer.safetensors", lambda t: {k: v for k, v in t.items() if not k.endswith("exp_avg")}
@@ -361,9 +337,7 @@ RESEALED: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", one_in(3, RESEALED))
-def test_a_checkpoint_of_another_run_is_refused(
-    name: str, copied: Things, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_another_run_is_refused(name: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint,) = (copied.run / "checkpoints").iterdir()
     RESEALED[name](checkpoint)
     (checkpoint / "manifest.json").unlink()
@@ -375,9 +349,7 @@ def test_a_checkpoint_of_another_run_is_refused(
 @pytest.mark.parametrize(
     "text", ["null", "[]", "1", "{", "{}", '{"run.json": 1}', '{"run.json": null, "x": []}', "[" * 5000]
 )
-def test_an_invalid_manifest_is_reported(
-    text: str, copied: Things, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_manifest_is_reported(text: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint,) = (copied.run / "checkpoints").iterdir()
     (checkpoint / "manifest.json").write_text(text)
     assert "manifest.json" in _told(["evaluate", str(checkpoint), "--episodes", "1"], capsys)
@@ -425,9 +397,7 @@ def test_a_datasets_rows_are_checked(name: str, tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "{", "[" * 5000])
-def test_a_datasets_description_is_checked(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_datasets_description_is_checked(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _dataset(tmp_path / "data", _ROW)
     (folder / "collection.json").write_text(text)
     assert "collection.json" in _told(_clone(folder), capsys)
@@ -474,10 +444,7 @@ def _foreign(system: str, key: str, value: Any, path: Path) -> list[str]:
     if system == "GLAM":
         settings: dict[str, Any] = {
             "lamorel_args": {"llm_args": {"model_path": "starter"}},
-            "rl_script_args": {
-                "name_environment": "BabyAI-GoToObj-v0",
-                "output_dir": str(path.parent / "run"),
-            },
+            "rl_script_args": {"name_environment": "BabyAI-GoToObj-v0", "output_dir": str(path.parent / "run")},
         }
     else:
         settings = {
@@ -497,19 +464,11 @@ def _foreign(system: str, key: str, value: Any, path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("system", "key"),
-    [
-        *(("GLAM", key) for key in _GLAM.split()),
-        *(("RL4LMs", key) for key in _RL4LMS.split()),
-    ],
+    ("system", "key"), [*(("GLAM", key) for key in _GLAM.split()), *(("RL4LMs", key) for key in _RL4LMS.split())]
 )
 @pytest.mark.parametrize("value", [[[1]], *thorough([1], {"a": {"b": 1}})], ids=str)
 def test_entries_of_original_configs_are_checked(
-    system: str,
-    key: str,
-    value: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    system: str, key: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = _foreign(system, key, value, tmp_path / "file.yaml")
     capsys.readouterr()

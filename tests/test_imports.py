@@ -85,11 +85,7 @@ def test_no_module_imports_itself_round_a_corner() -> None:
         if path.name != "__init__.py"
     }
     try:
-        list(
-            TopologicalSorter(
-                {m: {o for o in imports if o in files} for m, imports in files.items()}
-            ).static_order()
-        )
+        list(TopologicalSorter({m: {o for o in imports if o in files} for m, imports in files.items()}).static_order())
     except CycleError as error:
         raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
 

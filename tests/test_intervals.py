@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from groundling import intervals
-from groundling.intervals import (
-    area_under_curve,
-    estimate,
-    interquartile_band,
-    interquartile_mean,
-)
+from groundling.intervals import area_under_curve, estimate, interquartile_band, interquartile_mean
 
 
 def test_the_lowest_and_highest_quarter_are_left_out() -> None:

@@ -28,9 +28,7 @@ def _python(code: str, folder: Path = _ROOT) -> str:
 
 
 def test_importing_groundling_is_light() -> None:
-    output = _python(
-        f"import sys, groundling; print({_HEAVY}, [m for m in sys.modules if m[:10] == 'groundling'])"
-    )
+    output = _python(f"import sys, groundling; print({_HEAVY}, [m for m in sys.modules if m[:10] == 'groundling'])")
     envs = ["envs", "envs.bundled", "envs.text_env"]
     known = ["groundling", *(f"groundling.{name}" for name in [*envs, "errors"])]
     heavy, _, modules = output.strip().partition("] ")
@@ -60,18 +58,14 @@ def test_list_agrees_with_the_registries() -> None:
     output, _, written = _python(
         f"import scripts.bundled as b; {listing}; print('---'); print(b.table(), end='')"
     ).partition("---\n")
-    assert inventory.BUNDLED.read_text(encoding="utf-8") == written, (
-        "write it anew: python -m scripts.bundled"
-    )
+    assert inventory.BUNDLED.read_text(encoding="utf-8") == written, "write it anew: python -m scripts.bundled"
     assert _python(listing) == output
 
 
 def test_registries_are_in_slow_packages() -> None:
     source = Path(groundling.__file__).parent
     made = re.compile(r"^\w+(: \w*Registry\[.*\])? = \w*Registry\(", re.MULTILINE)
-    paths = [
-        path.relative_to(source) for path in source.rglob("*.py") if made.search(path.read_text("utf-8"))
-    ]
+    paths = [path.relative_to(source) for path in source.rglob("*.py") if made.search(path.read_text("utf-8"))]
     assert len(paths) > 9 and {path.parts[0] for path in paths} <= {*inventory.SLOW, "envs", "prompts"}
 
 
@@ -145,7 +139,5 @@ def test_doctor_reports_a_library_that_cannot_be_imported(broken: str, tmp_path:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 1 and not done.stderr
-    assert re.search(
-        rf"^NO  {broken} .* cannot be imported: ImportError: a file is missing$", done.stdout, re.M
-    )
+    assert re.search(rf"^NO  {broken} .* cannot be imported: ImportError: a file is missing$", done.stdout, re.M)
     assert re.search(r"^ok  env +BabyAI-Text describes 3 things$", done.stdout, re.M)

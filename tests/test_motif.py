@@ -95,16 +95,10 @@ def test_every_phase_leaves_what_the_next_one_needs(folder: Path) -> None:
     rows = read_metrics(motif / "agent")
     assert [row["step"] for row in rows] == [16, 32] and rows[1]["intrinsic_return"] is not None
     page = (motif / "agent" / "report.html").read_text(encoding="utf-8")
-    assert (
-        page.count('alt="what the agent sees at moment') == 6
-        and "normalised reward" in page
-        and "explorer" in page
-    )
+    assert page.count('alt="what the agent sees at moment') == 6 and "normalised reward" in page and "explorer" in page
     returns = json.loads((motif / "returns.json").read_text(encoding="utf-8"))
     (curve,) = returns["NetHackScore-v1"]["motif-laptop"]
-    assert curve["seed"] == 1 and curve["timesteps"] == [
-        r["step"] for r in rows if r["return_mean"] is not None
-    ]
+    assert curve["seed"] == 1 and curve["timesteps"] == [r["step"] for r in rows if r["return_mean"] is not None]
 
 
 def test_a_gif_shows_every_step_and_its_figures(folder: Path) -> None:
@@ -246,18 +240,11 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
         (["collect", "random", "--output", "x"], "--episodes"),
         (["evaluate", "random", "world.env=NetHackScore-v1", "--suite", "french"], "held-out"),
         (["evaluate", "expert", "world.env=NetHackScore-v1"], "expert does not play"),
-        (
-            ["evaluate", "explorer", "world.env=BabyAI-GoToLocal-v0"],
-            "explorer does not play BabyAI-GoToLocal-v0",
-        ),
+        (["evaluate", "explorer", "world.env=BabyAI-GoToLocal-v0"], "explorer does not play BabyAI-GoToLocal-v0"),
     ],
 )
 def test_mistakes_are_one_line(
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(words) != 0
@@ -346,10 +333,6 @@ def test_the_originals_flags_name_keys_that_there_are() -> None:
     values = {"algorithm.id": "appo", "world.env": "NetHackOracle-v1", "policy.args.core": "lstm"}
     values |= {"training.wandb": "p", "reward.reward_model.args.path": "p"}
     values |= {"reward.reward_model.args.normalize": "true", "world.ahead": "true"}
-    values |= {
-        "reward.reward_model.args.threshold_quantile": 0.5,
-        "training.steps": 64,
-        "algorithm.args.gamma": 1,
-    }
+    values |= {"reward.reward_model.args.threshold_quantile": 0.5, "training.steps": 64, "algorithm.args.gamma": 1}
     assert len(keys) > 25
     compose("motif/score", [f"{key}={values.get(key, 32)}" for key in sorted(keys)])

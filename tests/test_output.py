@@ -37,12 +37,7 @@ def _shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     script = f"set -o pipefail; P='{sys.executable}'; G='{sys.executable} -m groundling'; {line}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        ["bash", "-c", script],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, cwd=folder, stdin=subprocess.DEVNULL
     )
 
 

@@ -99,10 +99,7 @@ def test_what_a_policy_lacks_names_the_module(run: Path, tmp_path: Path) -> None
     other = tmp_path / "other"
     other.mkdir()
     (other / "checkpoints").symlink_to(run / "checkpoints")
-    for key, old, new in (
-        ("prompt", "prompt: brief", "prompt: mine"),
-        ("policy", "id: action_", "id: mine_"),
-    ):
+    for key, old, new in (("prompt", "prompt: brief", "prompt: mine"), ("policy", "id: action_", "id: mine_")):
         changed = settings.replace(old, new)
         assert changed != settings, key
         (other / "config.yaml").write_text(changed)

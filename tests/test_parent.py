@@ -15,9 +15,7 @@ from groundling.runtime.parent import VARIABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux offers it")
 _SECONDS = 2.0
-_ASLEEP = (
-    "import os, time\nfrom pathlib import Path\nPath('pid').write_text(str(os.getpid()))\ntime.sleep(60)\n"
-)
+_ASLEEP = "import os, time\nfrom pathlib import Path\nPath('pid').write_text(str(os.getpid()))\ntime.sleep(60)\n"
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -55,9 +53,7 @@ def test_a_process_ends_with_its_parent(name: str, tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENTS[name])
     paths = os.pathsep.join([str(_ROOT), str(_ROOT / "src"), str(tmp_path)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    parent = subprocess.Popen(
-        [sys.executable, "parent.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
-    )
+    parent = subprocess.Popen([sys.executable, "parent.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert parent.poll() is None and time.monotonic() < deadline

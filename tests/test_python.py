@@ -29,12 +29,7 @@ _SMALL = [
 def run(tmp_path_factory: pytest.TempPathFactory) -> gl.Run:
     folder = tmp_path_factory.mktemp("runs") / "go to"
     return gl.train(
-        world="BabyAI-GoToLocal-v0",
-        model="starter",
-        algorithm="ppo",
-        steps=48,
-        run_dir=folder,
-        overrides=_SMALL,
+        world="BabyAI-GoToLocal-v0", model="starter", algorithm="ppo", steps=48, run_dir=folder, overrides=_SMALL
     )
 
 
@@ -217,14 +212,8 @@ def test_a_misspelt_model_is_not_looked_for_on_the_hub() -> None:
         ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),
         ({"world": "BabyAI-GoToLocal-v0", "reward": {"env": [1]}}, "coefficient"),
         ({"experiment": "demo", "seed": object()}, "not a value that a config can hold"),
-        (
-            {"experiment": "demo", "overrides": "seed=1"},
-            r"a list of words, got a text: overrides=\['seed=1'\]",
-        ),
-        (
-            {"experiment": "demo", "reward": len},
-            r"reward must be a part's id, .*@groundling\.rewards\.register",
-        ),
+        ({"experiment": "demo", "overrides": "seed=1"}, r"a list of words, got a text: overrides=\['seed=1'\]"),
+        ({"experiment": "demo", "reward": len}, r"reward must be a part's id, .*@groundling\.rewards\.register"),
     ],
 )
 def test_what_cannot_be_trained_is_told(asked: dict, message: str, tmp_path: Path) -> None:
@@ -236,12 +225,7 @@ def test_what_cannot_be_trained_is_told(asked: dict, message: str, tmp_path: Pat
 def test_another_algorithm_and_reward_take_the_place_of_the_experiments(tmp_path: Path) -> None:
     few = ["world.num_envs=2", "world.num_steps=4", "device=cpu", "world.args.max_steps=8"]
     run = gl.train(
-        "demo",
-        algorithm="a2c",
-        reward={"env": 0.5, "count": 0.1},
-        steps=8,
-        run_dir=tmp_path / "run",
-        overrides=few,
+        "demo", algorithm="a2c", reward={"env": 0.5, "count": 0.1}, steps=8, run_dir=tmp_path / "run", overrides=few
     )
     text = (run.folder / "config.yaml").read_text()
     assert "id: a2c" in text and "minibatch_size: 64" not in text and "coefficient: 0.5" in text

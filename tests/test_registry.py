@@ -39,9 +39,7 @@ def test_a_component_of_the_same_name_does_not_take_anothers_place() -> None:
     class Bleu: ...
 
     Bleu.__qualname__ = "Bleu"  # as of a module's class
-    with pytest.raises(
-        ConfigError, match=r"metric 'bleu' is registered already, by groundling.metrics.bleu: choose"
-    ):
+    with pytest.raises(ConfigError, match=r"metric 'bleu' is registered already, by groundling.metrics.bleu: choose"):
         metrics.register("bleu")(Bleu)
     assert metrics.get("bleu") is not Bleu
 

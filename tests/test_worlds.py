@@ -48,9 +48,7 @@ def test_policies_made_by_functions_are_accepted() -> None:
     config = compose("demo", ["model.path=starter", "~policy.args"])
     spec = build.world_of(config).spec
     assert spec.observation == {"words", "symbols"} and spec.num_actions == 6
-    with pytest.raises(
-        ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"
-    ):
+    with pytest.raises(ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"):
         policy_of(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic", "world.history=3"]))
 
 
@@ -91,9 +89,7 @@ _BY_TEXTS = {"action_generating", "action_scoring", "action_writing"}
     ],
 )
 @pytest.mark.usefixtures("no_model")
-def test_refusals_name_alternatives(
-    world: str, policy: str, algorithm: str, named: dict[str, set[str]]
-) -> None:
+def test_refusals_name_alternatives(world: str, policy: str, algorithm: str, named: dict[str, set[str]]) -> None:
     with pytest.raises(ConfigError) as refused:
         _make(world, ComponentConfig(policy), ComponentConfig(algorithm))
     message = str(refused.value)
@@ -134,12 +130,7 @@ def test_needs_of_algorithms_depend_on_settings(
         _make(world, policy, algorithm, **more)
 
 
-_SYMBOLIC = [
-    "policy.id=symbolic",
-    "world.history=3",
-    "policy.args.recurrence=5",
-    *_SHORT,
-]  # of 8 steps an update
+_SYMBOLIC = ["policy.id=symbolic", "world.history=3", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
 _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 
 
@@ -159,12 +150,7 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 )  # fmt: skip
 @pytest.mark.usefixtures("no_model")
 def test_a_run_is_refused_in_one_line_before_anything_is_loaded(
-    world: str,
-    words: list[str],
-    message: str,
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    world: str, words: list[str], message: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", *_WORLDS[world], *words, f"run_dir={tmp_path}", *command]) == 1
     lines = capsys.readouterr().err.splitlines()

@@ -11,9 +11,7 @@ THOROUGH = pytest.mark.thorough
 
 def thorough(*values: Any) -> list[Any]:
     """Parameters of a test that `make test` leaves out; those of several arguments are tuples."""
-    return [
-        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH) for value in values
-    ]
+    return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH) for value in values]
 
 
 def some_of(values: Iterable[Any], usual: Iterable[Any]) -> list[Any]:

@@ -95,9 +95,7 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
         if isinstance(value, str) and isinstance(read, bool | int | float):
             raise OmegaConfBaseException  # OmegaConf reads "no" as false, but the component would be given the text
         if isinstance(read, str) and not isinstance(value, str):  # the other way round: 123 as text
-            raise ConfigError(
-                f"{key} must be text, got {value!r}: quote it, on a command line as '\"{value}\"'"
-            )
+            raise ConfigError(f"{key} must be text, got {value!r}: quote it, on a command line as '\"{value}\"'")
     except OmegaConfBaseException:
         name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
         raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None

@@ -43,9 +43,7 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 
 
 def estimate(
-    scores: np.ndarray,
-    statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean,
-    seed: int = 0,
+    scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean, seed: int = 0
 ) -> IntervalEstimate:
     """Return a statistic of all scores with its stratified percentile-bootstrap 95 % interval.
 

@@ -78,9 +78,7 @@ def train(
     config = compose(experiment or chosen.experiment(), chosen.words(experiment, folder, overrides), folder)
     config = replace(config, imports=[*config.imports, *_modules_of(config.world)])
     if not train_run(config, make_console(), warn):
-        raise KeyboardInterrupt(
-            f"stopped; the same call goes on from the last checkpoint of {config.run_dir}"
-        )
+        raise KeyboardInterrupt(f"stopped; the same call goes on from the last checkpoint of {config.run_dir}")
     return Run(config.run_dir)
 
 
@@ -122,9 +120,7 @@ class _Chosen:
             ConfigError: no world is named, or none is called so.
         """
         if self.world is None:
-            raise ConfigError(
-                "name an experiment, or a world: groundling list experiments, groundling list envs"
-            )
+            raise ConfigError("name an experiment, or a world: groundling list experiments, groundling list envs")
         for one in reversed([kind(id) for id in worlds.in_order()]):
             if one.has(self.world):
                 return one
@@ -167,10 +163,7 @@ class _Chosen:
                 write("evaluation.baselines", baselines),
             ]
         if self.world is not None and self.world != getattr(there.world, place):
-            words += [
-                *_without(getattr(there.world, "args", {}), "world.args"),
-                write(f"world.{place}", self.world),
-            ]
+            words += [*_without(getattr(there.world, "args", {}), "world.args"), write(f"world.{place}", self.world)]
         for section, id in (("policy", self.policy), ("algorithm", self.algorithm)):
             present = getattr(there, section)
             if id is not None and id != present.id:
@@ -267,16 +260,12 @@ class Run:
             raise ConfigError(f"suite={chosen!r} names several: evaluate one after the other")
         (chosen,) = world.find_suites(chosen)
         if episodes is not None and episodes < 1:
-            raise ConfigError(
-                f"episodes must be at least 1, or None for the run's own number, got {episodes}"
-            )
+            raise ConfigError(f"episodes must be at least 1, or None for the run's own number, got {episodes}")
         count = episodes or target.config.evaluation.episodes
         with episode_bars(make_console(), count, world.presentation.episodes) as on_agent:
             played = evaluate(target, chosen, count, on_agent, warn)
         heading = target.heading(chosen, len(played[target.agent].episodes))
-        return Evaluation(
-            chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading
-        )
+        return Evaluation(chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading)
 
     def plot(self, *figures: str) -> Any:
         """Draw learning curves.
@@ -296,11 +285,7 @@ class Run:
                 known = sorted({key for row in rows for key, value in row.items() if value is not None})
                 raise RunError(f"{self.folder} has no figure {name}: there are {', '.join(known)}")
         usual = next(
-            (
-                name
-                for name in ("success_rate", "return_mean", "loss")
-                if any(r.get(name) is not None for r in rows)
-            ),
+            (name for name in ("success_rate", "return_mean", "loss") if any(r.get(name) is not None for r in rows)),
             None,
         )
         if usual is None:
@@ -309,9 +294,7 @@ class Run:
         unit, groups = kind(self._config.world.id).presentation.unit, {self._config.name: [rows]}
         if len(names) == 1:
             label = names[0].replace("_", " ")
-            return plots.draw_learning_curve(
-                groups, names[0], label, {}, unit, 7.2, names[0] == "success_rate"
-            )
+            return plots.draw_learning_curve(groups, names[0], label, {}, unit, 7.2, names[0] == "success_rate")
         return plots.draw_curves(groups, {name: name for name in names}, {})
 
     def agent(self) -> Agent:

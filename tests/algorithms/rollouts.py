@@ -29,9 +29,7 @@ def texts() -> tuple[SequencePolicy, Rollout]:
 
 def corridor(policy: Policy, num_envs: int, num_steps: int) -> EnvCollector:
     """A collector of steps in corridors."""
-    envs = TextVectorEnv(
-        Corridor, num_envs, ["left", "right", "stay"], seed_of=lambda i, k: training_seed(0, i, k)
-    )
+    envs = TextVectorEnv(Corridor, num_envs, ["left", "right", "stay"], seed_of=lambda i, k: training_seed(0, i, k))
     envs.reset()
     return EnvCollector(envs, num_steps, policy.initial_memory(num_envs))
 

@@ -41,13 +41,9 @@ def test_lambda_one_is_the_discounted_return_and_lambda_zero_the_one_step_error(
 
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(ValueError, match="one shape"):
-        generalized_advantage(
-            torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 1), torch.zeros(2), 0.9, 0.9
-        )
+        generalized_advantage(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 1), torch.zeros(2), 0.9, 0.9)
     with pytest.raises(ValueError, match="last_value"):
-        generalized_advantage(
-            torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(2, 1), 0.9, 0.9
-        )
+        generalized_advantage(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(2, 1), 0.9, 0.9)
 
 
 @pytest.mark.parametrize(

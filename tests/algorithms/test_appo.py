@@ -35,9 +35,7 @@ class RecallPolicy(Policy):
         with torch.no_grad():
             memory = self.cell(self._read(observations), memory)
             log_probs, values = self._heads(memory)
-        return Action.choose(
-            log_probs, values, deterministic=deterministic, generator=generator, memory=memory
-        )
+        return Action.choose(log_probs, values, deterministic=deterministic, generator=generator, memory=memory)
 
     def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluation:
         memory, memories = torch.stack([s.memory for s in observations]), []
@@ -99,12 +97,7 @@ def test_the_first_step_uses_the_rollouts_targets() -> None:
         steps = slice(start, start + 4)
         last = rollout.last_values if start else rollout.values[4]
         pair = v_trace(
-            torch.zeros(4, 6),
-            rollout.rewards[steps],
-            rollout.values[steps],
-            rollout.dones[steps],
-            last,
-            0.99,
+            torch.zeros(4, 6), rollout.rewards[steps], rollout.values[steps], rollout.dones[steps], last, 0.99
         )
         targets.append(pair[0])
         advantages.append(pair[1])

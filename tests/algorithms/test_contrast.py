@@ -82,13 +82,9 @@ def test_equal_texts_add_nothing(policy: ActionScoringPolicy) -> None:
     assert _contrast(policy, ("a wall",)) == [0.0]
 
 
-def _learn(
-    policy: ActionScoringPolicy, updates: int, **options: Any
-) -> tuple[ActionScoringPolicy, list[Any]]:
+def _learn(policy: ActionScoringPolicy, updates: int, **options: Any) -> tuple[ActionScoringPolicy, list[Any]]:
     learner = copy.deepcopy(policy)
-    algorithm = create(
-        "ppo", learning_rate=3e-4, entropy_coefficient=0.0, epochs=2, minibatch_size=6, **options
-    )
+    algorithm = create("ppo", learning_rate=3e-4, entropy_coefficient=0.0, epochs=2, minibatch_size=6, **options)
     algorithm.setup(learner)
     draws = generator()
     return learner, [algorithm.update(learner, _rollout(_THINGS), generator=draws) for _ in range(updates)]
@@ -97,9 +93,7 @@ def _learn(
 @torch.no_grad()
 def _nearer(policy: ActionScoringPolicy) -> float:
     """Share of the observations that are nearer to themselves in another form than to others in the same form."""
-    states = {
-        form: policy.states(policy.read([_see(t) for t in _THINGS], [form] * len(_THINGS))) for form in _FORMS
-    }
+    states = {form: policy.states(policy.read([_see(t) for t in _THINGS], [form] * len(_THINGS))) for form in _FORMS}
     shares = []
     for i in _FORMS:
         for j in _FORMS:
@@ -123,10 +117,7 @@ def test_training_brings_forms_together(updates: int, nearer: float, policy: Act
 
 def test_micro_batches_change_nothing(policy: ActionScoringPolicy) -> None:
     options: dict[str, Any] = {"contrast_coefficient": 0.5, "contrast_prompts": _FORMS}
-    (one, figures), (other, others) = (
-        _learn(policy, 1, **options),
-        _learn(policy, 1, micro_batch_size=2, **options),
-    )
+    (one, figures), (other, others) = (_learn(policy, 1, **options), _learn(policy, 1, micro_batch_size=2, **options))
     assert figures[0]["contrast"] == pytest.approx(others[0]["contrast"], rel=1e-4)
     assert figures[0]["loss"] == pytest.approx(others[0]["loss"], rel=1e-4)
     for p, q in zip(one.parameters(), other.parameters(), strict=True):
@@ -160,9 +151,7 @@ def test_every_algorithm_can_add_it(algorithm: str, policy: ActionScoringPolicy)
 
 def test_texts_and_a_system_prompt_are_refused() -> None:
     options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
-    with pytest.raises(
-        ConfigError, match=r"policy\.args\.system is for conversations, and the prompt 'glam'"
-    ):
+    with pytest.raises(ConfigError, match=r"policy\.args\.system is for conversations, and the prompt 'glam'"):
         check_trains("ppo", options, "action_scoring", {"system": "Go."}, TextWorld.offers)
     with pytest.raises(ConfigError, match=r"contrast_prompts=\['glam', 'conversation'\] has texts and conv"):
         create("ppo", contrast_coefficient=1.0, contrast_prompts=["glam", "conversation"])

@@ -203,9 +203,7 @@ def pair(rewards, others):
         mask[: len(one), env] = True
     reward = torch.tensor(columns, dtype=torch.float64).T
     empty = torch.zeros(length, 2, dtype=torch.float64)
-    return Rollout(
-        [None] * 2 * length, empty.long(), empty, empty, reward, dones, empty[0], [None] * 2, mask=mask
-    )
+    return Rollout([None] * 2 * length, empty.long(), empty, empty, reward, dones, empty[0], [None] * 2, mask=mask)
 
 
 def test_the_group_baseline_is_unbiased_by_length():
@@ -217,9 +215,7 @@ def test_the_group_baseline_is_unbiased_by_length():
 
     def ours(rewards, others):
         rollout = pair(rewards, others)
-        return leave_one_out(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))[:, 0][
-            : len(rewards)
-        ]
+        return leave_one_out(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))[:, 0][: len(rewards)]
 
     def by_turn(rewards, others):
         relative = [r - (others[t] if t < len(others) else 0.0) for t, r in enumerate(rewards)]

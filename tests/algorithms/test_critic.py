@@ -28,9 +28,7 @@ def lm() -> LanguageModel:
 
 def _policy(lm: LanguageModel, make: Any = ActionScoringPolicy) -> Any:
     torch.manual_seed(0)
-    head = (
-        {"num_actions": 3, "hidden_sizes": (8,)} if make is ActionHeadPolicy else {"value_hidden_sizes": (8,)}
-    )
+    head = {"num_actions": 3, "hidden_sizes": (8,)} if make is ActionHeadPolicy else {"value_hidden_sizes": (8,)}
     return make(copy.deepcopy(lm), prompt="brief", **head)
 
 
@@ -38,9 +36,7 @@ def _rollout(policy: Any, seed: int = 0) -> Rollout:
     return corridor(policy, 4, 3).collect(policy, generator=generator(seed))[0]
 
 
-def _update(
-    policy: Any, rollout: Rollout | None = None, algorithm: Any = None, **options: Any
-) -> dict[str, float]:
+def _update(policy: Any, rollout: Rollout | None = None, algorithm: Any = None, **options: Any) -> dict[str, float]:
     if algorithm is None:
         algorithm = create("ppo", **_OPTIONS, **options)
         algorithm.setup(policy)
@@ -85,9 +81,7 @@ def test_more_epochs_fit_the_values_of_the_last_rollouts(lm: LanguageModel) -> N
     errors = {}
     for epochs in (0, 20):
         policy = _policy(lm)
-        algorithm = create(
-            "ppo", **_OPTIONS, value_epochs=epochs, **({"value_rollouts": 2} if epochs else {})
-        )
+        algorithm = create("ppo", **_OPTIONS, value_epochs=epochs, **({"value_rollouts": 2} if epochs else {}))
         algorithm.setup(policy)
         for seed in range(3):
             rollout = _rollout(policy, seed)

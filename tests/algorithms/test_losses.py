@@ -8,9 +8,7 @@ from groundling.algorithms import ppo_loss
 
 def _loss(log_ratio: float, advantage: float, **options: float | None):
     zero = torch.zeros(1)
-    return ppo_loss(
-        torch.tensor([log_ratio]), zero, torch.tensor([advantage]), zero, zero, zero, zero, **options
-    )
+    return ppo_loss(torch.tensor([log_ratio]), zero, torch.tensor([advantage]), zero, zero, zero, zero, **options)
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,7 @@ def test_the_entropy_bonus_raises_the_entropy(algorithm: str) -> None:
     rollout = policy.write(PROMPTS, generator())
     rollout.rewards.zero_()
     rollout.values.zero_()
-    options: dict[str, Any] = (
-        {"kl_coefficient": 0.0, "epochs": 1} if "epochs" in _ALGORITHMS[algorithm] else {}
-    )
+    options: dict[str, Any] = {"kl_coefficient": 0.0, "epochs": 1} if "epochs" in _ALGORITHMS[algorithm] else {}
     options |= {"kl_coefficient": 0.0, "entropy_coefficient": 0.5}
     learner, figures = _update(algorithm, policy, rollout, **options)
     with torch.no_grad():
@@ -115,9 +113,7 @@ def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:
     whole, figures = gradient(Processes())
     parts = [gradient(_Part(rank, processes)) for rank in range(processes)]
     for i, expected in enumerate(whole):
-        torch.testing.assert_close(
-            torch.stack([g[i] for g, _ in parts]).sum(0), expected, atol=1e-6, rtol=1e-5
-        )
+        torch.testing.assert_close(torch.stack([g[i] for g, _ in parts]).sum(0), expected, atol=1e-6, rtol=1e-5)
     for name, value in figures.items():
         assert value == pytest.approx(sum(part_figures.get(name, 0.0) for _, part_figures in parts), abs=1e-6)
 
@@ -210,10 +206,7 @@ def test_too_little_memory_for_one_element_is_an_error() -> None:
     policy.evaluate = fail  # type: ignore[method-assign]
     ppo = create("ppo")
     ppo.setup(policy)
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(RunError, match=r"CUDA out of memory: .*gradient_checkpointing"),
-    ):
+    with pytest.warns(UserWarning), pytest.raises(RunError, match=r"CUDA out of memory: .*gradient_checkpointing"):
         ppo.update(policy, rollout, generator=generator())
 
 

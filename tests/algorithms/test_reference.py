@@ -31,13 +31,7 @@ class _Noise(gymnasium.Env[np.ndarray, int]):
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return (
-            self._observe(),
-            float(self.np_random.normal() + action),
-            self.np_random.random() < 0.2,
-            False,
-            {},
-        )
+        return (self._observe(), float(self.np_random.normal() + action), self.np_random.random() < 0.2, False, {})
 
     def _observe(self) -> np.ndarray:
         return self.np_random.normal(size=4).clip(-4, 4).astype(np.float32)
@@ -73,9 +67,7 @@ def _collected(model: OnPolicyAlgorithm) -> tuple[_Theirs, Rollout]:
     _, callback = model._setup_learn(_STEPS * _ENVS, CheckpointCallback(10**9, "unused"))
     model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=_STEPS)
     buffer = model.rollout_buffer
-    starts = torch.from_numpy(
-        np.concatenate([buffer.episode_starts[1:], model._last_episode_starts[None]])
-    ).bool()
+    starts = torch.from_numpy(np.concatenate([buffer.episode_starts[1:], model._last_episode_starts[None]])).bool()
     with torch.no_grad():
         last = torch.as_tensor(model._last_obs)
         last_values = model.policy.predict_values(last)[:, 0]

@@ -41,9 +41,7 @@ def test_a_step_keeps_its_bound_and_improves_the_surrogate(world, target_kl: flo
     with torch.no_grad():
         before, after = (p.evaluate(batch.observations, batch.actions) for p in (old, policy))
     kl = _mean(kl_divergence(before.log_distributions(), after.log_distributions()), batch)
-    gain = _mean((after.log_probs - before.log_probs).exp() * batch.advantages, batch) - _mean(
-        batch.advantages, batch
-    )
+    gain = _mean((after.log_probs - before.log_probs).exp() * batch.advantages, batch) - _mean(batch.advantages, batch)
     assert 0.2 * target_kl < kl <= target_kl and gain > 1e-3
     assert figures["step_kl"] == pytest.approx(kl.item(), abs=1e-6)
     assert figures["surrogate_gain"] == pytest.approx(gain.item(), abs=1e-5)

@@ -82,9 +82,7 @@ _numbers = st.floats(-10, 10, width=32)
 
 
 @given(st.data(), st.integers(1, 12), st.floats(0, 1), st.floats(0.1, 3), st.floats(0.1, 3))
-def test_is_the_papers_sum(
-    data: st.DataObject, num_steps: int, gamma: float, rho_bar: float, c_bar: float
-) -> None:
+def test_is_the_papers_sum(data: st.DataObject, num_steps: int, gamma: float, rho_bar: float, c_bar: float) -> None:
     def column(numbers: st.SearchStrategy) -> list:
         return data.draw(st.lists(numbers, min_size=num_steps, max_size=num_steps))
 
@@ -118,9 +116,7 @@ def test_on_policy_it_is_the_return_that_gae_gives_with_lambda_1() -> None:
 
 def test_has_no_gradient_and_checks_shapes() -> None:
     values = torch.ones(3, 2, requires_grad=True)
-    targets, advantages = v_trace(
-        values * 0, torch.ones(3, 2), values, torch.zeros(3, 2), torch.ones(2), math.exp(-1)
-    )
+    targets, advantages = v_trace(values * 0, torch.ones(3, 2), values, torch.zeros(3, 2), torch.ones(2), math.exp(-1))
     assert not targets.requires_grad and not advantages.requires_grad
     with pytest.raises(ValueError, match="one shape"):
         v_trace(torch.ones(3, 2), torch.ones(3, 2), values, torch.zeros(3, 2), torch.ones(3), 0.9)

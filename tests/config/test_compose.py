@@ -34,15 +34,12 @@ def test_increasing_numbers_is_one_task_for_all_algorithms() -> None:
 
 def test_overrides_have_the_last_word() -> None:
     config = compose(
-        "demo-easy",
-        ["seed=7", "algorithm.args.learning_rate=1e-4", "world.actions=[go forward,turn left,drop]"],
+        "demo-easy", ["seed=7", "algorithm.args.learning_rate=1e-4", "world.actions=[go forward,turn left,drop]"]
     )
     assert config.seed == 7
     assert config.algorithm.args["learning_rate"] == 1e-4
     assert config.world.actions == ["go forward", "turn left", "drop"]
-    config = compose(
-        "demo-easy", ["world.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
-    )
+    config = compose("demo-easy", ["world.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"])
     assert config.world.args["num_dists"] == 2 and config.algorithm.args["target_kl"] == 0.02
     assert config.model.lora == {"r": 4}
 
@@ -90,10 +87,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
             ("world.actions=[drop,drop]", "twice"),
             ("world.actions=[[drop]]", r"^world\.actions\[0\] must be text, got \['drop'\]$"),
             ("world=[1]", r"^world must be a mapping of its keys, {name: value}, got \[1\]$"),
-            (
-                "world=${evaluation}",
-                r"^world must be a mapping of its keys, {name: value}, got '\${evaluation}'$",
-            ),
+            ("world=${evaluation}", r"^world must be a mapping of its keys, {name: value}, got '\${evaluation}'$"),
             ("evaluation=${seed}", "^evaluation must be a mapping of its keys, {name: value}, got 1$"),
             ("world.actions=${seed}", r"^world\.actions must be a list, \[value, value\], got 1$"),
             ("model=3", "^model must be a mapping of its keys, {name: value}, got 3$"),
@@ -156,22 +150,13 @@ def test_a_game_has_at_least_one_step(limit: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["reward.learned_reward={}"],
-            r"needs reward.learned_reward.args.model_name$",
-        ),
+        (["reward.learned_reward={}"], r"needs reward.learned_reward.args.model_name$"),
         (["reward.weighted_sum={}"], r"'weighted_sum' needs reward.weighted_sum.args.parts$"),
         (["world.num_texts=8", "world.texts_per_prompt=3"], r"no whole number of groups of world"),
         (["world.pool=jsonl", "~world.args"], r"'jsonl' needs world.args.path$"),
         (["world.pool=dummy_pool", "~world.args"], r"'dummy_pool' needs world.args.prompt$"),
-        (
-            ["evaluation.metrics=[{id:learned_reward,args:{label_ix:1}}]"],
-            r"needs evaluation.metrics\[0\].args.m",
-        ),
-        (
-            ["evaluation.metrics=[{id:causal_perplexity,args:{lm:3}}]"],
-            r"metrics\[0\].args.lm must be .* got 3",
-        ),
+        (["evaluation.metrics=[{id:learned_reward,args:{label_ix:1}}]"], r"needs evaluation.metrics\[0\].args.m"),
+        (["evaluation.metrics=[{id:causal_perplexity,args:{lm:3}}]"], r"metrics\[0\].args.lm must be .* got 3"),
     ],
 )
 def test_what_a_component_needs_is_told_before_anything_is_made(overrides: list[str], message: str) -> None:
@@ -199,11 +184,7 @@ def test_own_experiments_come_from_a_folder(tmp_path: Path) -> None:
     assert (config.name, config.world.num_envs, config.algorithm.id) == ("mine", 5, "ppo")
     assert config.run_dir == "runs/mine-seed1"
     untrained = find("mine", ["world.num_steps=7"], pytest.fail, config_dir=tmp_path)
-    assert (untrained.agent, untrained.config.world.num_envs, untrained.config.world.num_steps) == (
-        "zero-shot",
-        5,
-        7,
-    )
+    assert (untrained.agent, untrained.config.world.num_envs, untrained.config.world.num_steps) == ("zero-shot", 5, 7)
     player = find_player("mine", "balrog-babyai", [], pytest.fail, tmp_path)
     assert player.config.name == "mine"
     with pytest.raises(ConfigError, match=r"--config-dir .*none is no folder"):
@@ -273,10 +254,7 @@ def test_a_folder_of_experiments_is_for_one(
 
 
 def test_sweeps_spread_into_runs() -> None:
-    assert sweep(["seed=1,2", "world.num_envs=8"]) == [
-        ["seed=1", "world.num_envs=8"],
-        ["seed=2", "world.num_envs=8"],
-    ]
+    assert sweep(["seed=1,2", "world.num_envs=8"]) == [["seed=1", "world.num_envs=8"], ["seed=2", "world.num_envs=8"]]
     assert len(sweep(["seed=range(0,5)", "world.history=1,3"])) == 10
     with pytest.raises(ConfigError, match="key=value"):
         sweep(["=["])
@@ -358,22 +336,13 @@ def test_where_nothing_is_rewarded_all_parts_may_be_taken_out(override: str) -> 
     ("override", "message"),
     [
         ("reward.env=3", "reward.env must be a part"),
-        (
-            "reward.env.coeff=2",
-            r"unknown config key 'reward.env.coeff': did you mean 'reward.env.coefficient'",
-        ),
+        ("reward.env.coeff=2", r"unknown config key 'reward.env.coeff': did you mean 'reward.env.coefficient'"),
         ("reward.env.args.scales=2", "'scale'"),
         ("~reward.rouge", "the parts are env alone"),
-        (
-            "reward.reward_model.args.threshold_quantile=3",
-            "reward.reward_model.args: threshold_quantile must be",
-        ),
+        ("reward.reward_model.args.threshold_quantile=3", "reward.reward_model.args: threshold_quantile must be"),
         ("env.reward_scale=2", r"the key env.reward_scale is now reward.env.args.scale$"),
         ("env={reward_scale: 2}", r"is now reward.env.args.scale$"),
-        (
-            "nethack.reward={reward_clip: 1}",
-            r"the key nethack.reward.reward_clip is now reward.env.args.clip$",
-        ),
+        ("nethack.reward={reward_clip: 1}", r"the key nethack.reward.reward_clip is now reward.env.args.clip$"),
         ("nethack.reward.reward_clip=1", r"is now reward.env.args.clip$"),
         ("nethack.online.judge=rules", r"is now reward.reward_model.args.online.judge$"),
         ("reward.id=rouge", "the key reward.id is now the name of a part"),
@@ -388,9 +357,7 @@ def test_old_keys_of_a_file_are_refused_with_their_new_names(tmp_path: Path) -> 
     values = asdict(compose("demo"))
     values["env"] = {"reward_scale": 1.0}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {"model": {}}))
-    with pytest.raises(
-        ConfigError, match=r"config.yaml: the key env.reward_scale is now reward.env.args.scale$"
-    ):
+    with pytest.raises(ConfigError, match=r"config.yaml: the key env.reward_scale is now reward.env.args.scale$"):
         from_file(tmp_path / "config.yaml")
 
 

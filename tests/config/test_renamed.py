@@ -109,9 +109,7 @@ def test_a_study_is_told_the_new_name(tmp_path: Path, capsys: pytest.CaptureFixt
     path = tmp_path / "study.yaml"
     arms = {"a": {"experiment": _TEXT, "overrides": ["env.num_envs=2"]}}
     path.write_text(yaml.safe_dump({"name": "s", "arms": arms}))
-    assert (
-        main(["study", str(path), "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "out")]) == 1
-    )
+    assert main(["study", str(path), "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert "env.num_envs" in error and "world.num_envs" in error

@@ -30,12 +30,7 @@ from tests.judges.asking.chat_server import ChatServer, serving
 SECRET = "swordfish-in-the-environment"
 SMALL = [
     *("world.num_envs=2", "training.steps=4", "world.num_steps=2", "algorithm.args.minibatch_size=2"),
-    *(
-        "algorithm.args.micro_batch_size=null",
-        "device=cpu",
-        "evaluation.num_envs=1",
-        "evaluation.baselines=[]",
-    ),
+    *("algorithm.args.micro_batch_size=null", "device=cpu", "evaluation.num_envs=1", "evaluation.baselines=[]"),
 ]
 TRUST = "model.trust_remote_code=true"
 _ONLINE = "reward.reward_model.args.online"
@@ -88,10 +83,7 @@ def hostile_model(folder: Path, marker: Path) -> Path:
     """A model whose folder brings Python of its own, which leaves ``marker`` behind whenever it runs."""
     shutil.copytree(STARTERS["starter-causal"], folder)
     config = json.loads((folder / "config.json").read_text())
-    auto = {
-        "AutoConfig": "hostile_config.HostileConfig",
-        "AutoModelForCausalLM": "hostile_model.HostileForCausalLM",
-    }
+    auto = {"AutoConfig": "hostile_config.HostileConfig", "AutoModelForCausalLM": "hostile_model.HostileForCausalLM"}
     config |= {"model_type": "hostile", "architectures": ["HostileForCausalLM"], "auto_map": auto}
     (folder / "config.json").write_text(json.dumps(config))
     touch = f"open({str(marker)!r}, 'w').close()"
@@ -293,10 +285,7 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
         _write(judged, judge="openai", args=args)
         error = _line(capsys, ["train", str(judged), *more])
         assert server.bodies == []
-    words = [
-        f"{_ONLINE}.judge=openai",
-        f"{_ONLINE}.args.base_url={server.url}",
-    ]
+    words = [f"{_ONLINE}.judge=openai", f"{_ONLINE}.args.base_url={server.url}"]
     words += [f"{_ONLINE}.args.api_key_env=GROUNDLING_SECRET"]
     assert all(word in error for word in words)
     assert "GROUNDLING_SECRET" not in asked
@@ -320,15 +309,10 @@ def test_a_judge_at_the_default_address_is_not_asked_either(judged: Path) -> Non
     assert _online(from_file(judged))["judge"] == "rules"
 
 
-@pytest.mark.parametrize(
-    "wrong", ["base_url: 'https://me:hunter2@host/v1'", "base_url: 'https://h/v1?key=hunter2'"]
-)
+@pytest.mark.parametrize("wrong", ["base_url: 'https://me:hunter2@host/v1'", "base_url: 'https://h/v1?key=hunter2'"])
 def test_no_key_gets_into_a_runs_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
     for args in (wrong, "api_key_env: sk-hunter2"):
-        words = [
-            f"{_ONLINE}.judge=openai",
-            f"{_ONLINE}.args={{model: m, {args}}}",
-        ]
+        words = [f"{_ONLINE}.judge=openai", f"{_ONLINE}.args={{model: m, {args}}}"]
         error = _line(capsys, ["train", *ONLINE, f"run_dir={tmp_path / 'run'}", *words])
         assert "hunter2" not in error and not (tmp_path / "run").exists()
 
@@ -351,11 +335,7 @@ def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
         "options": "cache=/home/ada/secret,maps=C:\\ada\\maps (~/q)",
         "files": "a=file:///home/ada/p.csv b: file:/home/ada/q.csv",
         "lines": "look\nat /home/ada/maps",
-        "system": {
-            "base_url": "http://10.0.0.7:8000",
-            "api_key_env": "MY_KEY",
-            "text": "1/2, yes / no, </think>",
-        },
+        "system": {"base_url": "http://10.0.0.7:8000", "api_key_env": "MY_KEY", "text": "1/2, yes / no, </think>"},
         "seed": 1,
     }
     given = {
@@ -367,9 +347,7 @@ def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
         "seed": 1,
     }
     for node, shared in ((args, given), ({"policy": {"args": args}}, {"policy": {"args": given}})):
-        assert (
-            shareable(node) == shared == shareable(shared)
-        )  # what was given away is compared with what would be
+        assert shareable(node) == shared == shareable(shared)  # what was given away is compared with what would be
     assert shareable(args["url"]) == ""
 
 
@@ -380,44 +358,21 @@ def test_what_a_model_reads_is_given_away_as_it_is() -> None:
         "replacements": {"http://a": "/home/ada/key"},
         "thought_ends": "://",
     }
-    pool = {
-        "prompt_prefix": "See https://a.org: ",
-        "prompt_suffix": " in /usr/bin/x form",
-        "path": "/home/ada/p.csv",
-    }
+    pool = {"prompt_prefix": "See https://a.org: ", "prompt_suffix": " in /usr/bin/x form", "path": "/home/ada/p.csv"}
     config = {"world": {"actions": ["open https://a.org", "stay"], "args": pool}, "policy": {"args": args}}
     given = {**config, "world": {**config["world"], "args": {**pool, "path": "p.csv"}}}
     assert shareable(config) == given and shareable(flat(config)) == flat(given)
-    mine = {
-        "world": {"args": {"actions": "/home/ada/secret/actions.txt", "system": "http://10.0.0.7"}}
-    }  # an env's
+    mine = {"world": {"args": {"actions": "/home/ada/secret/actions.txt", "system": "http://10.0.0.7"}}}  # an env's
     assert shareable(mine) == {"world": {"args": {"actions": "actions.txt"}}}
     words = ["policy.args.system='See https://a.org'", "+arms.a.world.system=at /root/agent x"]
-    assert shareable_words([*words, "world.args.system=at /root/agent x"]) == [
-        *words,
-        "world.args.system=at agent x",
-    ]
-    played = [
-        compose("demo", [f"policy.args={{prompt: conversation, system: '/{word}/turn'}}"]) for word in "ab"
-    ]
+    assert shareable_words([*words, "world.args.system=at /root/agent x"]) == [*words, "world.args.system=at agent x"]
+    played = [compose("demo", [f"policy.args={{prompt: conversation, system: '/{word}/turn'}}"]) for word in "ab"]
     assert played_with(played[0]) != played_with(played[1])
 
 
 def test_a_command_line_is_given_away_without_places() -> None:
-    words = [
-        "study",
-        "/home/ada/s.yaml",
-        "seeds=1,2",
-        "arms.a.model.path=/home/ada/m",
-        "--runs",
-        "/home/ada/runs",
-    ]
-    words += [
-        "x.args={base_url: h, a: 1}",
-        "y.base_url=http://10.0.0.7/v1",
-        "z.api_key_env=MY_KEY",
-        "device=cpu",
-    ]
+    words = ["study", "/home/ada/s.yaml", "seeds=1,2", "arms.a.model.path=/home/ada/m", "--runs", "/home/ada/runs"]
+    words += ["x.args={base_url: h, a: 1}", "y.base_url=http://10.0.0.7/v1", "z.api_key_env=MY_KEY", "device=cpu"]
     words += ["world.args={path: /home/ada/p.csv, b: [~/q, 'C:\\\\Users\\\\ada'], c: 1/2}", "p=a=/home/ada/m"]
     plain = ["study", "s.yaml", "seeds=1,2", "arms.a.model.path=m", "--runs", "runs", "device=cpu"]
     assert shareable_words(words) == [*plain, "world.args={path: p.csv, b: [q, 'ada'], c: 1/2}", "p=a=m"]
@@ -459,9 +414,7 @@ def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> Non
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError, match=rf"add to the command: .*{key}"):
         from_file(tmp_path / "config.yaml")
-    with pytest.raises(
-        ConfigError, match=r"add to the command: .*"
-    ):  # an empty mapping is merged, and takes nothing
+    with pytest.raises(ConfigError, match=r"add to the command: .*"):  # an empty mapping is merged, and takes nothing
         from_file(tmp_path / "config.yaml", ["world.args={}", "seed=3"])
 
 
@@ -588,9 +541,7 @@ def test_references_to_other_keys_stay(tmp_path: Path) -> None:
     assert compose("demo-easy", ["run_dir=x/${world.env}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
     path = tmp_path / "experiment" / "own.yaml"
     path.parent.mkdir()
-    path.write_text(
-        "# @package _global_\ndefaults: [demo, _self_]\nname: own\nrun_dir: there/${name}/${seed}\n"
-    )
+    path.write_text("# @package _global_\ndefaults: [demo, _self_]\nname: own\nrun_dir: there/${name}/${seed}\n")
     assert compose("own", ["seed=2"], tmp_path).run_dir == "there/own/2"
     with pytest.raises(ConfigError, match=r"run_dir: \$\{world.envs\} names no key: name one"):
         compose("demo-easy", ["run_dir=x/${world.envs}"])
@@ -606,9 +557,7 @@ def test_a_received_run_reads_no_environment(
     values = yaml.safe_load((run / "config.yaml").read_text()) | {"name": RESOLVERS[0]}
     values["model"]["trust_remote_code"] = False
     (run / "config.yaml").write_text(yaml.safe_dump(values))
-    assert "name='${oc.env:GROUNDLING_SECRET}' is not read" in _line(
-        capsys, _commands(run, tmp_path)[command]
-    )
+    assert "name='${oc.env:GROUNDLING_SECRET}' is not read" in _line(capsys, _commands(run, tmp_path)[command])
     assert "GROUNDLING_SECRET" not in asked
 
 
@@ -618,14 +567,8 @@ def test_a_received_run_reads_no_environment(
         ("name: ${oc.env:GROUNDLING_SECRET}", "resolvers"),
         ("defaults: ['/own/${oc.env:GROUNDLING_SECRET}']", "resolvers"),
         ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not read"),
-        (
-            "hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
-            "name",
-        ),
-        (
-            "defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
-            "name",
-        ),
+        ("hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}", "name"),
+        ("defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}", "name"),
         ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),
         (
             "reward: {reward_model: {args: {online: {args: {base_url: 'http://h/v1'}}}}}",
@@ -676,9 +619,7 @@ def test_a_study_of_another_is_settings_too(tmp_path: Path, asked: list[str]) ->
         read_study(str(path), [f"arms.b.{TRUST}"])
     for words in ([TRUST], [f"arms.a.{TRUST}"]):
         assert TRUST in read_study(str(path), words)[0].arms["a"].overrides
-    path.write_text(
-        yaml.safe_dump({"name": "s", "title": RESOLVERS[0], "arms": {"a": {"experiment": "demo-easy"}}})
-    )
+    path.write_text(yaml.safe_dump({"name": "s", "title": RESOLVERS[0], "arms": {"a": {"experiment": "demo-easy"}}}))
     with pytest.raises(ConfigError, match="resolvers"):
         read_study(str(path))
     assert "GROUNDLING_SECRET" not in asked

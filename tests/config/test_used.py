@@ -53,12 +53,7 @@ _WRITING = (
 )
 _RUNS: dict[str, tuple[str, ...]] = {
     "text, action_scoring, ppo": (*_TEXT, *_SCORING, *_PPO),
-    "text, action_scoring, grpo": (
-        *_TEXT,
-        *_SCORING,
-        "algorithm.id=grpo",
-        "algorithm.args={minibatch_size: 4}",
-    ),
+    "text, action_scoring, grpo": (*_TEXT, *_SCORING, "algorithm.id=grpo", "algorithm.args={minibatch_size: 4}"),
     "text, action_scoring, bc": (
         *(*_TEXT, *_SCORING, "~world.args", "world.env=BabyAI-GoToObj-v0", "world.dataset=DATASET"),
         *("evaluation.every=1", "algorithm.id=bc", "algorithm.args={minibatch_size: 4}"),
@@ -77,12 +72,7 @@ _RUNS: dict[str, tuple[str, ...]] = {
     ),
     "nethack, nethack, appo": (
         *("motif/laptop", "device=cpu", "evaluation.episodes=2", "training.steps=8", "~reward.reward_model"),
-        *(
-            "reward.env.coefficient=1",
-            "world.num_envs=2",
-            "world.num_steps=4",
-            "world.args.max_episode_steps=3",
-        ),
+        *("reward.env.coefficient=1", "world.num_envs=2", "world.num_steps=4", "world.args.max_episode_steps=3"),
         *("policy.args={hidden_size: 8, recurrence: 4}", "algorithm.args={minibatch_size: 8}"),
     ),
     "writing, token, ppo": (*_WRITING, "algorithm.args={minibatch_size: 2, epochs: 1}"),
@@ -210,9 +200,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=some_of(_RUNS, _USUAL))
-def walked(
-    request: pytest.FixtureRequest, dataset: Path, tmp_path_factory: pytest.TempPathFactory
-) -> _Walked:
+def walked(request: pytest.FixtureRequest, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> _Walked:
     world, policy, algorithm = request.param.split(", ")
     if world == "nethack":
         pytest.importorskip("nle")
@@ -231,9 +219,7 @@ def walked(
             reader = sys._getframe(1).f_globals.get("__name__", "")
             if not name.startswith("_") and not reader.startswith(_COPIERS):
                 # Policy, algorithm and metrics share a class of sections.
-                seen.update(
-                    f"{one}{name}" for one in (("policy.", "algorithm.") if prefix == "*" else (prefix,))
-                )
+                seen.update(f"{one}{name}" for one in (("policy.", "algorithm.") if prefix == "*" else (prefix,)))
             return object.__getattribute__(self, name)
 
         return get
@@ -323,9 +309,7 @@ def test_the_kinds_differ() -> None:
 
 
 @pytest.mark.parametrize(("kind", "other", "key"), one_in(6, _OTHERS))
-def test_a_key_of_another_kind_is_refused_by_its_name(
-    kind: str, other: str, key: str, tmp_path: Path
-) -> None:
+def test_a_key_of_another_kind_is_refused_by_its_name(kind: str, other: str, key: str, tmp_path: Path) -> None:
     """On the command line, and in a run's file."""
     experiment, *words = _WORLDS[kind]
     value = _another(key, dict(_keys(_defaults(other)))[key])

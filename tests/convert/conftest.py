@@ -23,10 +23,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     made: dict[str, Any] = {}
-    for name, family, auto in (
-        ("causal", "gpt2", AutoModelForCausalLM),
-        ("seq2seq", "t5", AutoModelForSeq2SeqLM),
-    ):
+    for name, family, auto in (("causal", "gpt2", AutoModelForCausalLM), ("seq2seq", "t5", AutoModelForSeq2SeqLM)):
         shape = CONFIGS[family]()
         shape.num_hidden_layers = 1
         if name == "seq2seq":

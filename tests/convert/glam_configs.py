@@ -9,9 +9,7 @@ ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
 
 
 def _lamorel(llm: dict[str, Any], size: Any = 1, use_gpu: bool = True, **more: Any) -> dict[str, Any]:
-    accelerate = more.pop(
-        "accelerate", {"machine_rank": 0, "main_process_ip": "127.0.0.1", "num_machines": 1}
-    )
+    accelerate = more.pop("accelerate", {"machine_rank": 0, "main_process_ip": "127.0.0.1", "num_machines": 1})
     processes = more.pop("n_llm_processes", 1)
     flags = {"synchronize_gpus_after_scoring": False, "empty_cuda_cache_after_scoring": False}
     model = {"model_type": "seq2seq", "model_path": "t5-small", "pretrained": True, "minibatch_size": 192}
@@ -49,19 +47,11 @@ _GLAM = {
     "saving_path_model": "???",
 }
 _GIVEN_OPEN = dict.fromkeys(
-    ("seed", "number_envs", "num_steps", "action_space", "name_experiment", "name_model", "name_environment"),
-    "???",
+    ("seed", "number_envs", "num_steps", "action_space", "name_experiment", "name_model", "name_environment"), "???"
 )
 _OPEN_LLM = dict.fromkeys(("model_type", "model_path", "minibatch_size"), "???")
-_OPEN_MACHINES = {"machine_rank": 0} | dict.fromkeys(
-    ("num_machines", "num_processes", "main_process_ip"), "???"
-)
-_TEST_ONLY = {
-    "modified_action_space": False,
-    "get_example_trajectories": False,
-    "im_learning": False,
-    "bot": False,
-}
+_OPEN_MACHINES = {"machine_rank": 0} | dict.fromkeys(("num_machines", "num_processes", "main_process_ip"), "???")
+_TEST_ONLY = {"modified_action_space": False, "get_example_trajectories": False, "im_learning": False, "bot": False}
 _PPO = {
     "path": "???",
     "seed": 1,
@@ -198,9 +188,7 @@ FILES: dict[str, dict[str, Any]] = {
     },
     "lamorel-bare-gpu": {
         "lamorel_args": _lamorel(
-            {"load_in_4bit": False, "seed": 5},
-            gloo_timeout=1800,
-            accelerate={"machine_rank": 0, "num_machines": 1},
+            {"load_in_4bit": False, "seed": 5}, gloo_timeout=1800, accelerate={"machine_rank": 0, "num_machines": 1}
         ),
         "rl_script_args": {"path": "???"},
     },
@@ -240,8 +228,7 @@ NEEDED = {
 def write(folder: Path, name: str, **more: Any) -> Path:
     path = folder / f"{name}.yaml"
     OmegaConf.save(
-        OmegaConf.create({"defaults": ["_self_"], "hydra": {"run": {"dir": "."}}, **FILES[name], **more}),
-        path,
+        OmegaConf.create({"defaults": ["_self_"], "hydra": {"run": {"dir": "."}}, **FILES[name], **more}), path
     )
     return path
 

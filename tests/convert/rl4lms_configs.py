@@ -235,9 +235,7 @@ def _named(id: str, args: Entries | None) -> Entries:
 def _shared(name: str, task: Entries, model: str) -> Entries:
     pool, args = task["pool"]
     tokenizers = {"facebook/bart-base", "facebook/blenderbot-400M-distill"} & {model}
-    tokenizer = (
-        tokenizers.pop() if tokenizers else task.get("tokenizer", "gpt2" if is_causal(name) else "t5-base")
-    )
+    tokenizer = tokenizers.pop() if tokenizers else task.get("tokenizer", "gpt2" if is_causal(name) else "t5-base")
     right = name.startswith("totto") or name in ("common_gen/t5_supervised", "summarization/t5_supervised")
     metrics = [_named(metric["id"], metric.get("args")) for metric in task["metrics"]]
     if name in ("narrative_qa/t5_nlpo", "narrative_qa/t5_ppo"):

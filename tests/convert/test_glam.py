@@ -19,9 +19,7 @@ from tests.thorough import some_of
 RL = "rl_script_args"
 LLM = "lamorel_args.llm_args"
 PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
-_RUN_NAME = (
-    f"llm_mtrl-T5small-nbr_env_2-pretrained_True-nbr_actions_6_{'_'.join(ACTIONS)}-shape_reward_beta_0"
-)
+_RUN_NAME = f"llm_mtrl-T5small-nbr_env_2-pretrained_True-nbr_actions_6_{'_'.join(ACTIONS)}-shape_reward_beta_0"
 
 
 def _glam(folder: Path, *words: str) -> tuple[Any, str]:
@@ -73,14 +71,7 @@ def test_entries_of_glam_have_their_meaning(tmp_path: Path) -> None:
         "minibatch_size": 16,
         "micro_batch_size": 1,
     }
-    for name in (
-        "max_episode_steps",
-        "spm_path",
-        "zero_shot",
-        "random_agent",
-        "model_type",
-        "n_rl_processes",
-    ):
+    for name in ("max_episode_steps", "spm_path", "zero_shot", "random_agent", "model_type", "n_rl_processes"):
         assert name in notes
 
 
@@ -304,10 +295,7 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
         (["get_example_trajectories=true"], "collect RUN"),
         (["modified_action_space=true"], "evaluate RUN 'world.actions"),
         (["path=post-training_tests.py"], "evaluate random"),
-        (
-            ["path=post-training_tests.py", "random_agent=false", "zero_shot=false"],
-            "evaluate RUN --suite all",
-        ),
+        (["path=post-training_tests.py", "random_agent=false", "zero_shot=false"], "evaluate RUN --suite all"),
     ],
 )
 def test_tests_of_the_original_are_refused(words: list[str], command: str, tmp_path: Path) -> None:

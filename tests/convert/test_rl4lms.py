@@ -103,9 +103,7 @@ def test_the_number_of_texts_is_rounded_up(write: Callable[..., Path]) -> None:
     assert (made.world.num_texts, made.world.num_tokens) == (43, 30)  # 1280 = 42 × 30 + 20
 
 
-def test_nlpos_mask_belongs_to_the_policy_and_its_refresh_to_the_algorithm(
-    write: Callable[..., Path],
-) -> None:
+def test_nlpos_mask_belongs_to_the_policy_and_its_refresh_to_the_algorithm(write: Callable[..., Path]) -> None:
     made, notes = read(write(f"{_NUMBERS}/gpt2_nlpo"))
     assert made.policy.args["mask_type"] == "learned_top_p" and made.policy.args["top_mask"] == 0.9
     args = made.algorithm.args
@@ -247,9 +245,7 @@ def test_summaries_may_be_post_processed(write: Callable[..., Path]) -> None:
         ],
     ),
 )
-def test_wrong_values_are_refused_in_one_line(
-    override: str, message: str, write: Callable[..., Path]
-) -> None:
+def test_wrong_values_are_refused_in_one_line(override: str, message: str, write: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         read(write(_PPO), [override])
     assert "\n" not in str(caught.value)
@@ -302,9 +298,7 @@ def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
 def test_algorithms_of_stable_baselines_are_refused(write: Callable[..., Path]) -> None:
     base = type("OnPolicyAlgorithm", (), {"__module__": "stable_baselines3.common.on_policy_algorithm"})
     for wrapped in (base, type("Mine", (base,), {})):
-        with pytest.raises(
-            ConfigError, match=r"'mine' is Stable-Baselines3's.*subclass groundling\.algorithms\.Alg"
-        ):
+        with pytest.raises(ConfigError, match=r"'mine' is Stable-Baselines3's.*subclass groundling\.algorithms\.Alg"):
             algorithms.register("mine")(wrapped)
     assert "mine" not in registered
     with pytest.raises(ConfigError, match=r"'dqn'.*subclass of groundling\.algorithms\.Algorithm"):

@@ -22,9 +22,7 @@ def _small(name: str, models: dict[str, str], run_dir: Path) -> list[str]:
         "training.epochs=null", "training.steps=9", "evaluation.episodes=2", "evaluation.generation.max_new_tokens=4",
         "evaluation.generation.min_length=0", "evaluation.generation.min_new_tokens=0",
     ]  # fmt: skip
-    given.append(
-        "algorithm.args.minibatch_size=2" if name.endswith("supervised") else "algorithm.args.epochs=1"
-    )
+    given.append("algorithm.args.minibatch_size=2" if name.endswith("supervised") else "algorithm.args.epochs=1")
     if config.world.pool != "dummy_pool":
         given.append("world.args.offline=true")
     classifying = {"learned_reward", "intent_accuracy"} & set(config.reward)

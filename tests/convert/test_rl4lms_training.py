@@ -54,9 +54,7 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", some_of(NAMES, _USUAL))
-def test_every_file_trains(
-    name: str, write: Callable[..., Path], models: dict[str, str], tmp_path: Path
-) -> None:
+def test_every_file_trains(name: str, write: Callable[..., Path], models: dict[str, str], tmp_path: Path) -> None:
     small = [
         "device=cpu",
         "world.num_texts=2",

@@ -55,10 +55,7 @@ class Doors(gymnasium.Env[str, Any]):
     def _look(self) -> tuple[str, dict[str, Any]]:
         doors = self.np_random.permutation(self.colors)[: int(self.np_random.integers(1, 6))].tolist()
         self.actions = [f"open {color}" for color in doors]
-        return "You see doors.\n\n" + "\n".join(doors), {
-            "goal": f"open {self.wanted}",
-            "actions": self.actions,
-        }
+        return "You see doors.\n\n" + "\n".join(doors), {"goal": f"open {self.wanted}", "actions": self.actions}
 
     def _strikes(self) -> bool:
         if not self.times:
@@ -162,9 +159,7 @@ class Hashed(Doors):
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, info = super()._look()
-        self.actions = list(
-            {f"open the {color} door {number}" for color in self.colors for number in range(8)}
-        )
+        self.actions = list({f"open the {color} door {number}" for color in self.colors for number in range(8)})
         return observation, info | {"actions": self.actions}
 
 
@@ -236,10 +231,7 @@ class Long(Doors):
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, info = super()._look()
-        self.actions = [
-            *(f"{action} door with the small key in your left hand" for action in info["actions"]),
-            "wait",
-        ]
+        self.actions = [*(f"{action} door with the small key in your left hand" for action in info["actions"]), "wait"]
         return observation, info | {"actions": self.actions}
 
 

@@ -48,9 +48,7 @@ def test_descriptions_equal_recorded_ones() -> None:
         assert describe(image, carrying) == case["descriptions"]
         assert describe(image, carrying, "french", compat="glam") == case["descriptions_fr"]
         assert describe(image, carrying, "french") == [_carried_in_french(s) for s in case["descriptions_fr"]]
-        assert (
-            describe(case["image"], carrying and tuple(carrying)) == case["descriptions"]
-        )  # plain lists too
+        assert describe(case["image"], carrying and tuple(carrying)) == case["descriptions"]  # plain lists too
 
 
 def _empty() -> np.ndarray:
@@ -87,9 +85,7 @@ def test_doors_have_a_state(state: int, english: str, french: str) -> None:
     assert describe(image, language="french") == [sentence]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(sorted(IDX_TO_OBJECT)), st.integers(0, 5)), min_size=49, max_size=49)
-)
+@given(st.lists(st.tuples(st.sampled_from(sorted(IDX_TO_OBJECT)), st.integers(0, 5)), min_size=49, max_size=49))
 def test_each_visible_thing_has_one_sentence(cells: list[tuple[int, int]]) -> None:
     image = np.zeros((7, 7, 3), dtype=np.uint8)
     for (i, j), (kind, colour) in zip(itertools.product(range(7), range(7)), cells, strict=True):
@@ -100,9 +96,7 @@ def test_each_visible_thing_has_one_sentence(cells: list[tuple[int, int]]) -> No
     assert len(describe(image, language="french")) == len(sentences)
 
 
-@pytest.mark.parametrize(
-    "case", golden("glam_resets"), ids=lambda c: f"{c['env'][7:-3]}-{c['kind']}-{c['seed']}"
-)
+@pytest.mark.parametrize("case", golden("glam_resets"), ids=lambda c: f"{c['env'][7:-3]}-{c['kind']}-{c['seed']}")
 def test_the_original_generator_repeats_recorded_resets(case: dict) -> None:
     options = {} if case["kind"] is None else {"task": case["kind"]}
     env = gymnasium.make(case["env"], generator="original", **options)
@@ -218,8 +212,7 @@ def test_the_direct_generator_draws_what_the_rejecting_one_draws(id: str, task: 
                 counts[k][feature] = counts[k].get(feature, 0) + 1
     keys = set(counts[0]) | set(counts[1])
     statistic = sum(
-        (counts[0].get(f, 0) - counts[1].get(f, 0)) ** 2 / (counts[0].get(f, 0) + counts[1].get(f, 0))
-        for f in keys
+        (counts[0].get(f, 0) - counts[1].get(f, 0)) ** 2 / (counts[0].get(f, 0) + counts[1].get(f, 0)) for f in keys
     )
     assert len(keys) > 10
     assert statistic < len(keys) + 5 * (2 * len(keys)) ** 0.5
@@ -234,9 +227,7 @@ def test_the_expert_recovers_from_other_actions() -> None:
         while not ended:
             advised = expert.act(action)
             assert expert.act() == advised
-            action = (
-                advised if rng.random() < 0.8 else int(rng.integers(5))
-            )  # all but toggle, which destroys boxes
+            action = advised if rng.random() < 0.8 else int(rng.integers(5))  # all but toggle, which destroys boxes
             _, reward, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
         solved += reward > 0
@@ -289,13 +280,9 @@ def test_an_object_hides_the_wall_behind_it_and_no_other_object() -> None:
     assert describe(view) == ["You see a wall 6 steps forward"]
 
 
-@pytest.mark.parametrize(
-    "id", ["BabyAI-GoToLocalS6N3-v0", "BabyAI-MixedTrainLocal-v0", "MiniGrid-Empty-5x5-v0"]
-)
+@pytest.mark.parametrize("id", ["BabyAI-GoToLocalS6N3-v0", "BabyAI-MixedTrainLocal-v0", "MiniGrid-Empty-5x5-v0"])
 def test_without_walls_the_other_sentences_stay(id: str) -> None:
-    told, short = (
-        TextVectorEnv.make(id, 8, seed=2, history=1, **args) for args in ({}, {"describe_walls": False})
-    )
+    told, short = (TextVectorEnv.make(id, 8, seed=2, history=1, **args) for args in ({}, {"describe_walls": False}))
     told.reset()
     short.reset()
     for number in range(40):

@@ -41,9 +41,7 @@ def test_episodes_are_played_until_one_has_two_steps() -> None:
     assert len(played.episodes) == 102 and played.resumed_after == 0
 
 
-@pytest.mark.parametrize(
-    ("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")]
-)
+@pytest.mark.parametrize(("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")])
 def test_an_episode_is_resumed_in_its_middle(which: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wandering, "instances", 0)
     with pytest.raises(ConfigError, match=rf"Draw everything from self\.np_random.*{where}"):
@@ -75,9 +73,7 @@ def test_state_shared_by_envs_or_episodes_is_an_error(id: str, args: dict[str, s
         (["tests.nowhere:Doors"], ["there is no module"]),
     ],
 )  # fmt: skip
-def test_unsuitable_envs_give_one_line(
-    words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unsuitable_envs_give_one_line(words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", *words]) == 1
     line = capsys.readouterr().err
     assert all(part in line for part in parts), line

@@ -20,9 +20,7 @@ from groundling.envs.babyai_text.direct import (
 )
 from tests.thorough import thorough
 
-_HELD_OUT = [
-    i for i, noun in enumerate(NOUNS) if noun in {("box", "yellow"), ("key", "red"), ("ball", "green")}
-]
+_HELD_OUT = [i for i, noun in enumerate(NOUNS) if noun in {("box", "yellow"), ("key", "red"), ("ball", "green")}]
 
 
 def _assert_same_distribution(one: Iterable[Hashable], other: Iterable[Hashable]) -> None:
@@ -31,9 +29,7 @@ def _assert_same_distribution(one: Iterable[Hashable], other: Iterable[Hashable]
     sizes = [sum(c.values()) for c in counts]
     totals = counts[0] + counts[1]
     rare = [k for k in totals if totals[k] < 20]
-    rows = [[c[k] for c in counts] for k in totals if k not in rare] + [
-        [sum(c[k] for k in rare) for c in counts]
-    ]
+    rows = [[c[k] for c in counts] for k in totals if k not in rare] + [[sum(c[k] for k in rare) for c in counts]]
     statistic = 0.0
     for row in rows:
         for observed, size in zip(row, sizes, strict=True):
@@ -120,9 +116,7 @@ def test_places_have_the_distribution_of_rejection() -> None:
     _assert_same_distribution([p.agent for p in drawn], [p[0] for p in plain])
     _assert_same_distribution([p.direction for p in drawn], [p[1] for p in plain])
     _assert_same_distribution([p.things[0] for p in drawn], [p[2] for p in plain])
-    _assert_same_distribution(
-        [_apart(p.agent, p.things[0]) for p in drawn], [_apart(p[0], p[2]) for p in plain]
-    )
+    _assert_same_distribution([_apart(p.agent, p.things[0]) for p in drawn], [_apart(p[0], p[2]) for p in plain])
 
 
 def _apart(one: tuple[int, int], other: tuple[int, int]) -> int:
@@ -138,9 +132,7 @@ def test_two_rooms_are_drawn_as_the_original_draws_them() -> None:
         column, door = int(level.agent_pos[0] > 7), level.instrs.desc.obj_poss[0]
         agent = (int(level.agent_pos[0]) - 7 * column, int(level.agent_pos[1]))
         key = level.room_grid[0][column].objs[0].init_pos
-        plain.append(
-            (column, int(door[1]), agent, int(level.agent_dir), (int(key[0]) - 7 * column, int(key[1])))
-        )
+        plain.append((column, int(door[1]), agent, int(level.agent_dir), (int(key[0]) - 7 * column, int(key[1]))))
     rng = np.random.default_rng(3)
     drawn = [draw_places_by_door(rng, 9) for _ in range(2000)]
     for column, row, places in drawn:

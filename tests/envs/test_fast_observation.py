@@ -136,10 +136,7 @@ def test_mission_objects_are_those_of_minigrid() -> None:
         ours, theirs = ([make(*noun) for noun in nouns] for make in (_Sought, ObjDesc))
         for use_location in [True] + [False] * 20:
             for desc, other in zip(ours, theirs, strict=True):
-                matches = (
-                    desc.find_matching_objs(env, use_location),
-                    other.find_matching_objs(env, use_location),
-                )
+                matches = (desc.find_matching_objs(env, use_location), other.find_matching_objs(env, use_location))
                 assert matches[0][1] == matches[1][1]
                 assert [*map(id, matches[0][0])] == [*map(id, matches[1][0])]
             env.step(int(rng.integers(1, 6)))

@@ -64,9 +64,7 @@ def _play(env: gymnasium.Env[Any, Any], *actions: int) -> dict[str, Any] | None:
 
 def _first(instruction: Instr, *actions: int, things: dict[tuple[int, int], WorldObj] | None = None) -> Any:
     interaction = _play(BabyAIText(_Room(instruction, things)), *actions)
-    return (
-        None if interaction is None else (interaction["target"], interaction["chance"], *interaction["named"])
-    )
+    return None if interaction is None else (interaction["target"], interaction["chance"], *interaction["named"])
 
 
 _TO_KEY = (_FORWARD,)
@@ -108,12 +106,7 @@ def test_either_of_two_parallel_things_counts() -> None:
 
 
 def _by_doors(locked: bool) -> dict[tuple[int, int], WorldObj]:
-    return {
-        (6, 3): Door("grey", is_locked=locked),
-        (3, 6): Door("red"),
-        (5, 5): Key("grey"),
-        (1, 3): Key("blue"),
-    }
+    return {(6, 3): Door("grey", is_locked=locked), (3, 6): Door("red"), (5, 5): Key("grey"), (1, 3): Key("blue")}
 
 
 def test_opening_is_toggling_or_picking_up_the_key() -> None:
@@ -234,9 +227,7 @@ def test_dropped_and_scrambled_missions_name_no_thing(task: str, language: str) 
         assert words.search(missions[0])
         assert not words.search(missions[1]) and len(missions[1].split()) <= 6
         assert not words.search(missions[2])
-        assert [sorted(word) for word in missions[2].split()] == [
-            sorted(word) for word in missions[0].split()
-        ]
+        assert [sorted(word) for word in missions[2].split()] == [sorted(word) for word in missions[0].split()]
         assert missions[2] == scrambled.reset(seed=seed)[0]["mission"]
         assert dropped.unwrapped.mission == plain.unwrapped.mission
         firsts = [env.step(_LEFT)[4]["first_interaction"] for env in (plain, dropped, scrambled)]

@@ -55,13 +55,7 @@ def test_missions_in_french(english: str, french: str) -> None:
 
 @pytest.mark.parametrize(
     "mission",
-    [
-        "sing a song",
-        "go to the sofa",
-        "put the key",
-        "go to a key next to a box",
-        "put the sofa near the key",
-    ],
+    ["sing a song", "go to the sofa", "put the key", "go to a key next to a box", "put the sofa near the key"],
 )
 def test_other_missions_are_refused(mission: str) -> None:
     with pytest.raises(TranslationError, match="cannot translate"):
@@ -77,9 +71,7 @@ def test_every_env_speaks_french(prefix: str, least: int) -> None:
     for id in ids:
         env = make_text_env(id, language="french")
         observation, info = env.reset(seed=1)
-        assert not english_words & set(observation["mission"].replace(",", "").split()), observation[
-            "mission"
-        ]
+        assert not english_words & set(observation["mission"].replace(",", "").split()), observation["mission"]
         assert all(sentence.startswith("Tu ") for sentence in info["descriptions"])
         assert env.observation_space.contains(observation)
         # The prompt leaves each of them as it is, also the empty one of MiniGrid-Playground.

@@ -82,11 +82,7 @@ def test_a_state_with_changing_lists_resumes_exactly() -> None:
 @pytest.mark.parametrize("name", ACTIONS)
 def test_other_engines_keys_are_read(name: str) -> None:
     step = read_text_step("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
-    assert (step.goal, step.descriptions, step.actions) == (
-        "leave",
-        ("A room.", " A door."),
-        ("east", "west"),
-    )
+    assert (step.goal, step.descriptions, step.actions) == ("leave", ("A room.", " A door."), ("east", "west"))
 
 
 _MAPS = ["@\n    +", "    @\n    +", "\n@\n    +", "@\n\n    +", "@\n +", "@\n\t+", "@ x\n+", "@  x\n+"]
@@ -103,9 +99,7 @@ def test_the_layout_of_a_text_observation_is_kept() -> None:
 @pytest.mark.parametrize("id", list(prompts))
 def test_layouts_of_maps_stay_distinct(id: str) -> None:
     shown = [
-        TextObservation(
-            "reach +", (read_text_step(text, {}, "reach +").descriptions,), (), ("up", "down"), {}
-        )
+        TextObservation("reach +", (read_text_step(text, {}, "reach +").descriptions,), (), ("up", "down"), {})
         for text in _MAPS
     ]
     assert len({PromptReader(id)(one) for one in shown}) == len(_MAPS)
@@ -147,9 +141,7 @@ def test_text_env_takes_functions() -> None:
         actions=["left", "right", "stay"],
     )
     observation, info = env.reset(seed=1)
-    assert info["descriptions"] == [f"cell {observation['position']}"] and info["goal"].startswith(
-        "please go"
-    )
+    assert info["descriptions"] == [f"cell {observation['position']}"] and info["goal"].startswith("please go")
     assert info["actions"] == ["left", "right", "stay"] == env.step(2)[-1]["actions"]
 
 

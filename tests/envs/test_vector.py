@@ -47,9 +47,7 @@ def test_reset_needs_seed_and_options(taken: str) -> None:
             return super().reset(options=options)
 
     kind, lacks = (Seeded, "options") if taken == "seed" else (Optional, "seed")
-    with pytest.raises(
-        ConfigError, match=rf"the reset of {kind.__name__} takes no {lacks}: define it as reset\("
-    ):
+    with pytest.raises(ConfigError, match=rf"the reset of {kind.__name__} takes no {lacks}: define it as reset\("):
         TextVectorEnv(lambda: gymnasium.wrappers.TimeLimit(kind(), 5), 1, ["left"], lambda i, k: k, history=1)
 
 
@@ -61,11 +59,7 @@ def test_a_short_step_is_an_error() -> None:
             return super().step(action)[:4]
 
     envs = TextVectorEnv(
-        lambda: gymnasium.wrappers.TimeLimit(Short(), 5),
-        1,
-        ["left", "right", "stay"],
-        lambda i, k: k,
-        history=1,
+        lambda: gymnasium.wrappers.TimeLimit(Short(), 5), 1, ["left", "right", "stay"], lambda i, k: k, history=1
     )
     envs.reset()
     with pytest.raises(

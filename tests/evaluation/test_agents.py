@@ -45,10 +45,7 @@ def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: P
     _train(agent, tmp_path, "world.env=BabyAI-GoToRedBallNoDists-v0", *more)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
-    assert (
-        json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["episodes"]
-        == 2
-    )
+    assert json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["episodes"] == 2
 
 
 @pytest.mark.parametrize("agent", thorough("mixed", "action_head", "drrn"))
@@ -56,9 +53,7 @@ def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) 
     more = ["algorithm.args.micro_batch_size=4"] if agent != "drrn" else []
     _train(agent, tmp_path, "world.args.max_steps=8", *more)
     assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
-    assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(
-        TextWorld.find_suites("all")
-    )
+    assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(TextWorld.find_suites("all"))
 
 
 def test_an_expert_without_an_action_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,9 +82,7 @@ def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(
         assert main(["evaluate", *words, *suites, f"run_dir={tmp_path / k}"]) == 0
     with (tmp_path / "a" / "evaluation" / "held-out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    missions = [
-        [row["mission"] for row in rows if row["agent"] == agent] for agent in ("zero-shot", "random")
-    ]
+    missions = [[row["mission"] for row in rows if row["agent"] == agent] for agent in ("zero-shot", "random")]
     assert missions[0] == missions[1] and len({row["task"] for row in rows}) > 2
     first, again = ((tmp_path / k / "evaluation" / "held-out.json").read_text() for k in "ab")
     assert first == again and json.loads(first)["world"]["args"]["draw_task"] == "reset"
@@ -106,9 +99,7 @@ def test_figures_of_another_world_replace_nothing(tmp_path: Path, capsys: pytest
     assert evaluate() == evaluate("evaluation.num_envs=1") == "" and not (folder / "replaced").exists()
     figures = {kind: (folder / f"held-out.{kind}").read_bytes() for kind in ("json", "csv")}
     assert evaluate("world.args.max_steps=2", "--name", "short") == "" and not (folder / "replaced").exists()
-    assert (
-        json.loads((folder / "held-out-short.json").read_text())["overrides"][-1] == "world.args.max_steps=2"
-    )
+    assert json.loads((folder / "held-out-short.json").read_text())["overrides"][-1] == "world.args.max_steps=2"
     for kind, content in figures.items():
         assert (folder / f"held-out.{kind}").read_bytes() == content
     assert "the figures of held-out, of other overrides," in evaluate("world.args.max_steps=2")

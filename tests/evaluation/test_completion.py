@@ -134,11 +134,7 @@ def test_replaced_figures_keep_their_texts(run: Path, tmp_path: Path) -> None:
     first = _evaluate(run_dir)
     assert _evaluate(run_dir, "000002", "world.num_tokens=3") != first
     kept = run_dir / "evaluation" / "replaced"
-    assert {path.name for path in kept.iterdir()} == {
-        "test-1.json",
-        "test-1.csv",
-        "test-trained-1-predictions.jsonl",
-    }
+    assert {path.name for path in kept.iterdir()} == {"test-1.json", "test-1.csv", "test-trained-1-predictions.jsonl"}
     assert (kept / "test-trained-1-predictions.jsonl").read_text() == first
 
 

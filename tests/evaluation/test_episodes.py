@@ -5,12 +5,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.intervals import wilson_interval
 from groundling.policies import RandomPolicy
 from groundling.worlds.episode import Episode, Played
-from groundling.worlds.text.episodes import (
-    episode_of,
-    held_out_seed_of,
-    play,
-    policy_chooser,
-)
+from groundling.worlds.text.episodes import episode_of, held_out_seed_of, play, policy_chooser
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -56,10 +51,7 @@ def test_wilson_interval_against_published_values() -> None:
 
 
 def test_a_figure_is_the_mean_over_episodes_that_have_it() -> None:
-    episode_figures = [
-        {"success": 1.0, "return": 2.0},
-        {"success": 0.0, "return": 4.0, "first_precision": 1.0},
-    ]
+    episode_figures = [{"success": 1.0, "return": 2.0}, {"success": 0.0, "return": 4.0, "first_precision": 1.0}]
     played = Played([Episode(figures, k) for k, figures in enumerate(episode_figures)])
     figures = played.figures()
     assert list(figures) == ["success", "return", "first_precision"]

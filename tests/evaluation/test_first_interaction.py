@@ -23,11 +23,7 @@ from tests.launching import Forked
 from tests.thorough import THOROUGH
 
 find_suites = TextWorld.find_suites
-_ROOM = [
-    "world.env=BabyAI-MixedTrainLocal-v0",
-    "world.args={task: pickup, num_dists: 3, max_steps: 12}",
-    "device=cpu",
-]
+_ROOM = ["world.env=BabyAI-MixedTrainLocal-v0", "world.args={task: pickup, num_dists: 3, max_steps: 12}", "device=cpu"]
 
 
 def _episode(target: Target | None, chance: float | None = 0.25) -> TextEpisode:
@@ -84,14 +80,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = compose("demo-easy", ["~world.args", *_ROOM, f"run_dir={run_dir}"])
     (run_dir / "config.yaml").write_text(to_yaml(config))
     rows = [
-        {
-            "update": k,
-            "step": k,
-            "seconds": k,
-            "episodes": k,
-            "success_rate": 0.5,
-            **_episode("named").figures,
-        }
+        {"update": k, "step": k, "seconds": k, "episodes": k, "success_rate": 0.5, **_episode("named").figures}
         for k in (1, 2)
     ]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -139,9 +128,7 @@ def test_evaluations_report_it_by_episode_and_family(evaluated: Path) -> None:
         for name in ("first_named", "first_other", "first_none", "first_chance"):
             mean = sum(float(row[name]) for row in rows) / 24
             assert mean == pytest.approx(agent["figures"][name]["value"], abs=1e-6)
-    rewards = {
-        suite: content["agents"]["random"]["figures"]["return"]["value"] for suite, content in figures.items()
-    }
+    rewards = {suite: content["agents"]["random"]["figures"]["return"]["value"] for suite, content in figures.items()}
     assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # who does not read does the same
 
 
@@ -230,15 +217,7 @@ def test_a_world_without_first_interactions_has_no_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the printed path would contain this test's name
-    words = [
-        "evaluate",
-        "random",
-        "world.env=MiniGrid-Empty-5x5-v0",
-        "run_dir=run",
-        "device=cpu",
-        "--episodes",
-        "2",
-    ]
+    words = ["evaluate", "random", "world.env=MiniGrid-Empty-5x5-v0", "run_dir=run", "device=cpu", "--episodes", "2"]
     assert main(words) == 0
     assert "first" not in capsys.readouterr().out
     assert "chance" not in (tmp_path / "run" / "evaluation" / "held-out.csv").read_text()
@@ -252,8 +231,4 @@ def test_a_swapped_mission_needs_a_second_thing(
     words = ["evaluate", "random", *room, f"run_dir={tmp_path}", "--suite", suite, "--episodes", "2"]
     assert main(words) == (1 if suite == "swapped" else 0)  # of several those that suit are played
     error = capsys.readouterr().err
-    assert (
-        "suite 'swapped' does not suit this run" in error
-        and "num_dists=3" in error
-        and error.count("\n") == 1
-    )
+    assert "suite 'swapped' does not suit this run" in error and "num_dists=3" in error and error.count("\n") == 1

@@ -37,9 +37,7 @@ class _Likes(PromptPolicy):
 
 
 def _asked(by_words: dict[int, float]) -> Preferences:
-    return preferences(
-        _Likes(by_words), [TextObservation("", (("",),), (), actions, {}) for actions in _LISTS]
-    )
+    return preferences(_Likes(by_words), [TextObservation("", (("",),), (), actions, {}) for actions in _LISTS])
 
 
 def test_the_share_of_short_actions_and_of_their_probability() -> None:
@@ -71,6 +69,4 @@ def test_common_actions_that_would_hardly_be_explored_are_named() -> None:
     assert _asked({1: 1.0, 3: 1.0, 4: 0.001}).rare == {"take the red key": pytest.approx(0.00075, rel=1e-2)}
     assert _asked({1: 0.001, 3: 1.0, 4: 1.0}).rare.keys() == {"go"}, "wait stands in one list of three"
     observation = TextObservation("", (("",),), (), ("go", *(f"take key {n}" for n in range(20))), {})
-    assert preferences(_Likes({1: 0.001, 3: 1.0}), [observation]).rare == {}, (
-        "in long lists many are unlikely"
-    )
+    assert preferences(_Likes({1: 0.001, 3: 1.0}), [observation]).rare == {}, "in long lists many are unlikely"

@@ -51,9 +51,7 @@ def test_a_table_of_suites_shows_a_protocols_mean(tmp_path: Path) -> None:
 
 
 def test_a_server_receives_balrogs_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    server = ChatServer(
-        write=lambda body: "GO forward." if len(body["messages"]) % 4 else "I would rather not"
-    )
+    server = ChatServer(write=lambda body: "GO forward." if len(body["messages"]) % 4 else "I would rather not")
     with serving(server):
         command = ["evaluate", server.url, "--protocol", "balrog-babyai", "--suite", "balrog-goto"]
         words = ["policy.args.model=talker", "evaluation.baselines=[]", f"run_dir={tmp_path}/run"]
@@ -84,15 +82,9 @@ def test_a_model_receives_balrogs_prompts(tmp_path: Path) -> None:
     [
         (["no/such/model"], "and no server's address"),
         (["http://127.0.0.1:1/v1"], "add policy.args.model=NAME"),
-        (
-            ["http://me:secret@127.0.0.1:1/v1", "policy.args.model=m"],
-            "base_url holds a user, password or query",
-        ),
+        (["http://me:secret@127.0.0.1:1/v1", "policy.args.model=m"], "base_url holds a user, password or query"),
         (["expert", "--suite", "held-out"], "names suites that the protocol balrog-babyai does not have"),
-        (
-            ["expert", "world.args.max_steps=9"],
-            "world.args.max_steps=9 would change what balrog-babyai plays",
-        ),
+        (["expert", "world.args.max_steps=9"], "world.args.max_steps=9 would change what balrog-babyai plays"),
         (["expert", "+world.args={num_dists: 1}"], "would change what balrog-babyai plays"),
         (["expert", "world={env: BabyAI-GoToLocal-v0}"], "would change what balrog-babyai plays"),
         (["expert", "++world={history: 2, args: {room_size: 5}}"], "would change what balrog-babyai plays"),

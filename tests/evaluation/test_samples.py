@@ -62,12 +62,9 @@ class _Draws(_Takes):
 
 
 @pytest.mark.parametrize(
-    ("env", "shape"),
-    [(Corridor, None), (_Lists, None), (_Takes, None), (_Tells, None), (_Draws, (2, 3, 3))],
+    ("env", "shape"), [(Corridor, None), (_Lists, None), (_Takes, None), (_Tells, None), (_Draws, (2, 3, 3))]
 )
-def test_an_env_without_pictures_is_replayed_without(
-    env: type[Corridor], shape: tuple[int, ...] | None
-) -> None:
+def test_an_env_without_pictures_is_replayed_without(env: type[Corridor], shape: tuple[int, ...] | None) -> None:
     gymnasium.register("test/Drawn-v0", entry_point=env)
     config = TextConfig(env="test/Drawn-v0", actions=["left", "right", "wait"])
     pictures = pictures_of(config, {"seed": 1, "actions": [2, 2], "task": ""})

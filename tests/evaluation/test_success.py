@@ -42,17 +42,13 @@ def _evaluate(folder: Path, key: str | None) -> dict[str, Any]:
     return content
 
 
-def test_an_episode_won_under_a_step_cost_is_a_success(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_episode_won_under_a_step_cost_is_a_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = _evaluate(tmp_path, "won")
     assert content["agents"]["random"]["figures"]["success"]["value"] == 1.0
     assert "notes" not in content and "warning" not in capsys.readouterr().err
 
 
-def test_the_rule_of_the_last_reward_is_reported_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rule_of_the_last_reward_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = _evaluate(tmp_path, None)
     assert content["agents"]["random"]["figures"]["success"]["value"] == 0.0
     (note,) = content["notes"]
@@ -70,7 +66,5 @@ def test_training_and_datasets_count_as_the_evaluation_does(tmp_path: Path) -> N
     assert {row["success"] for row in rows} == {True}
     envs = TextVectorEnv.make("test/StepCost-v0", 2)
     envs.reset()
-    episodes = [
-        episode for _ in range(6) for episode in envs.step([0, 0]).episodes
-    ]  # as training counts them
+    episodes = [episode for _ in range(6) for episode in envs.step([0, 0]).episodes]  # as training counts them
     assert [(one.success, one.success_key) for one in episodes] == [(True, "won")] * 4

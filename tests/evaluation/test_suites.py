@@ -40,9 +40,7 @@ def test_the_french_suite_is_french_in_its_actions_too(actions: list[str] | None
     french = dict(zip(ACTIONS["english"], ACTIONS["french"], strict=True))
     config = _target(f"world.actions={json.dumps(actions)}").under("french").config
     assert config.world.language == "french"
-    assert list(actions_of(config.world).names or ()) == [
-        french[action] for action in actions or ACTIONS["english"]
-    ]
+    assert list(actions_of(config.world).names or ()) == [french[action] for action in actions or ACTIONS["english"]]
 
 
 @pytest.mark.parametrize("actions", [_THREE, _THREE[::-1]])
@@ -54,9 +52,7 @@ def test_synonyms_are_those_of_the_runs_own_actions(actions: list[str]) -> None:
 
 def test_custom_actions_need_the_callers_french_names() -> None:
     override = "world.actions=[turn left, turn right, sleep]"
-    with pytest.raises(
-        ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="
-    ):
+    with pytest.raises(ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="):
         _target(override).under("french")
     config = _target(override, given=("world.actions=[gauche, droite, dormir]",)).under("french").config
     assert (config.world.language, config.world.actions) == ("french", ["gauche", "droite", "dormir"])
@@ -86,15 +82,9 @@ def _french_prompt(config: Config) -> str:
     ("suite", "phrases"),
     [
         ("other-nouns", ["la chaise rouge", "d'une table verte", "une voiture bleue", "fermée à clef"]),
-        (
-            "synonym-adjectives",
-            ["la clef vermeille", "balle émeraude", "porte émeraude ouverte", "porte argentée"],
-        ),
+        ("synonym-adjectives", ["la clef vermeille", "balle émeraude", "porte émeraude ouverte", "porte argentée"]),
         ("invented-nouns", ["la dax rouge", "d'une xolo verte", "une afze bleue", "grise fermée à clef"]),
-        (
-            "invented-adjectives",
-            ["la clef faze", "balle jatu", "porte jatu ouverte", "porte sil", "boîte croh"],
-        ),
+        ("invented-adjectives", ["la clef faze", "balle jatu", "porte jatu ouverte", "porte sil", "boîte croh"]),
         ("invented-words", ["la dax faze", "d'une xolo jatu", "une afze croh", "porte sil fermée à clef"]),
         ("introduction-1", [" \n Tâche à accomplir: poser"]),
         ("introduction-2", [" \n Tu es un agent et tu dois: poser"]),
@@ -116,16 +106,7 @@ def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> Non
         "evaluation.baselines=[]",
         "device=cpu",
     ]
-    arguments = [
-        "evaluate",
-        "demo-easy",
-        *few,
-        f"run_dir={tmp_path}",
-        "--suite",
-        "introduction-1",
-        "--episodes",
-        "2",
-    ]
+    arguments = ["evaluate", "demo-easy", *few, f"run_dir={tmp_path}", "--suite", "introduction-1", "--episodes", "2"]
     assert main(arguments) == 0
     sample = json.loads((tmp_path / "samples" / "introduction-1.json").read_text())[0]
     assert "Tâche à accomplir: " in sample["steps"][0]["prompt"]
@@ -144,9 +125,7 @@ def test_names_of_suites_may_have_spaces() -> None:
     assert TextWorld.find_suites("held-out, controls") == ["held-out", "swapped", "dropped", "scrambled"]
 
 
-def test_a_world_without_a_suitable_suite_is_an_error(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_world_without_a_suitable_suite_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["expert", "world.env=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
     assert main(["evaluate", *words, "--suite", "controls", "--episodes", "1"]) != 0
     printed = capsys.readouterr()
@@ -162,11 +141,7 @@ def test_a_world_without_a_suitable_suite_is_an_error(
         (["world.env=test/Doors-v0"], "pick-up-seq-go-to", "the run's env is test/Doors-v0"),
         (["world.env=test/Doors-v0", "~world.args"], "other-nouns", "and the run's env is test/Doors-v0"),
         (["world.env=test/Doors-v0", "~world.args"], "synonym-actions", "and the run's env is test/Doors-v0"),
-        (
-            ["world.actions=[turn left, turn right, sleep]"],
-            "synonym-actions",
-            "no synonym of the action 'sleep'",
-        ),
+        (["world.actions=[turn left, turn right, sleep]"], "synonym-actions", "no synonym of the action 'sleep'"),
     ],
 )
 def test_a_suite_without_effect_on_the_run_is_refused(overrides: list[str], suite: str, message: str) -> None:

@@ -11,9 +11,7 @@ from groundling.evaluation.tables import as_code, in_markdown, markdown_table, w
 def test_names_are_no_formulas_and_no_markup(tmp_path: Path) -> None:
     formulas = ["=cmd|'/C calc'!A0", "+1+A1", "-1-A1", "@SUM(1)", "\t=1"]
     same = ["trained", "-1.5", "+3", "-1e-07", "-inf", "GoTo-v0", "a=b", "'=1", "a\n=1"]
-    write_csv(
-        tmp_path / "a.csv", ["=1", "agent"], [[*formulas, *same], [None, 1, -0.5, 1 / 3, "a\r=1", "\r=1"]]
-    )
+    write_csv(tmp_path / "a.csv", ["=1", "agent"], [[*formulas, *same], [None, 1, -0.5, 1 / 3, "a\r=1", "\r=1"]])
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [
@@ -45,13 +43,7 @@ def test_names_are_no_links_and_no_pictures(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [
-        ("ppo", "`ppo`"),
-        ("a|<b>\nc", "`a|<b> c`"),
-        ("x `y`` z", "``` x `y`` z ```"),
-        ("`", "`` ` ``"),
-        ("", "`  `"),
-    ],
+    [("ppo", "`ppo`"), ("a|<b>\nc", "`a|<b> c`"), ("x `y`` z", "``` x `y`` z ```"), ("`", "`` ` ``"), ("", "`  `")],
 )
 def test_any_name_is_code(text: str, code: str) -> None:
     assert as_code(text) == code

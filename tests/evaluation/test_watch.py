@@ -15,21 +15,13 @@ from tests.thorough import some_of
 
 _WORLDS = {
     "babyai": ["demo-easy", "model.init=random"],
-    "changing actions": [
-        "demo",
-        "model.path=starter",
-        "~policy.args",
-        "~world.args",
-        "world.env=test/Doors-v0",
-    ],
+    "changing actions": ["demo", "model.path=starter", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
     "writing": ["rl4lms/increasing_numbers_ppo", "model.path=starter-causal", "world.num_tokens=4"],
 }
 
 
 @pytest.mark.parametrize("world", some_of(_WORLDS, ["babyai"]))
-def test_an_episode_is_printed_and_filmed(
-    world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_episode_is_printed_and_filmed(world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gif = tmp_path / "films" / "one.gif"
     words = ["watch", *_WORLDS[world], "--fast", "device=cpu", "--gif", str(gif)]
     assert main(words) == 0

@@ -189,11 +189,7 @@ def _remove(path: Path, rng: random.Random) -> None:
     path.unlink()
 
 
-DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
-    "cut": _cut,
-    "flipped": _flip,
-    "missing": _remove,
-}
+DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {"cut": _cut, "flipped": _flip, "missing": _remove}
 
 
 def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterator[Case]:
@@ -237,12 +233,8 @@ def failing_envs(bench: Bench) -> Iterator[Case]:
         (place / "times").write_text("x")  # it strikes once: lost twice at one step, an episode is cut there
         args = f"world.args={{trouble: {trouble}, times: {place / 'times'}}}" if trouble else "~world.args"
         ended = run([*words_in(scenario, place), args, "world.timeout=5"], place)
-        weights.append(
-            digest(checkpoint.numbered(place / "out" / "checkpoints")[-1]) if not ended.status else {}
-        )
-        kept = [
-            {k: v for k, v in one.items() if k.endswith(".safetensors")} for one in (weights[0], weights[-1])
-        ]
+        weights.append(digest(checkpoint.numbered(place / "out" / "checkpoints")[-1]) if not ended.status else {})
+        kept = [{k: v for k, v in one.items() if k.endswith(".safetensors")} for one in (weights[0], weights[-1])]
         case = Case("env fails", scenario.name)
         if ended.status:
             case.problem = f"exit {ended.status}: {ended.error.strip()[-300:]}"

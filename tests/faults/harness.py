@@ -77,9 +77,7 @@ def _read_without_times(path: Path) -> bytes:
         return path.read_bytes()
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yaml":  # which says in which folder
-        return "".join(
-            line for line in text.splitlines(keepends=True) if not line.startswith("run_dir:")
-        ).encode()
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("run_dir:")).encode()
     if path.suffix == ".csv":
         rows: list[Any] = list(csv.DictReader(io.StringIO(text)))
     else:
@@ -150,11 +148,7 @@ def launched(words: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     alone = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{Path.cwd()}:{Path.cwd() / 'src'}"}
     with (folder / "stderr").open("w") as errors:
         return subprocess.Popen(
-            [sys.executable, *launcher, *words],
-            cwd=folder,
-            env=os.environ | alone,
-            stdout=errors,
-            stderr=errors,
+            [sys.executable, *launcher, *words], cwd=folder, env=os.environ | alone, stdout=errors, stderr=errors
         )
 
 

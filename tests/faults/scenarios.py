@@ -106,29 +106,15 @@ def scenarios(materials: Path) -> list[Scenario]:
         "evaluate writer": "evaluate {out}/writer --episodes 8",
         "study": f"study {study} --runs {{out}}/all/runs --output {{out}}/all/out --jobs 1",
     }
-    progress = {
-        "collect --episodes": _files("*.parquet"),
-        "collect --pairs": _files("*.jsonl"),
-        "distill": rows_of,
-    }
+    progress = {"collect --episodes": _files("*.parquet"), "collect --pairs": _files("*.jsonl"), "distill": rows_of}
     progress["annotate"] = _lines("answers/**/*.jsonl")
     needs = {"annotate": "pairs", "evaluate": "out", "evaluate writer": "writer", "report": "out"}
-    output = {
-        "annotate": "pairs/preference",
-        "evaluate writer": "writer",
-        "report": "page.html",
-        "study": "all",
-    }
+    output = {"annotate": "pairs/preference", "evaluate writer": "writer", "report": "page.html", "study": "all"}
     return [
         *(Scenario(f"train {name}", train(name), progress=rows_of) for name in exact),
+        *(Scenario(f"train {name}", train(name), progress=rows_of, compared=_counters) for name in _BY_COUNTERS),
         *(
-            Scenario(f"train {name}", train(name), progress=rows_of, compared=_counters)
-            for name in _BY_COUNTERS
-        ),
-        *(
-            Scenario(
-                name, words.split(), output.get(name, "out"), needs.get(name), progress.get(name, _nothing)
-            )
+            Scenario(name, words.split(), output.get(name, "out"), needs.get(name), progress.get(name, _nothing))
             for name, words in others.items()
         ),
     ]

@@ -51,14 +51,10 @@ def test_a_read_only_folder_is_reported(name: str, bench: Bench, every: dict[str
 
 
 @pytest.mark.parametrize("name", ["collect --episodes", *thorough("train table")])
-def test_two_processes_at_once_exclude_each_other(
-    name: str, bench: Bench, every: dict[str, Scenario]
-) -> None:
+def test_two_processes_at_once_exclude_each_other(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     _assert_survived(cases.two_at_once(bench, every[name]))
 
 
 @pytest.mark.parametrize("most", [2, *thorough(12)])
-def test_a_damaged_run_resumes_exactly_or_is_refused(
-    most: int, bench: Bench, every: dict[str, Scenario]
-) -> None:
+def test_a_damaged_run_resumes_exactly_or_is_refused(most: int, bench: Bench, every: dict[str, Scenario]) -> None:
     assert len(_assert_survived(cases.damaged(bench, every["train table"], most=most))) == most

@@ -90,12 +90,7 @@ def _shown(made: bytes, folder: Path) -> None:
     assert bool(rollout.rewards.isfinite().all()) and len(rollout.observations) == 6
     for observation, action in zip(rollout.observations, rollout.actions.flatten().tolist(), strict=True):
         assert 0 <= action < len(observation.actions)
-        texts = (
-            observation.goal,
-            *observation.actions,
-            *observation.past_actions,
-            *observation.descriptions[-1],
-        )
+        texts = (observation.goal, *observation.actions, *observation.past_actions, *observation.descriptions[-1])
         assert all(isinstance(text, str) for text in texts)
     state = dataset.state_dict()
     following = dataset.rollout(2).actions.tolist()
@@ -228,17 +223,12 @@ def _pool_file(random: Random) -> _File:
         return _File(kind, _parquet(random, _PROMPTS))
     if kind == "csv":
         sheet = "prompt,reference,id,more\n" + "".join(f"p{n},r,{n},x\n" for n in range(5))
-        return _File(
-            kind, mutation.encoded(random, mutation.text(random, [sheet], (",", "\n", '"', *mutation.WORDS)))
-        )
+        return _File(kind, mutation.encoded(random, mutation.text(random, [sheet], (",", "\n", '"', *mutation.WORDS))))
     rows = mutation.value(random, _PROMPTS)
-    lines = (
-        [mutation.json_text(one) for one in rows] if isinstance(rows, list) else [mutation.json_text(rows)]
-    )
+    lines = [mutation.json_text(one) for one in rows] if isinstance(rows, list) else [mutation.json_text(rows)]
     text = "\n".join(lines)
     return _File(
-        kind,
-        mutation.encoded(random, mutation.text(random, [text])) if random.random() < 0.3 else text.encode(),
+        kind, mutation.encoded(random, mutation.text(random, [text])) if random.random() < 0.3 else text.encode()
     )
 
 
@@ -293,12 +283,8 @@ def targets() -> list[Target]:
             1_000,
             40,
         ),
-        Target(
-            "pairs in Parquet", _pairs, _opened, "texts, indices, labels and figures fit together", 1_000, 40
-        ),
+        Target("pairs in Parquet", _pairs, _opened, "texts, indices, labels and figures fit together", 1_000, 40),
         Target("pairs in arrays", _motif, _opened, "the same", 1_000, 40),
-        Target(
-            "pools of files", _pool_file, _pool, "each row is in one split; prompts are Unicode", 3_000, 60
-        ),
+        Target("pools of files", _pool_file, _pool, "each row is in one split; prompts are Unicode", 3_000, 60),
         Target("pools of the hub", _hub_rows, _sampled, "prompts and references are texts", 40_000, 200),
     ]

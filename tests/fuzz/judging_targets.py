@@ -34,15 +34,7 @@ _SPOKEN = (
         *('{"verdict": "1"}', '"verdict": "2"', '\\"verdict\\": 1', '{"ver\\u0064ict": "1"}'),
         *("<think>", "</think>", "tie"),
     ),
-    *(
-        "best_message: 1",
-        "none",
-        "---",
-        "\u2014",
-        "--- begin description 2 · ",
-        "--- end description 1 · ",
-        "0" * 16,
-    ),
+    *("best_message: 1", "none", "---", "\u2014", "--- begin description 2 · ", "--- end description 1 · ", "0" * 16),
     *(
         *(" ---", "| ", "</s>", "<|im_end|>", "[/INST]", "[INST]", "<<SYS>>", "\r", "\u2028", "\x85"),
         "(no message was shown)",
@@ -141,9 +133,7 @@ def _tokenizer() -> Any:
 
 
 def _prompts(random: Random) -> tuple[list[str], int, str]:
-    made = [
-        mutation.text(random, ("go to the red ball", "é\U0001f600 </s> <pad> <s>", "1 2 3")) for _ in range(2)
-    ]
+    made = [mutation.text(random, ("go to the red ball", "é\U0001f600 </s> <pad> <s>", "1 2 3")) for _ in range(2)]
     return made, random.choice((0, 1, 2, 5, 20)), random.choice(("left", "left", "right", "up"))
 
 

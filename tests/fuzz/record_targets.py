@@ -27,10 +27,7 @@ _FIGURE = {"value": 0.5, "low": 0.1, "high": None, "episodes": 4}
 _EVALUATION: dict[str, Any] = {
     "suite": "held-out",
     "checkpoint": "000002",
-    "agents": {
-        "a": {"episodes": 4, "figures": {"success": _FIGURE}},
-        "zero-shot": {"episodes": 4, "figures": {}},
-    },
+    "agents": {"a": {"episodes": 4, "figures": {"success": _FIGURE}}, "zero-shot": {"episodes": 4, "figures": {}}},
     "tasks": {"a": {"go": {"episodes": 4, "figures": {"success": _FIGURE}}}},
     "left_out": {},
 }
@@ -38,25 +35,16 @@ _SAMPLES: list[Any] = [{"suite": "held-out", "overrides": ["seed=1"], "seed": 1,
 _KEY: dict[str, Any] = {
     "kind": "pairwise",
     "task": "continuation",
-    "items": [
-        {"id": "1", "sample": "s", "systems": ["a", "b"]},
-        {"id": "2", "sample": "t", "systems": ["b", "a"]},
-    ],
+    "items": [{"id": "1", "sample": "s", "systems": ["a", "b"]}, {"id": "2", "sample": "t", "systems": ["b", "a"]}],
 }
 _SHEET = ("rater,item,fluency\nann,1,A\nbob,1,tie\nann,2,B\n", "rater,item\n")
-_COUNTERS: dict[str, Any] = {
-    "counters": {"update": 2, "step": 16, "seconds": 1.5},
-    "versions": {"torch": "2"},
-}
+_COUNTERS: dict[str, Any] = {"counters": {"update": 2, "step": 16, "seconds": 1.5}, "versions": {"torch": "2"}}
 _ANSWER = '{"key": "k", "label": "first", "probabilities": [0.5, 0.25, 0.25], "swapped": false, "captions": ["", ""], '
 _ANSWERS = (
     _ANSWER + '"replies": [], "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5}\n',
     _ANSWER + '"prompt_tokens": 1e9, "completion_tokens": 1, "seconds": 1}\n{"key": 1}\n',
 )
-_SEGMENTS: list[Any] = [
-    ["go", ["a key", "a ball"], "found", {"return": 1.0}],
-    ["go", ["x"], "", {"return": 0}],
-]
+_SEGMENTS: list[Any] = [["go", ["a key", "a ball"], "found", {"return": 1.0}], ["go", ["x"], "", {"return": 0}]]
 
 
 _RESULTS: dict[str, Any] = {
@@ -182,14 +170,8 @@ def _predictions(made: bytes, folder: Path) -> None:
 
 
 def _form(random: Random) -> tuple[bytes, bytes]:
-    key = (
-        _bytes([_KEY, _KEY | {"kind": "likert"}])(random)
-        if random.random() < 0.5
-        else json.dumps(_KEY).encode()
-    )
-    return key, mutation.encoded(
-        random, mutation.text(random, _SHEET, (",", "\n", '"', "A", "tie", *mutation.WORDS))
-    )
+    key = _bytes([_KEY, _KEY | {"kind": "likert"}])(random) if random.random() < 0.5 else json.dumps(_KEY).encode()
+    return key, mutation.encoded(random, mutation.text(random, _SHEET, (",", "\n", '"', "A", "tie", *mutation.WORDS)))
 
 
 def _rated(made: tuple[bytes, bytes], folder: Path) -> None:
@@ -251,14 +233,7 @@ def targets() -> list[Target]:
     """Those of records."""
     return [
         Target("parse_json", _json, _parsed, "as Python reads it, and written again the same", 330_000, 1000),
-        Target(
-            "read_lines",
-            _bytes([_ROWS], True),
-            _lines,
-            "as many values as lines that are not empty",
-            10_000,
-            100,
-        ),
+        Target("read_lines", _bytes([_ROWS], True), _lines, "as many values as lines that are not empty", 10_000, 100),
         Target(
             "scan_rows",
             _bytes([_ROWS], True),
@@ -268,12 +243,7 @@ def targets() -> list[Target]:
             100,
         ),
         Target(
-            "manifest",
-            _manifest,
-            _checkpoint,
-            "what is whole lies in the checkpoint and has the hashes",
-            4_000,
-            60,
+            "manifest", _manifest, _checkpoint, "what is whole lies in the checkpoint and has the hashes", 4_000, 60
         ),
         Target(
             "run.json",
@@ -288,12 +258,7 @@ def targets() -> list[Target]:
         Target(
             "predictions",
             _bytes(
-                [
-                    [
-                        {"sample_id": "a", "prompt": "p", "generation": "g"},
-                        {"id": 2, "prompt": "q", "generation": ""},
-                    ]
-                ],
+                [[{"sample_id": "a", "prompt": "p", "generation": "g"}, {"id": 2, "prompt": "q", "generation": ""}]],
                 True,
             ),
             _predictions,

@@ -22,43 +22,22 @@ from tests.fuzz import mutation
 from tests.fuzz.harness import Target
 from tests.test_hostile import OVERRIDES
 
-EXPERIMENTS = (
-    *("demo-easy", "glam/symbolic", "motif/laptop", "rl4lms/increasing_numbers_nlpo"),
-    "worlds/coin_drrn",
-)
+EXPERIMENTS = (*("demo-easy", "glam/symbolic", "motif/laptop", "rl4lms/increasing_numbers_nlpo"), "worlds/coin_drrn")
 _GRAMMAR = (
     *(
         *("=", ",", ":", "~", "+", "++", "@pkg", "[", "]", "{", "}", "(", ")", "'", '"', "\\"),
         *("range(1,4)", "glob(*)"),
     ),
-    *(
-        *("sort(3,1)", "shuffle(1,2)", "choice(a,b)", "int(1.5)", "str(1)", "float(a)", "bool(x)"),
-        "json_str({a:1})",
-    ),
+    *(*("sort(3,1)", "shuffle(1,2)", "choice(a,b)", "int(1.5)", "str(1)", "float(a)", "bool(x)"), "json_str({a:1})"),
     *("tag(a,1)", "interval(0,1)", "extend_list(1)", "range(1,1000000000)", "${a}", "???", "/", "."),
 )
 _KEYS = tuple({one.partition("=")[0].lstrip("~") for one in OVERRIDES if "=" in one})
-_SETTINGS = (
-    *("seeds=1,2", "episodes=3", "suites=a,b", "arms=a", "arms.a.seed=1", "common=[]"),
-    "~policy.args.x",
-)
+_SETTINGS = (*("seeds=1,2", "episodes=3", "suites=a,b", "arms=a", "arms.a.seed=1", "common=[]"), "~policy.args.x")
 _TAGS = (
     *("!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!null ", "!a "),
     *("&a ", "*a", "<<: "),
 )
-_YAML = (
-    *mutation.WORDS,
-    *_TAGS,
-    "? ",
-    "| ",
-    "> ",
-    "---\n",
-    "...\n",
-    "%YAML 9.9\n",
-    "2001-01-01",
-    "1:30",
-    "- \n",
-)
+_YAML = (*mutation.WORDS, *_TAGS, "? ", "| ", "> ", "---\n", "...\n", "%YAML 9.9\n", "2001-01-01", "1:30", "- \n")
 
 
 def _override(random: Random) -> str:
@@ -135,12 +114,7 @@ def _run(made: bytes, folder: Path) -> None:
     _comes_back(from_file(_written(made, folder)), folder)
 
 
-_SMALL = (
-    "a: 1\nb: [x, 2.5, null]\n",
-    "a: &a {b: c}\nd: *a\n",
-    "'é': \"\\u00e9\"\nb: |\n  text\n",
-    "a: ${b}\nb: ''\n",
-)
+_SMALL = ("a: 1\nb: [x, 2.5, null]\n", "a: &a {b: c}\nd: *a\n", "'é': \"\\u00e9\"\nb: |\n  text\n", "a: ${b}\nb: ''\n")
 
 
 def _document(made: bytes, folder: Path) -> None:
@@ -173,9 +147,7 @@ _STUDY: dict[str, Any] = {
 
 def _study_file(random: Random) -> _StudyFile:
     texts = (*(path.read_text("utf-8") for path in studies._bundled()[:3]), yaml.safe_dump(_STUDY))
-    settings = [
-        mutation.text(random, _SETTINGS, (*_GRAMMAR, *mutation.WORDS)) for _ in range(random.choice((0, 1)))
-    ]
+    settings = [mutation.text(random, _SETTINGS, (*_GRAMMAR, *mutation.WORDS)) for _ in range(random.choice((0, 1)))]
     return _StudyFile(_yaml(random, texts, (_STUDY,)), settings)
 
 
@@ -201,16 +173,10 @@ def _convert(made: bytes, folder: Path) -> None:
 
 def _filled(values: dict[str, Any]) -> dict[str, Any]:
     """GLAM's entries with something in place of what is left open."""
-    names = {
-        "name_environment": "BabyAI-GoToObj-v0",
-        "action_space": ["turn_left", "go_forward"],
-        "path": "train.py",
-    }
+    names = {"name_environment": "BabyAI-GoToObj-v0", "action_space": ["turn_left", "go_forward"], "path": "train.py"}
     made: dict[str, Any] = {}
     for key, value in values.items():
-        made[key] = (
-            _filled(value) if isinstance(value, dict) else names.get(key, 1) if value == "???" else value
-        )
+        made[key] = _filled(value) if isinstance(value, dict) else names.get(key, 1) if value == "???" else value
     return made
 
 
@@ -229,9 +195,7 @@ def targets() -> list[Target]:
             20_000,
             200,
         ),
-        Target(
-            "compose", _experiment, _composed, "`to_yaml`, then `from_file`, gives the same config", 500, 30
-        ),
+        Target("compose", _experiment, _composed, "`to_yaml`, then `from_file`, gives the same config", 500, 30),
         Target("from_file", lambda random: _yaml(random, *_configs()), _run, "the same", 500, 30),
         Target(
             "read_yaml",
@@ -242,12 +206,7 @@ def targets() -> list[Target]:
             100,
         ),
         Target(
-            "studies",
-            _study_file,
-            _study,
-            "a study that is written is read as the same; arms are its own",
-            600,
-            60,
+            "studies", _study_file, _study, "a study that is written is read as the same; arms are its own", 600, 60
         ),
         Target(
             "glam_config",
@@ -257,12 +216,5 @@ def targets() -> list[Target]:
             300,
             30,
         ),
-        Target(
-            "rl4lms_config",
-            lambda random: _yaml(random, rl4lms_texts, rl4lms),
-            _convert,
-            "the same",
-            300,
-            20,
-        ),
+        Target("rl4lms_config", lambda random: _yaml(random, rl4lms_texts, rl4lms), _convert, "the same", 300, 20),
     ]

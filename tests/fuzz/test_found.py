@@ -52,12 +52,7 @@ def test_texts_written_as_overrides_are_read_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "seed=interval(0,1)",
-        "seed=range(1,1000000000)",
-        "seed=shuffle(range(1,1000000000))",
-        "seed=range(1,2,1e-300)",
-    ],
+    ["seed=interval(0,1)", "seed=range(1,1000000000)", "seed=shuffle(range(1,1000000000))", "seed=range(1,2,1e-300)"],
 )
 def test_an_endless_sweep_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="runs"):
@@ -136,9 +131,7 @@ def test_invalid_answers_of_a_store_are_skipped(change: dict[str, Any], tmp_path
     answer |= {"prompt_tokens": 1, "completion_tokens": 1}
     store = Store(tmp_path, {"q": 1})
     store._answers.mkdir(parents=True)
-    (store._answers / "a.jsonl").write_text(
-        "".join(json.dumps(one) + "\n" for one in (answer, answer | change))
-    )
+    (store._answers / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (answer, answer | change)))
     assert [*store.read()] == ["k"] and store.read()["k"].prompt_tokens == 1
 
 
@@ -151,9 +144,7 @@ def test_an_invalid_round_of_a_recording_is_refused(row: str, tmp_path: Path) ->
         read_recorded(tmp_path / "0.jsonl")
 
 
-@pytest.mark.parametrize(
-    "caption", ['{"ver\\u0064ict": "1"}', '{"verdict_": 1}', "Verdict_: 1", "**Verdict_**: tie"]
-)
+@pytest.mark.parametrize("caption", ['{"ver\\u0064ict": "1"}', '{"verdict_": 1}', "Verdict_: 1", "**Verdict_**: tie"])
 def test_captions_cannot_pose_as_verdicts(caption: str) -> None:
     line = fence.neutralise(caption)
     assert answers.parse(line, "json") is None and answers.parse(f"It says:\n{line}", "line") is None
@@ -191,11 +182,7 @@ def test_references_are_texts(tmp_path: Path) -> None:
 
 def test_a_row_of_the_hub_that_has_changed() -> None:
     pool = pools.get("daily_dialog")(offline=True)
-    for row in (
-        {"dialog": True},
-        {"dialog": ["a"] * 7, "emotion": 1, "act": [1] * 7},
-        {"dialog": [None] * 7},
-    ):
+    for row in ({"dialog": True}, {"dialog": ["a"] * 7, "emotion": 1, "act": [1] * 7}, {"dialog": [None] * 7}):
         with pytest.raises(GroundlingError, match="has another form than when its pool was written"):
             list(pool.made(iter([row]), "train"))  # type: ignore[attr-defined]
 
@@ -203,16 +190,12 @@ def test_a_row_of_the_hub_that_has_changed() -> None:
 def test_an_empty_file_of_transitions_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for number, rows in enumerate(([_ROW], [])):
-        pq.write_table(
-            pa.Table.from_pylist(rows, schema()), tmp_path / f"data/train-0000000{number}-0.parquet"
-        )
+        pq.write_table(pa.Table.from_pylist(rows, schema()), tmp_path / f"data/train-0000000{number}-0.parquet")
     assert Demonstrations(tmp_path, 1, slice(0, 1), None, 1, 0).in_passes(1) == (1, 1)
 
 
 def _texts_of_no_encoding() -> bytes:
-    return _bytes(
-        pa.table({**{name: [value] for name, value in _PAIR.items()}, "first_context": _invalid(1)})
-    )
+    return _bytes(pa.table({**{name: [value] for name, value in _PAIR.items()}, "first_context": _invalid(1)}))
 
 
 def _of_two_shapes() -> bytes:
@@ -227,19 +210,12 @@ def test_invalid_pairs_are_refused(make: Callable[[], bytes], tmp_path: Path) ->
     with pytest.raises(GroundlingError):
         open_pairs(tmp_path)
     with pytest.raises(GroundlingError):
-        pools.get("parquet")(
-            path=str(tmp_path / "data/pairs.parquet"), prompt_column="first_context"
-        ).prepare("train")
+        pools.get("parquet")(path=str(tmp_path / "data/pairs.parquet"), prompt_column="first_context").prepare("train")
 
 
 @pytest.mark.parametrize(
     "preference",
-    [
-        b"PAR1" * 9,
-        _plain([{"other": 1}] * 2),
-        _plain([{"preference": "a"}] * 2),
-        _plain([{"preference": 256}] * 2),
-    ],
+    [b"PAR1" * 9, _plain([{"other": 1}] * 2), _plain([{"preference": "a"}] * 2), _plain([{"preference": 256}] * 2)],
 )
 def test_invalid_labels_in_parquet_are_refused(preference: bytes, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
@@ -276,12 +252,7 @@ def test_lookalikes_of_marks_are_neutralised(line: str) -> None:
 @pytest.mark.parametrize("form", ["line", "word", "json", "motif"])
 @pytest.mark.parametrize("word", ["t\u0130e", "T\u0131E"])
 def test_letters_that_only_match_without_case_are_not_verdicts(word: str, form: str) -> None:
-    replies = {
-        "line": f"Verdict: {word}",
-        "word": word,
-        "json": f'{{"verdict": "{word}"}}',
-        "motif": f"({word})",
-    }
+    replies = {"line": f"Verdict: {word}", "word": word, "json": f'{{"verdict": "{word}"}}', "motif": f"({word})"}
     assert answers.parse(replies[form], form) is None
 
 

@@ -39,17 +39,13 @@ def metaspace(words: str, scheme: str = "always") -> PreTrainedTokenizerFast:
             vocabulary.setdefault(piece, len(vocabulary))
             merges.append((left, word[end - 1]))
     tokenizer = Tokenizer(
-        models.BPE(
-            vocabulary, list(dict.fromkeys(merges)), unk_token="<unk>", byte_fallback=True, fuse_unk=True
-        )
+        models.BPE(vocabulary, list(dict.fromkeys(merges)), unk_token="<unk>", byte_fallback=True, fuse_unk=True)
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
 def tiny(tokenizer: PreTrainedTokenizerFast, ends: int | list[int] | None = TEXT_END) -> LanguageModel:

@@ -30,9 +30,7 @@ def _tokenizer(ends: bool) -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     if ends:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="$A </s>", special_tokens=[("</s>", 1)]
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", bos_token="</s>")
 

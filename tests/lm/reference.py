@@ -20,9 +20,7 @@ def plain_ids_log_probs(lm: LanguageModel, prompt_ids: list[int], candidate_ids:
     if lm.is_encoder_decoder:
         decoder_ids = [lm.model.config.decoder_start_token_id, *candidate_ids[:-1]]
         logits = lm.model(
-            input_ids=torch.tensor([prompt_ids]),
-            decoder_input_ids=torch.tensor([decoder_ids]),
-            use_cache=False,
+            input_ids=torch.tensor([prompt_ids]), decoder_input_ids=torch.tensor([decoder_ids]), use_cache=False
         ).logits[0]
     else:
         line = torch.tensor([prompt_ids + candidate_ids[:-1]])

@@ -122,9 +122,7 @@ def test_a_template_that_cannot_grow_is_refused_in_one_line(tokenizer, template,
 )
 def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
     opening, room = 10, 90
-    given = [
-        first_turn(lambda turn: opening + turns[turn], turns[: last + 1], room) for last in range(len(turns))
-    ]
+    given = [first_turn(lambda turn: opening + turns[turn], turns[: last + 1], room) for last in range(len(turns))]
     assert given == firsts
     for last, first in enumerate(given):
         assert opening + sum(turns[first : last + 1]) <= max(room, opening + turns[last])
@@ -149,8 +147,7 @@ def test_a_prompt_that_is_too_long_loses_words_and_keeps_its_frame(tokenizer, te
 
 def test_without_a_system_prompt_the_template_has_its_own(tokenizer):
     tokenizer.chat_template = (
-        "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nThe usual.<|im_end|>\n{% endif %}"
-        + CHATML
+        "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nThe usual.<|im_end|>\n{% endif %}" + CHATML
     )
     conversation = [{"role": "user", "content": FIRST}]
     printed = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
@@ -161,9 +158,7 @@ def test_without_a_system_prompt_the_template_has_its_own(tokenizer):
     assert tokenizer.decode(Chat(tokenizer).opening(None, FIRST)) == f"{FIRST}\n"
 
 
-SILENT = (
-    "{% for m in messages if m['role'] != 'system' %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
-)
+SILENT = "{% for m in messages if m['role'] != 'system' %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
 LAST = (
     "{% for m in messages if m['role'] != 'system' %}<|im_start|>"
     "{% if loop.last and messages[0]['role'] == 'system' %}{{ messages[0]['content'] }} {% endif %}"
@@ -182,9 +177,7 @@ def test_a_template_that_moves_its_system_prompt_is_rendered_whole(tokenizer):
     with pytest.warns(UserWarning, match="cannot be extended turn by turn .it rewrites earlier turns"):
         chat = Chat(tokenizer)
     tokens = chat.tokens(SYSTEM, [FIRST, ANSWER, SECOND])
-    printed = (
-        f"<|im_start|>{FIRST}<|im_end|><|im_start|>{ANSWER}<|im_end|><|im_start|>{SYSTEM} {SECOND}<|im_end|>"
-    )
+    printed = f"<|im_start|>{FIRST}<|im_end|><|im_start|>{ANSWER}<|im_end|><|im_start|>{SYSTEM} {SECOND}<|im_end|>"
     assert tokenizer.decode(tokens) == printed
 
 
@@ -196,18 +189,14 @@ def test_a_template_that_rewrites_turns_by_their_number_or_their_answers_is_rend
         (CHATML.replace("in messages", "in messages[-9:]"), said),
         (
             CHATML.replace(
-                "m['content']",
-                "(m['content'] if loop.revindex < 3 else m['content'].split('</think>')[-1])",
+                "m['content']", "(m['content'] if loop.revindex < 3 else m['content'].split('</think>')[-1])"
             ),
             thoughts,
         ),
     ):
         tokenizer.chat_template = template
         chat = Chat(tokenizer)
-        given = [
-            {"role": "assistant" if i % 2 else "user", "content": words}
-            for i, words in enumerate(conversation)
-        ]
+        given = [{"role": "assistant" if i % 2 else "user", "content": words} for i, words in enumerate(conversation)]
         with pytest.warns(UserWarning, match="it rewrites earlier turns"):
             tokens = chat.tokens(None, conversation)
         assert tokens == tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
@@ -231,9 +220,7 @@ def test_today_is_the_same_day_on_every_day(tokenizer):
 def test_a_sample_can_be_a_conversation(tokenizer):
     tokenizer.chat_template = CHATML
     conversation = messages(SYSTEM, FIRST, ANSWER, SECOND)
-    sample = Sample.of_messages(
-        "one", [*conversation, {"role": "assistant", "content": "go forward"}], meta={"n": 1}
-    )
+    sample = Sample.of_messages("one", [*conversation, {"role": "assistant", "content": "go forward"}], meta={"n": 1})
     assert (sample.system, sample.earlier, sample.prompt) == (SYSTEM, ((FIRST, ANSWER),), SECOND)
     assert (sample.references, sample.meta) == (("go forward",), {"n": 1})
     assert Sample.of_messages("two", messages(None, FIRST)[1:]) == Sample("two", FIRST)
@@ -255,9 +242,7 @@ def test_messages_that_are_no_conversation(roles):
         Sample.of_messages("one", [{"role": role, "content": "a"} for role in roles])
 
 
-@pytest.mark.parametrize(
-    "conversation", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]]
-)
+@pytest.mark.parametrize("conversation", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]])
 def test_messages_that_are_none(conversation):
     with pytest.raises(GroundlingError, match="is no message"):
         Sample.of_messages("one", conversation)
@@ -287,10 +272,7 @@ def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_specia
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "longer than 0.5 seconds",
-        ),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "longer than 0.5 seconds"),
         ("{{ 'a' * 4000000000 }}", "more than 1024 MiB of memory"),
         ("{{ 'a' * 3000000 }}" + CHATML, "writes 3000"),
         ("{{ 10 ** 10 ** 10 }}", "computes powers"),
@@ -331,9 +313,7 @@ def test_answers_have_no_space_of_their_own_before_them():
     tokenizer = make_tokenizer("BPE, Metaspace `first`")
     tokenizer.chat_template = TEMPLATES["Zephyr"]
     chat = Chat(tokenizer)
-    printed = tokenizer.apply_chat_template(
-        messages(None, "go north")[1:], tokenize=False, add_generation_prompt=True
-    )
+    printed = tokenizer.apply_chat_template(messages(None, "go north")[1:], tokenize=False, add_generation_prompt=True)
     whole = tokenizer(f"{printed}turn left", add_special_tokens=False)["input_ids"]
     assert [*chat.opening(None, "go north"), *chat.answers(["turn left"])[0]] == whole
 

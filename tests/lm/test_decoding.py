@@ -26,8 +26,7 @@ def uniforms(rows, steps, seed=0):
 
 
 @pytest.mark.parametrize(
-    "family",
-    some_of([*STEPPED, "opt", "bloom", "mistral", *OTHERWISE], ["gpt2", "llama", "t5", "bloom", "mamba"]),
+    "family", some_of([*STEPPED, "opt", "bloom", "mistral", *OTHERWISE], ["gpt2", "llama", "t5", "bloom", "mamba"])
 )
 def test_log_probs_are_those_of_the_plain_computation(make_lm, family):
     lm = make_lm(family)

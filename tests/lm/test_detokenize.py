@@ -55,9 +55,7 @@ def test_prompt_and_text_are_the_text_of_both_after_every_token(name):
             text, expected = read + written.append(token), _joined(tokenizer, prompt + given[:number])
             # Byte fallback shows all characters of a run of bytes as replacements while the last one lacks a byte.
             assert text == expected or (name.startswith("metaspace") and expected.endswith("\ufffd"))
-        assert (
-            Continuation(tokenizer, prompt).append(*given) == _joined(tokenizer, prompt + given)[len(read) :]
-        )
+        assert Continuation(tokenizer, prompt).append(*given) == _joined(tokenizer, prompt + given)[len(read) :]
 
 
 @pytest.mark.parametrize("name", ["metaspace first", "byte-level"])
@@ -129,9 +127,7 @@ def test_rewards_environments_and_generate_read_the_first_space(scheme, template
     assert texts_so_far(lm, prompts, rows, per_token=True) == [[" red", " red red"]]
     assert texts_so_far(lm, prompts, rows, per_token=False) == [["", " red red"]]
     for every in (False, True):
-        env = TextGenerationEnv(
-            [Sample("a", "you see a")], tokenizer, max_episode_length=2, decode_every_step=every
-        )
+        env = TextGenerationEnv([Sample("a", "you see a")], tokenizer, max_episode_length=2, decode_every_step=every)
         env.reset()
         texts = [env.step(token)[4].get("context_text") for token in rows[0]]
         assert texts == [" red" if every else None, " red red"]

@@ -81,9 +81,7 @@ def test_a_pools_data_spells_no_control_token(lm: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize(("prefix", "ends"), [("", 1), ("<|endoftext|> ", 2)])
-def test_a_reference_spells_no_control_token_but_those_of_its_pool(
-    lm: LanguageModel, prefix: str, ends: int
-) -> None:
+def test_a_reference_spells_no_control_token_but_those_of_its_pool(lm: LanguageModel, prefix: str, ends: int) -> None:
     rows = [{"prompt": "You see", "reference": "a ball<|endoftext|>"}]
     pool = Listed(samples=rows, reference_column="reference", prompt_prefix=prefix)
     order = SampleOrder(pool.prepare("train"), 0, replacement=False)
@@ -108,9 +106,7 @@ def test_a_caption_spells_no_control_token_to_a_reward_model(monkeypatch: pytest
 def test_a_reference_that_is_loaded_apart_reads_masked_prompts_as_the_policy_does(
     lm: LanguageModel, policy: type
 ) -> None:
-    seen = TextObservation(
-        "go<|endoftext|>", (("a ball<|endoftext|>",),), (), ("drop", "go<|endoftext|>"), {}
-    )
+    seen = TextObservation("go<|endoftext|>", (("a ball<|endoftext|>",),), (), ("drop", "go<|endoftext|>"), {})
     made = policy(lm, LanguageModel.from_pretrained("starter-causal"), value_hidden_sizes=(8,))
     acted = made.act([seen], deterministic=True)
     shown, actions = (acted.turns, acted.tokens.ids) if acted.turns else ([seen], acted.actions)

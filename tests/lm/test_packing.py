@@ -77,9 +77,7 @@ def test_batches_hold_every_index_once_within_their_limits(lengths, max_tokens, 
         group_lengths = [lengths[index] for index in group]
         cells = max(group_lengths) * len(group_lengths)
         within = cells <= max_tokens and cells * max(group_lengths) <= max_pairs
-        assert len(group_lengths) == 1 or (
-            within and cells - sum(group_lengths) <= max_waste * sum(group_lengths)
-        )
+        assert len(group_lengths) == 1 or (within and cells - sum(group_lengths) <= max_waste * sum(group_lengths))
 
 
 @given(token_lists, st.integers(1, 10))

@@ -30,10 +30,9 @@ def starter() -> LanguageModel:
 
 
 def encoder(kind: str, in_blocks: bool) -> Any:
-    config, model = {
-        "t5": (T5Config, T5ForConditionalGeneration),
-        "mt5": (MT5Config, MT5ForConditionalGeneration),
-    }[kind]
+    config, model = {"t5": (T5Config, T5ForConditionalGeneration), "mt5": (MT5Config, MT5ForConditionalGeneration)}[
+        kind
+    ]
     torch.manual_seed(0)
     sizes = {"vocab_size": 60, "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4, "num_layers": 2}
     made = model._from_config(config(**sizes, dropout_rate=0.0), attn_implementation="eager").get_encoder()
@@ -86,14 +85,9 @@ def test_prompts_without_padding_lay_out_no_square(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kept", "places"),
-    [
-        (["11100", "00111", "00000", "01000"], [(0, 0, 3), (1, 2, 5), (3, 1, 2)]),
-        (["11111", "10100"], None),
-    ],
+    [(["11100", "00111", "00000", "01000"], [(0, 0, 3), (1, 2, 5), (3, 1, 2)]), (["11111", "10100"], None)],
 )
-def test_the_places_of_tokens_that_stand_together(
-    kept: list[str], places: list[tuple[int, int, int]] | None
-) -> None:
+def test_the_places_of_tokens_that_stand_together(kept: list[str], places: list[tuple[int, int, int]] | None) -> None:
     mask = torch.tensor([[0.0 if one == "1" else -1e9 for one in row] for row in kept])[:, None, None]
     expected = [(slice(row, row + 1), slice(first, last)) for row, first, last in places or ()]
     assert relative_attention._places(mask) == (expected if places else None)
@@ -130,9 +124,7 @@ def test_memory_does_not_grow_with_the_square_of_the_prompt(learns: bool) -> Non
         for length in (700, 1400):
             tokens, mask = padded(2, length)
             if in_blocks:  # as `Backbone.encode` gives it
-                mask = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(torch.float32).min)[
-                    :, None, None
-                ]
+                mask = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(torch.float32).min)[:, None, None]
             with largest_tensor() as numbers, torch.set_grad_enabled(learns):
                 states = lm_encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
                 if learns:
@@ -180,9 +172,7 @@ def test_without_gradients_a_padded_prompt_costs_what_its_tokens_do(
 
 def test_a_writer_reads_long_prompts_as_the_plain_model_does(starter: LanguageModel) -> None:
     generator = torch.Generator().manual_seed(3)
-    prompts = [
-        torch.randint(5, 900, (length,), generator=generator).tolist() for length in (2 * LONG, LONG + 7)
-    ]
+    prompts = [torch.randint(5, 900, (length,), generator=generator).tolist() for length in (2 * LONG, LONG + 7)]
     uniforms = torch.rand(2, 4, dtype=torch.float64, generator=generator)
     written = Decoder(starter)(prompts, Sampling(), uniforms)
     plain = LanguageModel.from_pretrained("starter", attention="sdpa")
@@ -205,9 +195,7 @@ def test_short_prompts_half_precision_and_traces_take_the_plain_path(starter: La
     plain = LanguageModel.from_pretrained("starter", attention="sdpa").backbone
     with torch.no_grad():
         close = {"atol": 1e-4, "rtol": 1e-4}
-        torch.testing.assert_close(
-            starter.backbone.encode(tokens, mask)[0], plain.encode(tokens, mask)[0], **close
-        )
+        torch.testing.assert_close(starter.backbone.encode(tokens, mask)[0], plain.encode(tokens, mask)[0], **close)
         tokens, mask = padded(2, LONG + 5)  # CPUs without instructions for it are slow
         with torch.autocast("cpu", dtype=torch.bfloat16):
             half = starter.backbone.encode(tokens, mask)

@@ -211,9 +211,7 @@ def test_token_zero_and_the_pad_token_count(lms):
         for candidate in (zero, zero + zero, "go" + zero):
             expected = plain_token_log_probs(lm, "turn", candidate)
             assert len(expected) == len(lm.tokenizer(candidate, add_special_tokens=False)["input_ids"])
-            torch.testing.assert_close(
-                lm.score(["turn"], [candidate])[0][0], expected.sum(), atol=1e-4, rtol=0
-            )
+            torch.testing.assert_close(lm.score(["turn"], [candidate])[0][0], expected.sum(), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", SOME)
@@ -255,8 +253,7 @@ def assert_gradients_equal(actual: dict[str, torch.Tensor], expected: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "family",
-    ["t5", "bart", "llama", "bloom", *thorough("flan-t5", "gpt2", "qwen2", "qwen3", "opt")],
+    "family", ["t5", "bart", "llama", "bloom", *thorough("flan-t5", "gpt2", "qwen2", "qwen3", "opt")]
 )
 def test_gradients_equal_the_plain_computation(make_lm, family):
     lm = make_lm(family)
@@ -290,9 +287,7 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    lm = LanguageModel(
-        auto.from_config(config), tokenizers[config.is_encoder_decoder], gradient_checkpointing=True
-    )
+    lm = LanguageModel(auto.from_config(config), tokenizers[config.is_encoder_decoder], gradient_checkpointing=True)
     lm.train()
     first, second = lm.score(["go"], ACTIONS)[0], lm.score(["go"], ACTIONS)[0]
     assert first.requires_grad
@@ -305,9 +300,7 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
     ("family", "noise"),
     [
         ("phimoe", {"router_jitter_noise": 10.0}),  # so that it draws among all experts
-        *thorough(
-            ("mixtral", {"router_jitter_noise": 0.5}), ("switch_transformers", {"router_jitter_noise": 0.5})
-        ),
+        *thorough(("mixtral", {"router_jitter_noise": 0.5}), ("switch_transformers", {"router_jitter_noise": 0.5})),
     ],
 )
 def test_experts_are_chosen_alike_with_checkpointed_gradients(tokenizers, family, noise):
@@ -399,9 +392,7 @@ def test_normalisation(lms):
     lm = lms("gpt2")
     candidates = ["turn left", "", "drop", "go to the red ball"]
     with torch.no_grad():
-        total, per_token, per_word = (
-            lm.score(["go"], candidates, normalize=n)[0] for n in ("sum", "token", "word")
-        )
+        total, per_token, per_word = (lm.score(["go"], candidates, normalize=n)[0] for n in ("sum", "token", "word"))
     tokens = torch.tensor([len(lm.tokenizer(c, add_special_tokens=False)["input_ids"]) for c in candidates])
     torch.testing.assert_close(per_token, total / tokens.clamp(min=1))
     torch.testing.assert_close(per_word, total / torch.tensor([2, 1, 1, 5]))
@@ -419,13 +410,10 @@ def test_compat_glam_sums_raw_logits_and_counts_padding(lms, family):
             if lm.is_encoder_decoder:
                 start = lm.model.config.decoder_start_token_id
                 logits = lm.model(
-                    input_ids=torch.tensor([prompt]),
-                    decoder_input_ids=torch.tensor([[start, *candidate_ids]]),
+                    input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *candidate_ids]])
                 ).logits[0]
             else:
-                logits = lm.model(input_ids=torch.tensor([prompt + candidate_ids])).logits[
-                    0, len(prompt) - 1 :
-                ]
+                logits = lm.model(input_ids=torch.tensor([prompt + candidate_ids])).logits[0, len(prompt) - 1 :]
             expected = (
                 sum(logits[place, token] for place, token in enumerate(candidate_ids))
                 + max(map(len, ids))
@@ -477,9 +465,7 @@ def test_eager_attention_packs_too(tokenizers):
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     lm = LanguageModel(model, tokenizers[False])
     with torch.no_grad():
-        torch.testing.assert_close(
-            lm.score(["go"], ACTIONS)[0], plain_scores(lm, "go", ACTIONS), atol=1e-4, rtol=0
-        )
+        torch.testing.assert_close(lm.score(["go"], ACTIONS)[0], plain_scores(lm, "go", ACTIONS), atol=1e-4, rtol=0)
     assert lm._scorer.way_at(1) == "tree"
 
 
@@ -520,9 +506,7 @@ def test_a_prompt_too_long_is_told_with_its_mend(lms, make_lm):
     candidate_ids = lm.tokenizer("drop", add_special_tokens=False)["input_ids"]
     with torch.no_grad():
         score = cut.score([long], ["drop"])[0][0]
-        torch.testing.assert_close(
-            score, plain_ids_log_probs(lm, ids, candidate_ids).sum(), atol=1e-4, rtol=0
-        )
+        torch.testing.assert_close(score, plain_ids_log_probs(lm, ids, candidate_ids).sum(), atol=1e-4, rtol=0)
     with pytest.raises(GroundlingError, match="prompt 0 has"):
         lms("bart").encode([long])
     lms("t5").score([long], ACTIONS)  # relative positions have no end

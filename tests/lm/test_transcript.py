@@ -118,9 +118,7 @@ def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
             rtol=0,
         )
         for i in asked[:-1]:  # one is asked again
-            texts[i] = (
-                _ids(100 + call, 9) if rng.random() < 0.2 else texts[i] + _ids(50 + call, rng.randint(1, 20))
-            )
+            texts[i] = _ids(100 + call, 9) if rng.random() < 0.2 else texts[i] + _ids(50 + call, rng.randint(1, 20))
 
 
 @pytest.mark.parametrize("family", some_of(FAMILIES, ["qwen2", "gpt_neox"]))
@@ -228,9 +226,7 @@ def test_slots_that_hold_the_same_text_are_told_apart(tokenizers, calls):
     kept, generator = PromptCache(lm.backbone), random.Random(0)
     texts = [_ids(seed, 60) for seed in range(2)]
     for _ in range(calls):
-        prompts = {
-            tuple(generator.choice(texts)[: generator.randint(5, 60)]) for _ in range(generator.randint(1, 4))
-        }
+        prompts = {tuple(generator.choice(texts)[: generator.randint(5, 60)]) for _ in range(generator.randint(1, 4))}
         questions = [ScoringQuestion(list(prompt), CANDIDATES) for prompt in sorted(prompts)]
         expected = scores(lm, [lm._scorer.answers([question])[0] for question in questions])
         torch.testing.assert_close(scores(lm, kept.answers(questions)), expected, atol=1e-4, rtol=0)

@@ -26,9 +26,7 @@ PROMPTS = ["You see a wall 2 steps forward", "", CORPUS[0]]
 
 token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
 property_test = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"]) | st.text(
-    "abc ☃", max_size=6
-)
+candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"]) | st.text("abc ☃", max_size=6)
 
 
 def told_by_table(texts, logits, temperature=1.0):
@@ -90,8 +88,7 @@ def test_tries_do_not_depend_on_their_company(lists, seed):
     counts = [len(trie.edges) for trie in tries]
     logits = torch.randn(sum(counts), generator=torch.Generator().manual_seed(seed))
     alone = [
-        written_log_probs([trie], trie_logits)
-        for trie, trie_logits in zip(tries, logits.split(counts), strict=True)
+        written_log_probs([trie], trie_logits) for trie, trie_logits in zip(tries, logits.split(counts), strict=True)
     ]
     assert torch.equal(written_log_probs(tries, logits), torch.cat(alone))
 

@@ -15,9 +15,7 @@ from tests.lm.families import VOCABULARY
 
 WINDOW, ORIGINAL = 24, 40
 """Tokens of a window or chunk, and of the context that longrope and others stretch."""
-FAMILIES = tuple(
-    dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES])
-)
+FAMILIES = tuple(dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES]))
 STANDARD_DEVIATION = 0.15
 """Of all matrices: about that of trained models, so that every part of a model tells."""
 _MOST_WEIGHTS = 3_000_000
@@ -83,9 +81,7 @@ def tiny_config(family: str, **changes: Any) -> Any:
 def with_window(family: str) -> dict[str, Any]:
     """Changes of a config that make its windows and chunks short; none where it has none."""
     usual = CONFIG_MAPPING[family]()
-    return {
-        name: WINDOW for name in _SPANS if type(getattr(usual, name, None)) is int and getattr(usual, name)
-    }
+    return {name: WINDOW for name in _SPANS if type(getattr(usual, name, None)) is int and getattr(usual, name)}
 
 
 def with_rope(config: Any, kind: str) -> dict[str, Any]:

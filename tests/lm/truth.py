@@ -64,25 +64,17 @@ def row_of(family: str, variant: str, lm: LanguageModel) -> Row:
     # On both sides of windows and of original contexts, and so near that candidates cross it.
     lengths, alike = [7, 12, 3, 64, 50, 38, 44], [35, 39, 33, 38, 64]
     announcements: list[str] = []
-    score = _outcome(
-        lambda: score_error(lm, [_ids(index, n) for index, n in enumerate(lengths)]), announcements
-    )
+    score = _outcome(lambda: score_error(lm, [_ids(index, n) for index, n in enumerate(lengths)]), announcements)
     start = _ids(99, 30)
     shared = _outcome(
         lambda: max(
             score_error(lm, [(start + _ids(50 + index, n))[:n] for index, n in enumerate(alike)]),
-            score_error(
-                lm, [(_ids(98, 45) + _ids(70 + index, n))[:n] for index, n in enumerate([60, 65, 50])]
-            ),
+            score_error(lm, [(_ids(98, 45) + _ids(70 + index, n))[:n] for index, n in enumerate([60, 65, 50])]),
         ),
         announcements,
     )
-    padded = _outcome(
-        lambda: max(written_error(lm, lengths[:3]), written_error(lm, [38, 22, 45, 22])), announcements
-    )
-    sampled = _outcome(
-        lambda: max(sampled_error(lm, lengths[:3]), sampled_error(lm, [36, 22, 45, 22])), announcements
-    )
+    padded = _outcome(lambda: max(written_error(lm, lengths[:3]), written_error(lm, [38, 22, 45, 22])), announcements)
+    sampled = _outcome(lambda: max(sampled_error(lm, lengths[:3]), sampled_error(lm, [36, 22, 45, 22])), announcements)
     read = 0.0 if "refused" in score else read_share(lm, _ids(7, 64))
     return Row(
         family,
@@ -118,14 +110,7 @@ def _ids(seed: int, count: int) -> list[int]:
     return torch.randint(2, VOCABULARY, (count,), generator=generator).tolist()
 
 
-CANDIDATES = [
-    _ids(100, 1),
-    _ids(101, 2),
-    _ids(102, 3),
-    [*_ids(102, 3)[:2], *_ids(103, 2)],
-    _ids(104, 4),
-    _ids(105, 1),
-]
+CANDIDATES = [_ids(100, 1), _ids(101, 2), _ids(102, 3), [*_ids(102, 3)[:2], *_ids(103, 2)], _ids(104, 4), _ids(105, 1)]
 
 
 @torch.no_grad()
@@ -186,8 +171,6 @@ def sampled_error(lm: LanguageModel, lengths: Sequence[int]) -> float:
     uniforms = torch.rand(len(prompts), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     decoded = Decoder(lm)(prompts, Sampling(), uniforms)
     return max(
-        _text_error(
-            lm, prompt, decoded.tokens[row, : decoded.lengths[row]].tolist(), decoded.raw_log_probs[row]
-        )
+        _text_error(lm, prompt, decoded.tokens[row, : decoded.lengths[row]].tolist(), decoded.raw_log_probs[row])
         for row, prompt in enumerate(prompts)
     )

@@ -40,9 +40,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=made,
@@ -77,16 +75,12 @@ def _saved(model: Any, folder: Path) -> str:
 def classifier(tmp_path: Path) -> Callable[..., str]:
     """`classifier(bias=None, labels=…)`: a folder; with a bias, its logits whatever it reads, else random ones."""
 
-    def make(
-        bias: list[float] | None = None, labels: list[str] | None = None, size: int = 2, **config: Any
-    ) -> str:
+    def make(bias: list[float] | None = None, labels: list[str] | None = None, size: int = 2, **config: Any) -> str:
         count = len(bias or labels or [0.0] * size)
         names = dict(enumerate(labels or [f"LABEL_{i}" for i in range(count)]))
         torch.manual_seed(0)
         model = BertForSequenceClassification(
-            _bert_config(
-                id2label=names, label2id={name: i for i, name in names.items()}, num_labels=count, **config
-            )
+            _bert_config(id2label=names, label2id={name: i for i, name in names.items()}, num_labels=count, **config)
         )
         if bias is not None:
             with torch.no_grad():

@@ -32,9 +32,7 @@ def corpus(id: str, generations: list[str], references: list[list[str]], **args:
 
 
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4))
-def test_bleu_of_one_reference_is_sacrebleus_without_tokeniser_or_smoothing(
-    pairs: list[tuple[str, str]],
-) -> None:
+def test_bleu_of_one_reference_is_sacrebleus_without_tokeniser_or_smoothing(pairs: list[tuple[str, str]]) -> None:
     from sacrebleu.metrics import BLEU
 
     generations, references = [g for g, _ in pairs], [r for _, r in pairs]
@@ -62,10 +60,7 @@ def test_chrf_of_no_characters_is_refused() -> None:
 def test_samples_may_have_different_numbers_of_references(id: str) -> None:
     generations = ["the cat sat on the mat", "a dog ran over the hill today"]
     ragged = [["the cat sat on a mat", "the cat sat on the mat"], ["a dog ran over the hill"]]
-    full = [
-        ragged[0],
-        ragged[1] * 2,
-    ]  # a reference that stands there twice changes nothing but TER's mean length
+    full = [ragged[0], ragged[1] * 2]  # a reference that stands there twice changes nothing but TER's mean length
     assert corpus(id, generations, ragged) == pytest.approx(corpus(id, generations, full), abs=1e-9)
     with pytest.raises(RunError, match="same number of references"):
         corpus(id, generations, ragged, compat="rl4lms")
@@ -105,14 +100,10 @@ def test_cider_by_hand() -> None:
     generations, references = ["a b", "c d e f", "g"], [["a b"], ["c d e f"], ["a"]]
     assert corpus("cider", generations, references) == pytest.approx((5 + 10 + 0) / 3)
     scores = metrics.create("cider").compute(["p"] * 3, generations, references)["lexical/cider"].sentences
-    assert scores == pytest.approx(
-        [5, 10, 0]
-    )  # "a b" has unigrams and a bigram: two of four orders match fully
+    assert scores == pytest.approx([5, 10, 0])  # "a b" has unigrams and a bigram: two of four orders match fully
     # Of "a x": cosine of unigrams idf(a)² / (√(idf(a)² + idf(x)²) √(idf(a)² + idf(b)²)), x unseen: idf log 3.
     low, high = math.log(3 / 2) ** 2, math.log(3) ** 2
-    scores = (
-        metrics.create("cider").compute(["p"] * 3, ["a x", "c", "g"], references)["lexical/cider"].sentences
-    )
+    scores = metrics.create("cider").compute(["p"] * 3, ["a x", "c", "g"], references)["lexical/cider"].sentences
     assert scores is not None and scores[0] == pytest.approx(10 * low / (low + high) / 4)
     # "c" of "c d e f": unigram cosine 1/2, three words shorter.
     assert scores[1] == pytest.approx(10 * 0.5 / 4 * math.exp(-9 / 72))
@@ -172,8 +163,7 @@ def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
 def test_cider_does_not_reward_repetition() -> None:
     once, thrice = cider._ngrams("a"), cider._ngrams("a a a")
     vectors = [
-        {ngram: float(count) for ngram, count in counts.items() if len(ngram) == 1}
-        for counts in (once, thrice)
+        {ngram: float(count) for ngram, count in counts.items() if len(ngram) == 1} for counts in (once, thrice)
     ]
     assert cider._clipped_cosine(vectors[1], vectors[0]) == pytest.approx(1 / 3)
 
@@ -183,12 +173,7 @@ def test_parent_reads_tottos_own_tables() -> None:
         [{"value": "Name", "is_header": True}, {"value": "Year", "is_header": True}],
         [{"value": "Ann", "is_header": False}, {"value": "1901", "is_header": False}],
     ]
-    table = {
-        "table": cells,
-        "table_page_title": "Queens",
-        "table_section_title": "",
-        "highlighted_cells": [[1, 0]],
-    }
+    table = {"table": cells, "table_page_title": "Queens", "table_section_title": "", "highlighted_cells": [[1, 0]]}
     pairs = [["page", "Queens"], ["name", "Ann"]]
     args = ([""], ["ann of 1901"], [["ann was a queen"]])
     metric = metrics.create("parent_totto")
@@ -206,9 +191,7 @@ def test_parent_without_a_table_is_one_clear_line() -> None:
 
 
 def test_bleu_totto_lower_cases_and_cuts_off_punctuation() -> None:
-    assert corpus(
-        "bleu_totto", ["Ann was born in 1901."], [["x", "ann was born in 1901 ."]]
-    ) == pytest.approx(1.0)
+    assert corpus("bleu_totto", ["Ann was born in 1901."], [["x", "ann was born in 1901 ."]]) == pytest.approx(1.0)
     assert corpus("bleu_totto", ["ann"], [["ann"]]) == 0.0  # no bigram, no smoothing
 
 
@@ -234,8 +217,7 @@ def test_meteor_is_of_the_best_reference_and_scores_the_notation_of_the_list_as_
 
 
 @pytest.mark.parametrize(
-    ("text", "date"),
-    [("on 2020-01-31, I", 1), ("2020-1-31", 0), ("2020/01/31", 0), ("12020-01-311", 1), ("", 0)],
+    ("text", "date"), [("on 2020-01-31, I", 1), ("2020-1-31", 0), ("2020/01/31", 0), ("12020-01-311", 1), ("", 0)]
 )
 def test_dates(text: str, date: int) -> None:
     assert corpus("dates", [text], [[]]) == date
@@ -325,7 +307,5 @@ def test_a_library_that_is_missing_is_told_without_measuring(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else find_spec(n, *a))
-    with pytest.raises(
-        GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"
-    ):
+    with pytest.raises(GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"):
         metrics.create(id).check()

@@ -20,10 +20,7 @@ from tests.thorough import one_in
 
 PROMPTS = ["the cat", "the film"]
 GENERATIONS = [" sat on the mat .", " was bad ."]
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
 def ids(text: str) -> list[int]:
@@ -117,15 +114,11 @@ def test_learned_reward_finds_labels_by_name(classifier: Callable[..., str]) -> 
         {"label_ix": True},
         {"label_ix": 1, "compat": "rl4lms", "output": "logit"},
     ):
-        with pytest.raises(
-            ConfigError, match=r"not both|output must be|must be an integer|leave output=logit"
-        ):
+        with pytest.raises(ConfigError, match=r"not both|output must be|must be an integer|leave output=logit"):
             metrics.create("learned_reward", model_name=folder, **args)
 
 
-def test_a_label_is_its_name_also_where_names_differ_by_case_or_are_numbers(
-    classifier: Callable[..., str],
-) -> None:
+def test_a_label_is_its_name_also_where_names_differ_by_case_or_are_numbers(classifier: Callable[..., str]) -> None:
     def odd(*labels: str, **args: object) -> float:
         return _learned(classifier([1.0, 2.0], labels=labels), output="logit", **args)
 
@@ -167,8 +160,7 @@ def test_an_empty_text_has_one_score_without_special_tokens(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("problem", "wanted"),
-    [("multi_label_classification", 1 / (1 + math.exp(-1))), ("regression", 1.0)],
+    ("problem", "wanted"), [("multi_label_classification", 1 / (1 + math.exp(-1))), ("regression", 1.0)]
 )
 def test_the_models_problem_type_decides_what_is_computed_of_its_outputs(
     classifier: Callable[..., str], problem: str, wanted: float
@@ -216,9 +208,7 @@ def test_a_classifier_without_its_head_is_told(encoder: str) -> None:
 @pytest.mark.parametrize("intent", [3, [3]])
 def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: object) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")
-    results = metric.compute(
-        ["the cat<EOU>"] * 2, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}]
-    )
+    results = metric.compute(["the cat<EOU>"] * 2, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}])
     assert results["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
     with pytest.raises(RunError, match="'intent'"):
         metric.compute(["p"], ["g"], [[]])
@@ -259,9 +249,7 @@ def test_intents_are_found_by_name_and_need_a_label(classifier: Callable[..., st
     folder = classifier([0.0, 9, 0, 0], labels=["commissive", "Directive", "inform", "question"])
     assert [accuracy(folder, act) for act in (1, 2, 3, 4)] == [0, 0, 1, 0]
     for intent in (0, 5):
-        with pytest.raises(
-            RunError, match=rf"meta\['intent'\]={intent} is none of the acts 1 to 4 .* 1 'Directive'"
-        ):
+        with pytest.raises(RunError, match=rf"meta\['intent'\]={intent} is none of the acts 1 to 4 .* 1 'Directive'"):
             accuracy(folder, intent)
     with pytest.raises(ConfigError, match="one output, and cannot tell intents apart"):
         accuracy(classifier([1.0]), 1)
@@ -396,17 +384,13 @@ def test_perplexity_is_that_of_each_token_given_what_its_window_shows(
     assert result.corpus == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
 
 
-def test_perplexity_has_no_logits_but_of_what_it_predicts(
-    causal: str,
-) -> None:
+def test_perplexity_has_no_logits_but_of_what_it_predicts(causal: str) -> None:
     """Those of a whole window of a wide model with many words would fill the memory."""
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     rows: list[int] = []
     head = lm.model.get_output_embeddings()
     head.register_forward_hook(lambda _, inputs, logits: rows.append(logits.shape[-2]))
-    metrics.create("causal_perplexity", lm=lm, stride=3).compute(
-        ["p"], ["g"], [["the cat sat on the mat ."] * 3]
-    )
+    metrics.create("causal_perplexity", lm=lm, stride=3).compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
     assert max(rows) == 3 and sum(rows) == 22  # of 23 words and marks all but the first
     for args in ({"stride": 0}, {"width": 1}):
         with pytest.raises(ConfigError, match="must be at least"):
@@ -423,13 +407,9 @@ def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary(causal: str)
         assert results["fluency_metrics/perplexity"].corpus == pytest.approx(len(WORDS), rel=1e-5)
 
 
-def test_perplexity_reads_a_folder_and_refuses_what_reads_both_ways(
-    causal: str, encoder_decoder: str
-) -> None:
+def test_perplexity_reads_a_folder_and_refuses_what_reads_both_ways(causal: str, encoder_decoder: str) -> None:
     args = (["p"], ["g"], [["the cat sat"]])
-    assert (
-        metrics.create("causal_perplexity", lm=causal).compute(*args)["fluency_metrics/perplexity"].corpus > 1
-    )
+    assert metrics.create("causal_perplexity", lm=causal).compute(*args)["fluency_metrics/perplexity"].corpus > 1
     with pytest.raises(ConfigError, match="causal language model"):
         metrics.create("causal_perplexity", lm=encoder_decoder).compute(*args)
 
@@ -439,24 +419,15 @@ def test_the_preference_model_is_asked_for_good_or_bad(encoder_decoder: str) -> 
 
     meta = [{"concepts": ["cat", "mat"]}, {"concepts": "dog mat run"}]
     generations = ["the cats sat on the mat", "the dog ran"]
-    args = {
-        "model_name": encoder_decoder,
-        "device": "cpu",
-        "template": "{concepts} {generation}",
-        "batch_size": 1,
-    }
+    args = {"model_name": encoder_decoder, "device": "cpu", "template": "{concepts} {generation}", "batch_size": 1}
     scores = rewards.create("common_gen_preference_model", missing_coeff=0.5, **args)(
         ["p", "p"], generations, [[], []], meta
     )
     model = T5ForConditionalGeneration.from_pretrained(encoder_decoder).eval()
     texts = ["cat mat the [UNK] sat on the mat", "dog mat [UNK] the dog ran"]
-    for score, text, missing in zip(
-        scores.tolist(), texts, (0, 2), strict=True
-    ):  # no "mat", no "run" in the second
+    for score, text, missing in zip(scores.tolist(), texts, (0, 2), strict=True):  # no "mat", no "run" in the second
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([ids(text)]), decoder_input_ids=torch.tensor([[0]])).logits[
-                0, 0
-            ]
+            logits = model(input_ids=torch.tensor([ids(text)]), decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
         good = logits[[WORDS.index("good"), WORDS.index("bad")]].softmax(-1)[0].item()
         assert score == pytest.approx(good / (1 + 0.5 * missing), abs=1e-5)
 

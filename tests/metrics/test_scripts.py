@@ -76,9 +76,7 @@ def test_ascii_tokenizer_refuses_letters_without_words(id: str) -> None:
     metric = metrics.create(id, tokenizer="ascii")
     with pytest.raises(RunError, match=r"finds no word in 'мир': set tokenizer=.unicode"):
         metric.compute(["p"], ["мир"], [["world"]])
-    assert (
-        next(iter(metric.compute(["p"], ["..."], [["world"]]).values())).corpus == 0
-    )  # no letters, no words
+    assert next(iter(metric.compute(["p"], ["..."], [["world"]]).values())).corpus == 0  # no letters, no words
     with pytest.raises(ConfigError, match="tokenizer must be"):
         metrics.create(id, tokenizer="latin")
 
@@ -129,9 +127,9 @@ def test_composed_and_decomposed_accents_are_one_text() -> None:
 def test_sacre_bleu_splits_chinese_as_its_own_tokenizer_does() -> None:
     text, changed, _ = TEXTS["Chinese"]
     samples = (["p"], [f"{changed} OK, 3.5"], [[f"{text} OK, 3.6"]])
-    assert metrics.create("sacre_bleu").compute(*samples) == metrics.create(
-        "sacre_bleu", tokenize="zh"
-    ).compute(*samples)
+    assert metrics.create("sacre_bleu").compute(*samples) == metrics.create("sacre_bleu", tokenize="zh").compute(
+        *samples
+    )
     with pytest.warns(UserWarning, match="one word, as the original did"):
         whole = metrics.create("sacre_bleu", compat="rl4lms").compute(*samples)
     assert whole["lexical/sacrebleu"].corpus < 0.5

@@ -72,9 +72,7 @@ def test_what_was_written_is_evaluated_as_it_was_drawn(form: str, starter: str) 
             assert together.log_probs[row, length:].eq(0).all()
         chosen = action.tokens.mask
         torch.testing.assert_close(together.log_probs.detach(), action.tokens.log_probs, atol=2e-5, rtol=0)
-        torch.testing.assert_close(
-            together.values.detach()[chosen], action.tokens.values[chosen], atol=2e-5, rtol=0
-        )
+        torch.testing.assert_close(together.values.detach()[chosen], action.tokens.values[chosen], atol=2e-5, rtol=0)
         torch.testing.assert_close(action.log_probs, action.tokens.log_probs.sum(-1), atol=2e-5, rtol=0)
         torch.testing.assert_close(action.values, policy.values(_SEEN), atol=2e-5, rtol=0)
 
@@ -208,9 +206,7 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     turn = answer.turn(_see(*_SIGNS))
     assert len(answer.thought) == 6 and "Action:" in turn.text
     # But for the first, before which the turn's value is told.
-    assert turn.counted[0] and turn.counted.count(False) == len(answer.choices.opening) - 1 + len(
-        thinking.closing
-    )
+    assert turn.counted[0] and turn.counted.count(False) == len(answer.choices.opening) - 1 + len(thinking.closing)
     # One that ends the whole answer goes on to its action.
     guided = AnswerRules(lm, thought_ends="Action:", max_thought_tokens=6)
     answer = guided.answer(_SIGNS)
@@ -291,9 +287,7 @@ def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -
 
 @THOROUGH
 @pytest.mark.parametrize("actions", [["turn left", "turn right"], *thorough(["wait"])])
-def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
-    lm: LanguageModel, actions: list[str]
-) -> None:
+def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(lm: LanguageModel, actions: list[str]) -> None:
     """Advantages rest on it."""
     policy = _policy(copy.deepcopy(lm), prompt="brief")
     with torch.no_grad():
@@ -320,7 +314,5 @@ def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
 def test_an_action_that_is_longer_than_may_be_written_is_not_cloned(lm: LanguageModel) -> None:
     rules = _policy(lm, guided=False, max_action_tokens=2).rules
     assert rules.plain_turn(_see(*_SIGNS), 3).text.strip() == "wait"
-    with pytest.raises(
-        ConfigError, match=r"max_action_tokens=2 leaves no room for the action 'go left now', which"
-    ):
+    with pytest.raises(ConfigError, match=r"max_action_tokens=2 leaves no room for the action 'go left now', which"):
         rules.plain_turn(_see(*_SIGNS), 2)

@@ -71,12 +71,7 @@ def test_with_adapters_to_the_model_without_them(kind: type[ActionTextPolicy]) -
     assert any(p.requires_grad for p in lm.parameters())
 
 
-_SMALL = [
-    "world.num_envs=4",
-    "training.steps=16",
-    "world.num_steps=4",
-    "algorithm.args.minibatch_size=8",
-]
+_SMALL = ["world.num_envs=4", "training.steps=16", "world.num_steps=4", "algorithm.args.minibatch_size=8"]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +79,7 @@ _SMALL = [
 )
 def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
     """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""
-    config = compose(
-        "demo-easy", [*_SMALL, *more, "reward.env.coefficient=0", "algorithm.args.kl_coefficient=0.5"]
-    )
+    config = compose("demo-easy", [*_SMALL, *more, "reward.env.coefficient=0", "algorithm.args.kl_coefficient=0.5"])
     run = Trainer(config, tmp_path, warn=print)
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and not rollout.rewards.any()
@@ -104,9 +97,7 @@ def test_what_it_began_with_is_there_for_training_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_a_calibrated_policy_prefers_no_action_everywhere(
-    kind: type[ActionTextPolicy], tmp_path: Path
-) -> None:
+def test_a_calibrated_policy_prefers_no_action_everywhere(kind: type[ActionTextPolicy], tmp_path: Path) -> None:
     lm = LanguageModel.from_pretrained("starter")
     policy = kind(lm, value_hidden_sizes=(8,), calibration=2)
     before = policy.outputs(_SEEN).log_probs
@@ -119,11 +110,7 @@ def test_a_calibrated_policy_prefers_no_action_everywhere(
     again = kind(LanguageModel.from_pretrained(tmp_path), value_hidden_sizes=(8,), calibration=2)
     again.load_weights(tmp_path)
     assert torch.equal(again.outputs(_SEEN).log_probs, after)
-    for damaged in (
-        {"mean": torch.zeros(3)},
-        {"means": torch.zeros(3, 1)},
-        {"means": torch.full((3,), torch.nan)},
-    ):
+    for damaged in ({"mean": torch.zeros(3)}, {"means": torch.zeros(3, 1)}, {"means": torch.full((3,), torch.nan)}):
         save_file(damaged, tmp_path / "calibration.safetensors")
         with pytest.raises(ConfigError, match=r"calibration\.safetensors"):
             again.load_weights(tmp_path)

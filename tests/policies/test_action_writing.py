@@ -30,9 +30,7 @@ def policy() -> ActionWritingPolicy:
 
 def test_what_was_written_is_evaluated_as_it_was_drawn(policy: ActionWritingPolicy) -> None:
     """Whatever the list: one action or hundreds, such as begin others, such as share tokens, the same twice."""
-    many = [
-        f"take the {colour} {thing} {n}" for colour in ("red", "blue") for thing in "ab" for n in range(40)
-    ]
+    many = [f"take the {colour} {thing} {n}" for colour in ("red", "blue") for thing in "ab" for n in range(40)]
     seen = [_see(*_SIGNS), _see("wait"), _see(*many, "take"), _see("wait", "go", "wait"), _see(*_SIGNS[::-1])]
     generator = torch.Generator().manual_seed(0)
     for deterministic in (False, True):
@@ -99,9 +97,7 @@ class Signpost(gymnasium.Env[str, str]):
 def test_a_world_in_which_to_end_is_a_choice_is_learnt() -> None:
     """Scoring cannot: the sum of "go left" is below that of "go", whatever the goal."""
     torch.manual_seed(0)
-    policy = ActionWritingPolicy(
-        LanguageModel.from_pretrained("starter"), prompt="brief", value_hidden_sizes=(8,)
-    )
+    policy = ActionWritingPolicy(LanguageModel.from_pretrained("starter"), prompt="brief", value_hidden_sizes=(8,))
     envs = TextVectorEnv(Signpost, 32, None, lambda env, episode: 2 * (1000 * env + episode), history=1)
     envs.reset()
     collector, ppo = EnvCollector(envs, 3), PPO(learning_rate=2e-3, epochs=2, normalize_advantages=True)

@@ -76,9 +76,7 @@ def test_an_episode_is_what_its_steps_are_alone(kind: str, room: int | None) -> 
     if room is not None:
         lengths = [work.tokens for work in policy.work(flat)]
         assert max(lengths) <= room
-        with pytest.warns(
-            UserWarning, match="conversations of more than 260 tokens leave out their first turns"
-        ):
+        with pytest.warns(UserWarning, match="conversations of more than 260 tokens leave out their first turns"):
             assert len({work.text for work in policy.work(flat)}) > 2  # each began anew at least once
     with policy.unchanged():
         acting = [policy.outputs(step) for step in steps]
@@ -150,9 +148,7 @@ def test_the_reference_reads_for_itself(kind: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["starter", "starter-causal"])
-def test_a_model_that_cannot_go_on_reads_all_and_says_so(
-    path: str, make_lm: Callable[..., LanguageModel]
-) -> None:
+def test_a_model_that_cannot_go_on_reads_all_and_says_so(path: str, make_lm: Callable[..., LanguageModel]) -> None:
     lm = LanguageModel.from_pretrained(path, gradient_checkpointing=path == "starter-causal")
     policy, steps = _policy("scoring", lm), _steps(5)
     with pytest.warns(UserWarning, match="cannot go on from what it has read of a conversation"):
@@ -225,9 +221,7 @@ def test_the_plain_form_is_for_those_that_read_texts() -> None:
     conversation = Conversation(
         "Be quick.", "Goal: go", ("a wall", "a door"), ("Actions: wait", "Actions: open"), ("wait",)
     )
-    assert (
-        str(conversation) == "Be quick.\n\nGoal: go\nActions: wait\n\na wall\nwait\na door\nActions: open\n"
-    )
+    assert str(conversation) == "Be quick.\n\nGoal: go\nActions: wait\n\na wall\nwait\na door\nActions: open\n"
 
 
 def test_a_view_that_is_too_long_loses_its_beginning() -> None:
@@ -236,9 +230,7 @@ def test_a_view_that_is_too_long_loses_its_beginning() -> None:
     view = tuple(f"You see a ball {number} steps forward" for number in range(40))
     for past in (0, 3):
         observation = TextObservation("go", (view,) * (past + 1), ("drop",) * past, _ACTIONS, {})
-        with pytest.warns(
-            UserWarning, match=r"turns of more than 60 tokens lose .* goal .*model\.max_prompt_tokens"
-        ):
+        with pytest.warns(UserWarning, match=r"turns of more than 60 tokens lose .* goal .*model\.max_prompt_tokens"):
             assert policy.work([observation])[0].tokens == 60
         assert "ball 39 steps" in policy.prompts([observation])[0]
         assert policy.outputs([observation]).log_probs.isfinite().all()

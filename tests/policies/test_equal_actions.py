@@ -11,13 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
-from groundling.policies import (
-    ActionGeneratingPolicy,
-    ActionScoringPolicy,
-    ActionWritingPolicy,
-    DRRNPolicy,
-    Policy,
-)
+from groundling.policies import ActionGeneratingPolicy, ActionScoringPolicy, ActionWritingPolicy, DRRNPolicy, Policy
 from tests.lm.chat_tokenizers import tiny
 
 _ACTIONS = ("press {", "wait", "press }", "press")
@@ -103,9 +97,7 @@ def test_a_free_answer_in_their_tokens_is_each_of_them(lm: LanguageModel, though
     acted = policy.act([seen] * _DRAWS, generator=torch.Generator().manual_seed(0))
     assert acted.tokens is not None
     valid = acted.actions[~acted.tokens.invalid].bincount(minlength=3)
-    assert valid[0] > 9 and valid[2] > 9 and abs(valid[0] - valid[2]) < 4 * (valid[0] + valid[2]) ** 0.5, (
-        valid
-    )
+    assert valid[0] > 9 and valid[2] > 9 and abs(valid[0] - valid[2]) < 4 * (valid[0] + valid[2]) ** 0.5, valid
     for turn in (policy.rules.plain_turn(seen, 0), policy.rules.plain_turn(seen, 2)):
         answer = policy.rules.answer(seen.actions)
         for token in turn.tokens:

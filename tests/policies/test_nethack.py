@@ -34,9 +34,7 @@ def _policy(core: str = "gru") -> NetHackPolicy:
 def _segments(seen: NetHackObservations, starts: Tensor, memory: Tensor) -> list[Segment]:
     """One segment for each column of ``(num_steps, num_envs)``."""
     num_envs = starts.shape[1]
-    return [
-        Segment(seen[np.arange(i, len(seen), num_envs)], memory[i], starts[:, i]) for i in range(num_envs)
-    ]
+    return [Segment(seen[np.arange(i, len(seen), num_envs)], memory[i], starts[:, i]) for i in range(num_envs)]
 
 
 def test_the_originals_network_has_its_number_of_parameters() -> None:
@@ -134,6 +132,4 @@ def test_weights_are_orthogonal_and_come_back_from_their_file(tmp_path: Path) ->
     again = NetHackPolicy(23, hidden_size=16)
     again.load_weights(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), again.parameters(), strict=True))
-    assert (tmp_path / "nethack.safetensors").stat().st_size < 4.2 * sum(
-        p.numel() for p in policy.parameters()
-    )
+    assert (tmp_path / "nethack.safetensors").stat().st_size < 4.2 * sum(p.numel() for p in policy.parameters())

@@ -8,13 +8,7 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
-from groundling.policies import (
-    ActionHeadPolicy,
-    ActionScoringPolicy,
-    ActionWritingPolicy,
-    DRRNPolicy,
-    Policy,
-)
+from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, ActionWritingPolicy, DRRNPolicy, Policy
 from groundling.policies.prompt_policy import PromptPolicy
 
 _ACTIONS = ("turn left", "go forward", "drop")

@@ -19,16 +19,7 @@ def made(lm):
     """Two prompts of several texts, two of which begin alike, a prompt of one, and one too short to be shared."""
     first = _ids(4, 6)
     prompts = [PROMPT, OTHER, SHORT, PROMPT, _ids(5, 25), PROMPT, OTHER, SHORT]
-    written = [
-        first,
-        _ids(6, 3),
-        _ids(7, 2),
-        [*first[:3], *_ids(8, 4)],
-        _ids(9, 5),
-        [],
-        _ids(10, 8),
-        _ids(11, 2),
-    ]
+    written = [first, _ids(6, 3), _ids(7, 2), [*first[:3], *_ids(8, 4)], _ids(9, 5), [], _ids(10, 8), _ids(11, 2)]
     return Sequences(prompts, written, [7, 2, 3, 5, 1, 1, 9, 2])
 
 
@@ -99,11 +90,7 @@ def test_texts_to_one_prompt_share_a_piece_of_a_minibatch():
 def test_no_process_waits_while_another_has_all_texts_of_a_prompt(size):
     work = [Work(40, "one")] * 6
     shares = [
-        [
-            i
-            for piece in micro_batches(torch.arange(6), 4, work, Processes(rank, size))
-            for i in piece.tolist()
-        ]
+        [i for piece in micro_batches(torch.arange(6), 4, work, Processes(rank, size)) for i in piece.tolist()]
         for rank in range(size)
     ]
     assert [len(share) for share in shares] == [6 // size] * size

@@ -42,9 +42,7 @@ def observation(prompt, context, side, size=12):
         padding = [0] * (size - len(ids))
         marks = [1] * len(ids)
         arrays[f"{name}_ids"] = torch.tensor([*padding, *ids] if side == "left" else [*ids, *padding]).numpy()
-        arrays[f"{name}_mask"] = torch.tensor(
-            [*padding, *marks] if side == "left" else [*marks, *padding]
-        ).numpy()
+        arrays[f"{name}_mask"] = torch.tensor([*padding, *marks] if side == "left" else [*marks, *padding]).numpy()
     return arrays
 
 
@@ -218,9 +216,7 @@ def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
 
 
 @pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
-def test_too_little_memory_halves_what_is_written_at_once_and_changes_nothing_else(
-    make_lm, family, monkeypatch
-):
+def test_too_little_memory_halves_what_is_written_at_once_and_changes_nothing_else(make_lm, family, monkeypatch):
     def made():
         torch.manual_seed(0)  # the value head
         lm = ending_often(make_lm(family))
@@ -305,9 +301,7 @@ def next_logits(lm, prompt, written):
     with torch.no_grad():
         if lm.is_encoder_decoder:
             start = lm.model.config.decoder_start_token_id
-            output = lm.model(
-                input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]])
-            )
+            output = lm.model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]]))
         else:
             output = lm.model(input_ids=torch.tensor([prompt + written]))
     return output.logits[0, -1]
@@ -356,9 +350,7 @@ def test_saved_and_loaded_again(make_lm, tmp_path, value):
     from groundling.lm import LanguageModel
 
     def make(lm):
-        return TokenPolicy(
-            lm, value=value, mask_type="learned_top_k", top_mask=9, generation={"max_new_tokens": 4}
-        )
+        return TokenPolicy(lm, value=value, mask_type="learned_top_k", top_mask=9, generation={"max_new_tokens": 4})
 
     policy = make(make_lm("gpt2"))
     with torch.no_grad():
@@ -455,8 +447,7 @@ def test_single_tokens_are_evaluated_as_texts_are(make_lm, family):
     whole = policy.evaluate(written.observations, written.actions.T)
     for step in range(4):
         observations = [
-            observation(p.ids, written.actions[:step, column].tolist(), "left")
-            for column, p in enumerate(asked)
+            observation(p.ids, written.actions[:step, column].tolist(), "left") for column, p in enumerate(asked)
         ]
         counts = written.mask[step]
         single = policy.evaluate(observations, written.actions[step])

@@ -27,9 +27,7 @@ def make_policy(make_lm, tmp_path):
         options = {"lora": LORA} if adapter else {}
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            lm = LanguageModel.from_pretrained(
-                folder, gradient_checkpointing=gradient_checkpointing, **options
-            )
+            lm = LanguageModel.from_pretrained(folder, gradient_checkpointing=gradient_checkpointing, **options)
             reference = lm if adapter else LanguageModel.from_pretrained(folder)
             generation = {"max_new_tokens": 5}
             return TokenPolicy(lm, reference, **{"value": "lora", "generation": generation, **arguments})
@@ -92,8 +90,7 @@ def test_to_merge_its_adapter_changes_no_value(make_policy):
 
 @THOROUGH
 @pytest.mark.parametrize(
-    ("family", "checkpointing"),
-    [("bart", True), *thorough(("bart", False), ("llama", True), ("llama", False))],
+    ("family", "checkpointing"), [("bart", True), *thorough(("bart", False), ("llama", True), ("llama", False))]
 )
 def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpointing):
     policy = make_policy(family, gradient_checkpointing=checkpointing)
@@ -117,9 +114,7 @@ def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpoint
 def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, family):
     policy, shared = make_policy(family), make_policy(family, value="shared")
     shared.value_head.load_state_dict(policy.value_head.state_dict())
-    torch.testing.assert_close(
-        write(policy).values, write(shared).values
-    )  # the adapter has learnt nothing yet
+    torch.testing.assert_close(write(policy).values, write(shared).values)  # the adapter has learnt nothing yet
     for each in (policy, shared):
         parameters = [p for p in each.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(parameters, lr=1e-2)
@@ -136,8 +131,7 @@ def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, fam
 
 
 @pytest.mark.parametrize(
-    ("family", "value"),
-    [("bart", "lora"), ("llama", "separate"), *thorough(("bart", "separate"), ("llama", "lora"))],
+    ("family", "value"), [("bart", "lora"), ("llama", "separate"), *thorough(("bart", "separate"), ("llama", "lora"))]
 )
 def test_what_is_frozen_is_there_once(make_policy, family, value):
     policy = make_policy(family, value=value, mask_type="learned_top_k", top_mask=9)

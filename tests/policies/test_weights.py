@@ -8,13 +8,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.policies import (
-    ActionHeadPolicy,
-    ActionScoringPolicy,
-    ActionWritingPolicy,
-    Policy,
-    SymbolicPolicy,
-)
+from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, ActionWritingPolicy, Policy, SymbolicPolicy
 
 
 def _symbolic(num_actions: int) -> Policy:

@@ -93,23 +93,14 @@ def test_lists_that_cannot_be(ids: list[str], message: str) -> None:
 
 
 def test_texts_and_conversations_are_not_mixed() -> None:
-    with pytest.raises(
-        ConfigError, match=r"\['glam', 'conversation'\] has texts and conversations \(conversation\)"
-    ):
+    with pytest.raises(ConfigError, match=r"\['glam', 'conversation'\] has texts and conversations \(conversation\)"):
         PromptReader(["glam", "conversation"])
     assert isinstance(PromptReader(["balrog", "conversation"]).read(_SEEN), Conversation)
 
 
 def test_every_policy_that_reads_takes_several(chat: str = "http://localhost:1/v1") -> None:
     args = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
-    for name in (
-        "action_scoring",
-        "action_writing",
-        "action_generating",
-        "action_head",
-        "drrn",
-        "chat_server",
-    ):
+    for name in ("action_scoring", "action_writing", "action_generating", "action_head", "drrn", "chat_server"):
         check_component(
             policies,
             ComponentConfig(name, {"prompt": ["glam", "brief"], **args.get(name, {})}),
@@ -171,6 +162,4 @@ def test_suites_that_change_a_prompt_suit_those_that_read_it() -> None:
     assert symbolic["form-glam"] == "it changes the prompt, and policy 'symbolic' reads none"
     talks = ["world.history=null", "policy.args.prompt=conversation"]
     assert _suites("demo", *talks).keys() == {"introduction-1"}
-    assert (
-        "with a system prompt of its own" in _suites("demo", *talks, "policy.args.system=Go.")["form-brief"]
-    )
+    assert "with a system prompt of its own" in _suites("demo", *talks, "policy.args.system=Go.")["form-brief"]

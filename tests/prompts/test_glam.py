@@ -64,9 +64,7 @@ def test_the_form_with_one_observation_and_with_none_in_sight() -> None:
 
 
 def test_a_french_mission_stands_as_it_is() -> None:
-    prompt = glam_prompt(
-        "ouvrir la porte bleue", ["toggle"], [["Tu vois un mur à 1 pas devant"]], [], "french"
-    )
+    prompt = glam_prompt("ouvrir la porte bleue", ["toggle"], [["Tu vois un mur à 1 pas devant"]], [], "french")
     assert "But de l'agent: ouvrir la porte bleue \n" in prompt
     with pytest.raises(TranslationError, match="german"):
         glam_prompt("g", ["a"], [[]], [], "german")

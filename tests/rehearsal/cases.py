@@ -125,10 +125,7 @@ def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
     yield "decoding", paths.decoded
     yield "decoding, top-p", functools.partial(paths.decoded, top_p=0.9)
     yield "decoding, NLPO's mask", functools.partial(paths.decoded, mask="learned_top_p")
-    yield (
-        f"decoding, NLPO's mask{TWICE}",
-        functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48),
-    )
+    yield (f"decoding, NLPO's mask{TWICE}", functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48))
     for starter in ("starter", "starter-causal"):
         yield f"texts that end, {starter}", functools.partial(paths.ended, starter=starter)
     for starter in ("starter", "starter-causal"):
@@ -185,10 +182,7 @@ def _comparable(device: str) -> Iterator[None]:
     warnings.showwarning = _note_waiting  # put back by catch_warnings
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with (
-            torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
-            paths.saying_of_bfloat16(device, False),
-        ):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), paths.saying_of_bfloat16(device, False):
             yield
     finally:
         torch.cuda.set_sync_debug_mode("default")

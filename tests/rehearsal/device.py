@@ -120,10 +120,7 @@ _INDEXING = {
     _aten._unsafe_index_put.default,
 }
 _COPIES = {_aten.copy_.default, _aten._copy_from.default, _aten._to_copy.default}
-_TAKES_LENGTHS = {
-    _aten._pack_padded_sequence.default,
-    _aten._pack_padded_sequence_backward.default,
-}
+_TAKES_LENGTHS = {_aten._pack_padded_sequence.default, _aten._pack_padded_sequence_backward.default}
 """Want lengths of the host's beside a tensor of the device's, and give such lengths."""
 _TAKES_NUMBERS = {
     _aten.fill_.Tensor,
@@ -376,10 +373,7 @@ def _register_cast(name: str, to: torch.dtype | None) -> None:
         floats = [x for x in flat if isinstance(x, Tensor) and x.is_floating_point()]
         wanted = to or functools.reduce(torch.promote_types, {x.dtype for x in floats})
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            flat = [
-                x.to(wanted) if isinstance(x, Tensor) and x.is_floating_point() and x.dim() else x
-                for x in flat
-            ]
+            flat = [x.to(wanted) if isinstance(x, Tensor) and x.is_floating_point() and x.dim() else x for x in flat]
             cast_args, cast_kwargs = _pytree.tree_unflatten(flat, spec)
             return operator(*cast_args, **cast_kwargs)
 

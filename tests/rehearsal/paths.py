@@ -69,9 +69,7 @@ def settings(one: Combination) -> Config:
     clones = one.clones and one.world.startswith("text")
     encodes = one.world == "text"  # an encoder-decoder there, and elsewhere a causal model
     model = materials.model("starter" if encodes else "starter-causal")
-    config = config_of(
-        one, materials.distilled(), str(model), str(materials.dataset(one.world)) if clones else ""
-    )
+    config = config_of(one, materials.distilled(), str(model), str(materials.dataset(one.world)) if clones else "")
     if encodes and config.model.path:
         config.model.attention = "sdpa"  # which accelerators take; CPUs something else
     if "learning_rate" in config.algorithm.args:
@@ -105,12 +103,7 @@ def whole_run(config: Config, device: str, folder: Path) -> Outcome:
     for updates in (1, 2):
         training = dataclasses.replace(config.training, steps=updates * steps, checkpoint_every=1)
         evaluation = dataclasses.replace(config.evaluation, episodes=2, baselines=["zero-shot"])
-        parts = {
-            "device": device,
-            "training": training,
-            "evaluation": evaluation,
-            "run_dir": str(folder / "run"),
-        }
+        parts = {"device": device, "training": training, "evaluation": evaluation, "run_dir": str(folder / "run")}
         with phase("run with checkpoints"):
             UNITS["run with checkpoints"] += 1
             assert train(dataclasses.replace(config, **parts), _CONSOLE, _fail)
@@ -127,11 +120,7 @@ def whole_run(config: Config, device: str, folder: Path) -> Outcome:
             for name, tensor in load_file(path).items()
             if not name.startswith("cuda.")  # the state of a GPU's own generator
         },
-        **{
-            f"{agent}.{name}": figure.value
-            for agent, one in played.items()
-            for name, figure in one.figures().items()
-        },
+        **{f"{agent}.{name}": figure.value for agent, one in played.items() for name, figure in one.figures().items()},
     }
 
 
@@ -150,10 +139,7 @@ def variants() -> Iterator[tuple[str, Config]]:
         config.model.gradient_checkpointing = True
         yield f"checkpointed gradients and a reference, {one.world}", config
     config = settings(writing)
-    config.policy.args = {
-        "value": "separate",
-        "generation": {"top_k": 50, "temperature": 0.7, "min_length": 8},
-    }
+    config.policy.args = {"value": "separate", "generation": {"top_k": 50, "temperature": 0.7, "min_length": 8}}
     yield "filters, separate values", config
     config = settings(writing)
     config.policy.args = {"value": "lora", "value_lora": dict(lora), "filtered_log_probs": False}
@@ -248,9 +234,7 @@ PROMPTS = ["Goal of the agent: go to the red ball.", "You see a wall."]
 ACTIONS = ["turn left", "go forward", "turn right"]
 
 
-def decoded(
-    device: str, folder: Path, mask: str | None = None, num_tokens: int = 24, **generation: Any
-) -> Outcome:
+def decoded(device: str, folder: Path, mask: str | None = None, num_tokens: int = 24, **generation: Any) -> Outcome:
     """Texts of as many tokens as there can be, with values and a reference, and the same token by token."""
     lm = LanguageModel.from_pretrained(materials.model("starter-causal"), device=device)
     options: dict[str, Any] = {} if mask is None else {"mask_type": mask, "top_mask": 0.9}
@@ -307,9 +291,7 @@ def spread(device: str, folder: Path, starter: str) -> Outcome:
         writing = writer.write([TokenPrompt(ids) for ids in ((5, 6, 7), (8, 9), (5, 6, 7))], uniforms)
         texts = writer.evaluate(writing.observations, writing.actions.T)
         agent = ActionGeneratingPolicy(lm, reference, "brief", value_hidden_sizes=(8,), thought_ends="So")
-        seen = [
-            TextObservation(goal, (("You see a key",),), (), tuple(ACTIONS), {}) for goal in ("go", "wait")
-        ]
+        seen = [TextObservation(goal, (("You see a key",),), (), tuple(ACTIONS), {}) for goal in ("go", "wait")]
         action = agent.act(seen, generator=torch.Generator().manual_seed(0))
         assert action.turns is not None and action.tokens is not None
         turns = agent.evaluate(action.turns, action.tokens.ids)
@@ -384,9 +366,7 @@ def judged(device: str, folder: Path, answer: str) -> Outcome:
     """What a language model answers as a judge."""
     question = Question(world="text")
     model = str(materials.model("starter-causal"))
-    judge = judges.create(
-        "transformers", model=model, answer=answer, device=device, max_tokens=8, temperature=0
-    )
+    judge = judges.create("transformers", model=model, answer=answer, device=device, max_tokens=8, temperature=0)
     replies: list[Any] = []
     requests = [
         Request(number, question.conversation(first, second, answer=answer), question.goal, "text")
@@ -474,10 +454,7 @@ def _told_apart(run: Trainer) -> Iterator[None]:
             return update(*args, **options)
 
     hook = register_optimizer_step_post_hook(_count_step)
-    with (
-        mock.patch.object(run.collector, "collect", collecting),
-        mock.patch.object(run.algorithm, "update", learning),
-    ):
+    with mock.patch.object(run.collector, "collect", collecting), mock.patch.object(run.algorithm, "update", learning):
         yield
     hook.remove()
 

@@ -48,8 +48,6 @@ def test_a_mistake_of_each_kind_is_found() -> None:
     assert "aten.index_copy_.default refused in lm/steps.py:_Slots.update" in reports["mixed_and_swallowed"]
     # One for each token, and the look at which texts have ended.
     assert "to host, 25 times in 24 tokens: lm/decoding.py:Decoder._write" in reports["copied_in_a_loop"]
-    assert (
-        "aten.multinomial.default refused in policies/policy.py:Action.choose" in reports["foreign_generator"]
-    )
+    assert "aten.multinomial.default refused in policies/policy.py:Action.choose" in reports["foreign_generator"]
     assert "Expected a 'rehearsal' device type for generator but found 'cpu'" in reports["foreign_generator"]
     assert "numpy refused in policies/policy.py:Action.choose" in reports["taken_to_numpy"]

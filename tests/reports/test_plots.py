@@ -22,9 +22,7 @@ def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:
 
 def test_runs_without_a_figure_are_left_out() -> None:
     whole = [{"step": s, "success_rate": 0.5, "episodes": s} for s in (1, 2, 3)]
-    figure = plots.svg(
-        plots.draw_learning_curve({"a": [whole, []], "b": [[]]}, "success_rate", "success rate")
-    )
+    figure = plots.svg(plots.draw_learning_curve({"a": [whole, []], "b": [[]]}, "success_rate", "success rate"))
     assert "nan" not in figure.lower() and ">b<" not in figure
 
 
@@ -77,9 +75,7 @@ def test_dollar_signs_in_names_are_no_mathematics(tmp_path: Path) -> None:
         assert f">{text}</text>" in drawn
     estimates = {"$\\a$": {"$^$": IntervalEstimate(0.5, 0.4, 0.6)}}
     plots.save(plots.draw_figures(estimates), tmp_path / "figures")
-    panels = {
-        "$\\b$": {"$^$": {"$_$": IntervalEstimate(0.5, 0.4, 0.6), "b": IntervalEstimate(0.5, 0.4, 0.6)}}
-    }
+    panels = {"$\\b$": {"$^$": {"$_$": IntervalEstimate(0.5, 0.4, 0.6), "b": IntervalEstimate(0.5, 0.4, 0.6)}}}
     plots.save(plots.draw_estimates(panels, {}, "$x"), tmp_path / "estimates")
     drawn = (tmp_path / "figures.svg").read_text() + (tmp_path / "estimates.svg").read_text()
     for text in ("$\\a$", "$^$", "$\\b$", "$_$"):

@@ -43,12 +43,8 @@ def test_a_published_policy_loads_and_has_a_card(run_dir: Path, tmp_path: Path) 
     card = (tmp_path / "out" / "README.md").read_text()
     head = yaml.safe_load(card.split("\n---\n")[0])
     assert (head["library_name"], head["license"]) == ("groundling", "mit")
-    told = {
-        metric["type"]: metric for result in head["model-index"][0]["results"] for metric in result["metrics"]
-    }
-    figure = json.loads((run_dir / "evaluation" / "test.json").read_text())["agents"]["trained"]["figures"][
-        "reward"
-    ]
+    told = {metric["type"]: metric for result in head["model-index"][0]["results"] for metric in result["metrics"]}
+    figure = json.loads((run_dir / "evaluation" / "test.json").read_text())["agents"]["trained"]["figures"]["reward"]
     assert told["reward"]["value"] == figure["value"]
     assert told["reward"]["args"] == {"low": figure["low"], "high": figure["high"], "episodes": 2}
     assert 'agent.act("a prompt")' in card
@@ -125,10 +121,7 @@ def test_a_published_adapter_names_its_base_model(
     capsys.readouterr()
     assert main(["evaluate", str(copy)]) == 1
     error = capsys.readouterr().err
-    assert (
-        "belongs to the model ./model, which is not on this machine: put that folder, or a link to it, at "
-        in error
-    )
+    assert "belongs to the model ./model, which is not on this machine: put that folder, or a link to it, at " in error
     assert error.count("\n") == 1 and str(copy / "base") in error
     (copy / "base").symlink_to(adapted.parent / "model")
     assert main(["evaluate", str(copy)]) == 0
@@ -172,9 +165,7 @@ def test_judges_questions_and_answers_are_not_published(run_dir: Path, tmp_path:
     checkpoint.seal(newest)
     assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
     published = tmp_path / "out" / "rewards"
-    assert [p.relative_to(published).as_posix() for p in published.rglob("*.*")] == [
-        "taste/model/reward_model.json"
-    ]
+    assert [p.relative_to(published).as_posix() for p in published.rglob("*.*")] == ["taste/model/reward_model.json"]
 
 
 def test_a_reward_model_unused_in_training_is_not_published(
@@ -206,9 +197,7 @@ def test_a_reward_model_unused_in_training_is_not_published(
             assert "warning" not in warning
         else:
             assert warning.count("\n") == 1
-            assert (
-                f"reward.taste.args.path={taste} is left out, since {newest} was not trained with" in warning
-            )
+            assert f"reward.taste.args.path={taste} is left out, since {newest} was not trained with" in warning
 
 
 def test_a_card_has_the_notes_of_its_evaluations(run_dir: Path, tmp_path: Path) -> None:
@@ -255,9 +244,7 @@ def test_names_of_the_runs_author_are_escaped_in_the_card(run_dir: Path, tmp_pat
         cards.append((output / "README.md").read_text())
     without_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", cards[1].partition("\n---\n")[2])
     assert (
-        "<" not in without_code
-        and "<" in cards[1]
-        and "&" not in cards[1].partition("\n## ")[0].partition("A `")[2]
+        "<" not in without_code and "<" in cards[1] and "&" not in cards[1].partition("\n## ")[0].partition("A `")[2]
     )
     bodies = (text.partition("\n---\n")[2] for text in cards)
     usual, card = ([line for line in text.splitlines() if re.match("---|##|```", line)] for text in bodies)

@@ -196,9 +196,7 @@ def test_pairwise_answers_count_wins_on_either_side(tmp_path: Path) -> None:
     assert (agreeing["ppo"].mean, agreeing["ppo"].num_answers) == (1.0, 16)
 
 
-def test_the_command_writes_forms_and_reads_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_forms_and_reads_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [f"{name}={_predictions(tmp_path, name)}" for name in ("ppo", "nlpo")]
     folder = tmp_path / "form"
     assert main(["rate", str(folder), *files, "--pairwise", "--task", "imdb", "--samples", "3"]) == 0
@@ -206,10 +204,7 @@ def test_the_command_writes_forms_and_reads_answers(
     answers = [str(_answer(folder, tmp_path / f"{rater}.csv", rater, lambda *_: "A")) for rater in "xy"]
     assert main(["rate", str(folder), "--answers", *answers]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[1:3]] == [
-        ["sentiment", "nlpo", "6"],
-        ["sentiment", "ppo", "6"],
-    ]
+    assert [line.split()[:3] for line in lines[1:3]] == [["sentiment", "nlpo", "6"], ["sentiment", "ppo", "6"]]
     assert sum(float(line.split()[3]) for line in lines[1:3]) == pytest.approx(1, abs=2e-3)
     for vain in (["--pairwise"], files):
         assert main(["rate", str(folder), *vain, "--answers", *answers]) == 1
@@ -282,10 +277,7 @@ def test_bad_answers_are_reported(tmp_path: Path) -> None:
         ("item,quality\nitem0000,3\n", "unknown column 'rater'"),
         ("rater,item,quality\nAnn,item0000,6\n", "row 1: quality is '6', expected one of 1, 2, 3, 4, 5"),
         ("rater,item,quality\nAnn,item9999,3\n", "row 1: there is no item 'item9999'"),
-        (
-            "rater,item,quality\nAnn,item0000,3\nAnn,item0000,3\n",
-            "row 2: rater 'Ann' answers item0000 twice",
-        ),
+        ("rater,item,quality\nAnn,item0000,3\nAnn,item0000,3\n", "row 2: rater 'Ann' answers item0000 twice"),
     ):
         answers.write_text(text)
         with pytest.raises(GroundlingError, match=message):
@@ -304,9 +296,7 @@ def test_a_spreadsheet_keeps_the_sheets_cells(tmp_path: Path) -> None:
     sheet = (folder / "sheet.csv").read_bytes()
     assert sheet.startswith(b"\xef\xbb\xbfrater,item,")
     answers = tmp_path / "answers.csv"
-    answers.write_bytes(
-        sheet.replace(b"\r\n,item0000", b"\r\nJ\xc3\xbcrgen,item0000").replace(b",,\r\n", b",5,\r\n")
-    )
+    answers.write_bytes(sheet.replace(b"\r\n,item0000", b"\r\nJ\xc3\xbcrgen,item0000").replace(b",,\r\n", b",5,\r\n"))
     csv.field_size_limit(131_072)  # as a new process has it
     quality = read_answers(folder, [answers])[0]
     assert (quality.question, quality.mean) == ("quality", 5)

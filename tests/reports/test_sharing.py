@@ -39,10 +39,7 @@ PRIVATE = re.compile(rb"alice|/home/|private|gpu7|corp\.internal|" + TOKEN.encod
 MARK = "planted:"
 EXPERIMENTS: dict[str, Any] = {
     "text": ("demo",),
-    "writing": (
-        "rl4lms/increasing_numbers_ppo",
-        ("world.pool=csv", "~world.args", "world.args={path: p.csv}"),
-    ),
+    "writing": ("rl4lms/increasing_numbers_ppo", ("world.pool=csv", "~world.args", "world.args={path: p.csv}")),
     "nethack": ("motif/score",),
 }
 FREE = {
@@ -129,9 +126,7 @@ def _planted_run(world: str, text: str, folder: Path) -> set[str]:
     newest = folder / "checkpoints" / "000001"
     newest.mkdir(parents=True)
     checkpoint.write_json(newest / "run.json", {"counters": {"update": 1, "step": 16}})
-    checkpoint.write_json(
-        newest / "config.json", {"model_type": "t5", "_name_or_path": inside, "x": [inside]}
-    )
+    checkpoint.write_json(newest / "config.json", {"model_type": "t5", "_name_or_path": inside, "x": [inside]})
     checkpoint.write_json(newest / "adapter_config.json", {"base_model_name_or_path": f"{HOME}/base"})
     checkpoint.write_json(newest / "tokenizer_config.json", {"name_or_path": inside, "vocab_file": inside})
     checkpoint.seal(newest)
@@ -158,8 +153,7 @@ def _assert_nothing_private(folder: Path) -> None:
         ("text", "a path"),
         *thorough(("writing", "servers and keys")),
         pytest.param(
-            *("nethack", "a path"),
-            marks=[THOROUGH, pytest.mark.skipif("nethack" not in worlds, reason="no nle")],
+            *("nethack", "a path"), marks=[THOROUGH, pytest.mark.skipif("nethack" not in worlds, reason="no nle")]
         ),
     ],
 )
@@ -170,9 +164,7 @@ def test_no_setting_reveals_the_machine_in_a_report_or_a_published_folder(
     taken = _planted_run(world, PLANTED[text], run)
     assert taken >= FREE[world]
     words = [["publish", str(run), "--output", str(out / "published")]]
-    words += [
-        ["report", str(run), "--output", str(out / "report.html"), "--export", str(out / "returns.json")]
-    ]
+    words += [["report", str(run), "--output", str(out / "report.html"), "--export", str(out / "returns.json")]]
     for line in words:
         assert main(line) == 0, capsys.readouterr().err
     assert {"config.yaml", "README.md", "config.json"} <= {p.name for p in (out / "published").iterdir()}
@@ -237,14 +229,6 @@ def test_time_is_linear_in_the_length_of_a_text() -> None:
 
 
 def test_credentials_are_removed_by_their_key() -> None:
-    secrets = (
-        "token",
-        "hf_token",
-        "github_token",
-        "api_key",
-        "AWS_SECRET_ACCESS_KEY",
-        "private_key",
-        "password",
-    )
+    secrets = ("token", "hf_token", "github_token", "api_key", "AWS_SECRET_ACCESS_KEY", "private_key", "password")
     settings = dict.fromkeys((*secrets, "Authorization", "db_credentials"), "abc") | {"eos_token": "</s>"}
     assert shareable({"args": settings, f"{HOME}/x": 1}) == {"args": {"eos_token": "</s>"}, "x": 1}

@@ -37,23 +37,12 @@ from groundling.runtime.processes import Processes
 from groundling.worlds import worlds
 
 PLACE = WorldSpec(
-    "Place-v0",
-    frozenset({"words"}),
-    "choice",
-    6,
-    evidence=frozenset({"env", "captions", "counts"}),
-    subject="text",
+    "Place-v0", frozenset({"words"}), "choice", 6, evidence=frozenset({"env", "captions", "counts"}), subject="text"
 )
 POOL = WorldSpec(
-    "pool p",
-    frozenset({"prompt"}),
-    "token",
-    evidence=frozenset({"captions", "references"}),
-    subject="writing",
+    "pool p", frozenset({"prompt"}), "token", evidence=frozenset({"captions", "references"}), subject="writing"
 )
-NORMALIZATION = Normalization(
-    0.5, 4.0, tuple(2 * q - 1 for q in QUANTILE_LEVELS)
-)  # median 0, spread -0.9 to 0.9
+NORMALIZATION = Normalization(0.5, 4.0, tuple(2 * q - 1 for q in QUANTILE_LEVELS))  # median 0, spread -0.9 to 0.9
 
 
 def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
@@ -62,9 +51,7 @@ def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
     return make_parts(settings, world)
 
 
-def _lived(
-    env: Sequence[Sequence[float]], step_captions: Sequence[Sequence[str]], goal: str = "go"
-) -> Stretch:
+def _lived(env: Sequence[Sequence[float]], step_captions: Sequence[Sequence[str]], goal: str = "go") -> Stretch:
     """Steps by envs; each caption came up for the first time."""
     texts = [text for step in step_captions for text in step]
     captions = Captions(
@@ -109,9 +96,7 @@ def _motif(
     paid = rewards.parts.create("env", scale=0.1, clip=10)
     total = RewardSum({"env": paid, "taste": part}, {"env": extrinsic, "taste": intrinsic})
     places = torch.arange(len(env))
-    captions = Captions(
-        _reading([str(i) for i in places.tolist()]), ["g"] * len(env), places, torch.tensor(counts)
-    )
+    captions = Captions(_reading([str(i) for i in places.tolist()]), ["g"] * len(env), places, torch.tensor(counts))
     return total(Stretch((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
 
 
@@ -136,9 +121,7 @@ def test_motif_s_formula_by_hand() -> None:
     st.sampled_from([0, *QUANTILE_LEVELS]),
 )
 @settings(max_examples=50, deadline=None)
-def test_it_is_motif_s_formula_to_the_last_bit(
-    steps: list[tuple[float, int, float]], quantile: float
-) -> None:
+def test_it_is_motif_s_formula_to_the_last_bit(steps: list[tuple[float, int, float]], quantile: float) -> None:
     raw, counts, env = (torch.tensor(column, dtype=torch.float32) for column in zip(*steps, strict=True))
     normal = (raw - 0.5) / math.sqrt(4.0)
     kept = torch.where(normal > (NORMALIZATION.threshold(quantile) if quantile else -math.inf), normal, 0.0)
@@ -231,9 +214,7 @@ def test_a_part_that_gives_something_else_is_named(given: Any, message: str) -> 
 
 def test_written_texts_are_rewarded_at_their_tokens() -> None:
     written = _written(("p", ["a", "a b"], ["a b"]), ("q", ["1", "1 2", "1 2 3"], ["x"]))
-    reward = _sum(
-        POOL, rouge={}, numbers={"id": "increasing_numbers", "args": {"min_tokens": 6}, "coefficient": 2}
-    )
+    reward = _sum(POOL, rouge={}, numbers={"id": "increasing_numbers", "args": {"min_tokens": 6}, "coefficient": 2})
     assert reward(written).total.T.tolist() == [[0, 1, 0], [0, 0, 2]]
     model = RewardModelPart(normalize=False, threshold_quantile=0)
     model.use(Scripted({"p\na b": 5.0, "q\n1 2 3": 7.0}, None))  # type: ignore[arg-type]
@@ -266,10 +247,7 @@ def test_a_reward_of_the_batch_is_asked_about_the_texts_of_all_processes() -> No
         assert lived(_lived([[0.0, 0.0]], [["aaaa", "aaaa"]])).total.tolist() == [[1, 1]]
         written = _sum(POOL, **{"test-share": {}})
         written.begin(Surroundings(processes=_Two(rank, 2)))
-        assert written(_written(("p", ["aa", "aaaa"], []), ("p", ["bb"], []))).total.tolist() == [
-            [0, 0.5],
-            [1, 0],
-        ]
+        assert written(_written(("p", ["aa", "aaaa"], []), ("p", ["bb"], []))).total.tolist() == [[0, 0.5], [1, 0]]
 
 
 def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
@@ -396,9 +374,7 @@ def test_a_state_that_goes_on_changing_is_forgotten_all_the_same() -> None:
         ({"a": math.nan}, "give numbers but NaN"),
     ],
 )
-def test_a_state_that_would_come_back_as_something_else_is_told(
-    state: Any, message: str, tmp_path: Path
-) -> None:
+def test_a_state_that_would_come_back_as_something_else_is_told(state: Any, message: str, tmp_path: Path) -> None:
     part = TextPart(_Seen())
     part.reward.state = state  # type: ignore[union-attr]
     with pytest.raises(RunError, match=re.escape(message)):
@@ -411,11 +387,7 @@ def test_a_state_that_would_come_back_as_something_else_is_told(
 
 def test_a_judge_teaches_a_new_model_in_one_process() -> None:
     rules = {"rules": [["gold", 1.0]]}
-    args = {
-        "normalize": False,
-        "threshold_quantile": 0,
-        "online": {"judge": "rules", "args": rules, "model": "table"},
-    }
+    args = {"normalize": False, "threshold_quantile": 0, "online": {"judge": "rules", "args": rules, "model": "table"}}
     reward = _sum(env=None, reward_model={"args": args})
     reward.begin(Surroundings(world="text"))
     reward(_lived([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))

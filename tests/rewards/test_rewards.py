@@ -13,23 +13,10 @@ from groundling import metrics, rewards
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics import Metric, MetricResult
 from groundling.registry import Registry
-from groundling.rewards import (
-    MetricReward,
-    Pooled,
-    Reward,
-    Stretch,
-    TextPart,
-    Texts,
-    TokenReward,
-    WeightedSum,
-)
+from groundling.rewards import MetricReward, Pooled, Reward, Stretch, TextPart, Texts, TokenReward, WeightedSum
 from tests.thorough import THOROUGH
 
-BATCH: tuple[list[str], list[str], list[list[str]]] = (
-    ["p", "q"],
-    ["1 2 3", "2020-01-31"],
-    [["1 2 3"], ["x"]],
-)
+BATCH: tuple[list[str], list[str], list[list[str]]] = (["p", "q"], ["1 2 3", "2020-01-31"], [["1 2 3"], ["x"]])
 
 
 @dataclass(kw_only=True)
@@ -69,10 +56,7 @@ def test_a_reward_per_token_gets_the_tokens_ids() -> None:
         assert part.rewards(Stretch.of_texts(texts)).T.tolist() == wanted
     assert Repeats()(["p"], ["aab"], [[]]).tolist() == [0.0]  # a whole text has no id
     both = WeightedSum(parts=[(Repeats(), 1.0), (Longer(), 1.0)])  # one that takes no ids
-    assert TextPart(both).rewards(Stretch.of_texts(texts)).T.tolist() == [
-        [1.0, 0.0, 111.0],
-        [111.0, 0.0, 0.0],
-    ]
+    assert TextPart(both).rewards(Stretch.of_texts(texts)).T.tolist() == [[1.0, 0.0, 111.0], [111.0, 0.0, 0.0]]
 
 
 def test_every_metric_is_a_reward() -> None:
@@ -82,9 +66,7 @@ def test_every_metric_is_a_reward() -> None:
 
 
 def test_every_reward_is_a_metric() -> None:
-    assert (
-        set(rewards.measures) == {*metrics.metrics, *rewards.rewards} and "rouge_combined" in rewards.measures
-    )
+    assert set(rewards.measures) == {*metrics.metrics, *rewards.rewards} and "rouge_combined" in rewards.measures
     assert rewards.measures.get("ter") is metrics.Ter  # and not the reward of this name
     measure = rewards.measures.create("rouge_combined")
     assert measure.compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]]) == {
@@ -107,8 +89,7 @@ def test_a_library_that_is_missing_is_told_without_measuring(
 def test_a_figure_of_corpora_is_taken_of_each_sample_alone() -> None:
     both = rewards.create("chrf")(*BATCH)
     alone = [
-        metrics.create("chrf").compute(["p"], [g], [r])["lexical/chrf"].corpus
-        for g, r in zip(*BATCH[1:], strict=True)
+        metrics.create("chrf").compute(["p"], [g], [r])["lexical/chrf"].corpus for g, r in zip(*BATCH[1:], strict=True)
     ]
     assert both.tolist() == pytest.approx(alone) and alone[0] == 1.0
 
@@ -131,10 +112,7 @@ def test_figures_of_which_less_is_better_are_turned_round() -> None:
 
 def test_rouge_rewards() -> None:
     args = (["p"], ["a b c"], [["x", "a b"]])
-    values = {
-        name: rewards.create("rouge", rouge_type=name)(*args).item()
-        for name in ("rouge1", "rouge2", "rougeL")
-    }
+    values = {name: rewards.create("rouge", rouge_type=name)(*args).item() for name in ("rouge1", "rouge2", "rougeL")}
     assert values == pytest.approx({"rouge1": 0.8, "rouge2": 2 / 3, "rougeL": 0.8})
     assert rewards.create("rouge_combined")(*args).item() == pytest.approx(sum(values.values()) / 3)
     assert rewards.create("rouge", use_single_ref=True)(*args).item() == 0.0
@@ -166,9 +144,7 @@ def test_parent_is_rewarded_by_its_f_score() -> None:
 
 
 def test_spider_weighs_spice_and_cider(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spice(
-        self: Metric, prompts: Any, generations: Any, references: Any, meta: Any
-    ) -> dict[str, MetricResult]:
+    def spice(self: Metric, prompts: Any, generations: Any, references: Any, meta: Any) -> dict[str, MetricResult]:
         return {"lexical/spice": MetricResult(0.5, [0.25, 0.75])}
 
     monkeypatch.setattr(metrics.Spice, "measure", spice)
@@ -213,9 +189,7 @@ def test_a_weighted_sum_of_rewards() -> None:
         {"id": "sentences_with_dates"},
         {"id": "ter", "weight": -1},
     ]
-    assert rewards.create("weighted_sum", parts=parts)(*BATCH).tolist() == pytest.approx(
-        [2 + 0 - 1, 0 + 1 - 0]
-    )
+    assert rewards.create("weighted_sum", parts=parts)(*BATCH).tolist() == pytest.approx([2 + 0 - 1, 0 + 1 - 0])
     with pytest.raises(ConfigError, match="id, args and weight, got id, factor"):
         rewards.create("weighted_sum", parts=[{"id": "ter", "factor": 1}])
     for parts in ([], 5, {"id": "ter"}):
@@ -252,9 +226,7 @@ def test_a_sum_is_per_token_where_one_of_its_parts_is() -> None:
 
 def test_a_token_reward_sees_the_meta_of_its_sample() -> None:
     class Seen(TokenReward):
-        def at_token(
-            self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any
-        ) -> float:
+        def at_token(self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any) -> float:
             return meta["weight"] * len(references)
 
     token_rewards = Seen().at_tokens(
@@ -367,10 +339,7 @@ class Counting(Reward):
 def test_what_was_rewarded_is_remembered_by_prompt_text_references_and_meta() -> None:
     counting = Counting()
     pooled = Pooled(reward=counting, remembered=3)
-    assert (
-        pooled(["p", "p", "q"], ["ab", "ab", "ab"], [[], [], []]).tolist() == [2, 2, 2]
-        and counting.asked == 2
-    )
+    assert pooled(["p", "p", "q"], ["ab", "ab", "ab"], [[], [], []]).tolist() == [2, 2, 2] and counting.asked == 2
     assert pooled(["p", "p"], ["ab", "c"], [[], ["x"]]).tolist() == [2, 1] and counting.asked == 3
     pooled(["p"], ["ab"], [[]], [{"weight": 1}])
     assert counting.asked == 4  # three are remembered, the oldest no more

@@ -21,9 +21,7 @@ def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
 
 
 def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
-    study, arms = read_study(
-        "glam-size", ["arms.small.model.path=starter", "arms.xl.model.path=starter-causal"]
-    )
+    study, arms = read_study("glam-size", ["arms.small.model.path=starter", "arms.xl.model.path=starter-causal"])
     configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
     paths = {name: c.model.path for name, c in configs.items()}
     assert paths == {"small": "starter", "large": "google/flan-t5-large", "xl": "starter-causal"}
@@ -85,11 +83,7 @@ def test_mistakes_are_reported_in_one_line_before_anything_runs(
         ("  slow:", "  /slow:", "names '/slow'"),
         ("seeds: [1, 2]", "seeds: [1, 1]", "seeds must be numbers, each once, as in 1,2,3, got [1, 1]"),
         ("episodes: 4", "episodes: 0", "episodes must be a positive number, got 0"),
-        (
-            "common:",
-            "common:\n  - training.epochs=7",
-            "training.epochs=7 for all arms, and none of them uses it",
-        ),
+        ("common:", "common:\n  - training.epochs=7", "training.epochs=7 for all arms, and none of them uses it"),
     ],
 )
 def test_wrong_files_are_reported_in_one_line(

@@ -32,9 +32,7 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
         assert float(scores["quick", "2", agent, "all"]["success"]) == pytest.approx(success)
     slow = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
     summary = {(r["arm"], r["measure"], r["agent"]): r for r in rows_of(out / "summary.csv") if r["suite"]}
-    summary |= {
-        (r["arm"], "area", r["agent"]): r for r in rows_of(out / "summary.csv") if r["measure"] == "area"
-    }
+    summary |= {(r["arm"], "area", r["agent"]): r for r in rows_of(out / "summary.csv") if r["measure"] == "area"}
     line = summary["slow", "success", "trained"]
     assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(slow) / 2)
     assert (float(line["low"]), float(line["high"])) == (min(slow), max(slow))
@@ -65,9 +63,7 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     # A test that suits nobody leaves the area under the curve.
     assert main(study_command(study, "suites=other-nouns", "seeds=1", "arms=quick")) == 0
     page = (out / "README.md").read_text()
-    assert (
-        re.search(r"\| quick \| learns fast \| [\d.]+ \|  \|  \|", page) and "## Without training" not in page
-    )
+    assert re.search(r"\| quick \| learns fast \| [\d.]+ \|  \|  \|", page) and "## Without training" not in page
 
     # More episodes are other evaluations; a longer training goes on and is evaluated again.
     assert main(study_command(study, "episodes=6", "seeds=1", "arms=quick", "training.steps=96")) == 0
@@ -83,14 +79,7 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     assert main(study_command(path)) == 0
     runs, out = tmp_path / "runs", tmp_path / "out"
     curves = rows_of(out / "curves.csv")
-    assert list(curves[0]) == [
-        "arm",
-        "seed",
-        "step",
-        "seconds",
-        "episodes",
-        *WritingWorld.presentation.curves,
-    ]
+    assert list(curves[0]) == ["arm", "seed", "step", "seconds", "episodes", *WritingWorld.presentation.curves]
     last = read_metrics(runs / "plain-seed1")[-1]
     for column in ("return_mean", "kl_mean", "entropy"):
         assert float(curves[-1][column]) == pytest.approx(last[column], rel=1e-5)
@@ -120,12 +109,7 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     study, arms = read_study(str(path))
     jobs = make_jobs(study, arms, runs)
     write_page(study, page_of_figures(study, jobs, Strokes), tmp_path / "strokes", ["study"])
-    assert list(rows_of(tmp_path / "strokes" / "curves.csv")[0])[3:] == [
-        "seconds",
-        "episodes",
-        "entropy",
-        "loss",
-    ]
+    assert list(rows_of(tmp_path / "strokes" / "curves.csv")[0])[3:] == ["seconds", "episodes", "entropy", "loss"]
     titles = re.findall(r">([^<>]+)</text>", (tmp_path / "strokes" / "training.svg").read_text())
     assert "doubt" in titles and "loss" not in titles
     assert "3 held-out drawings for each run; strokes of" in (tmp_path / "strokes" / "README.md").read_text()

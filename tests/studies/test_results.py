@@ -40,19 +40,14 @@ def test_results_of_another_machine_are_taken_over(
     assert (here / "arms" / "slow.yaml").is_file()
 
     assert main([*words, "--add", str(whole)]) != 0
-    assert (
-        "whole has quick-seed1, random-seed1, slow-seed1, as another folder of --add"
-        in capsys.readouterr().err
-    )
+    assert "whole has quick-seed1, random-seed1, slow-seed1, as another folder of --add" in capsys.readouterr().err
 
     # Before their scheme was written, held-out episodes had other seeds.
     summary = (there / "summary.json").read_text()
     former = summary.replace(f'"episode_seeds": "{SCHEME}",', "")
     (there / "summary.json").write_text(former)
     assert main(words) != 0 and former != summary
-    assert (
-        "there was tested in other held-out episodes: its episode seeds are None" in capsys.readouterr().err
-    )
+    assert "there was tested in other held-out episodes: its episode seeds are None" in capsys.readouterr().err
     (there / "summary.json").write_text(summary)
 
     # What is whole needs no run; what was not asked for there is run here.
@@ -66,10 +61,7 @@ def test_results_of_another_machine_are_taken_over(
     lines = evaluations.read_text().splitlines(keepends=True)
     evaluations.write_text("".join(line for line in lines if not line.startswith("quick,1,trained")))
     assert main([*words[:-1], str(whole), "arms=quick"]) == 0
-    assert (
-        "quick-seed1 of" in (output := capsys.readouterr().out)
-        and "evaluations.csv lacks its held-out" in output
-    )
+    assert "quick-seed1 of" in (output := capsys.readouterr().out) and "evaluations.csv lacks its held-out" in output
     evaluations.write_text("".join([*lines, lines[1]]))
     assert main([*words[:-1], str(whole), "arms=quick"]) != 0
     assert "twice" in capsys.readouterr().err
@@ -90,11 +82,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         2,
         [
             (None, ["episodes=5"], "holds results of 'tiny' with 4 episodes, and not of tiny with 5"),
-            (
-                None,
-                ["arms.slow.algorithm.args.learning_rate=2e-5"],
-                "slow with algorithm.args.learning_rate=1e-05",
-            ),
+            (None, ["arms.slow.algorithm.args.learning_rate=2e-5"], "slow with algorithm.args.learning_rate=1e-05"),
             (None, ["training.steps=96"], "quick with training.steps=64 (here 96)"),
             (None, ["evaluation.deterministic=true"], "evaluation.deterministic=False (here True)"),
             (("summary.json", '"study": "tiny"', '"study": "small"'), [], "holds results of 'small'"),
@@ -136,9 +124,7 @@ def test_results_that_are_not_taken_over(
     assert not (tmp_path / "again").exists() and not (tmp_path / "new").exists()
 
 
-def test_results_are_added_only_where_they_have_an_effect(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_are_added_only_where_they_have_an_effect(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(study_command(study, "--add", str(study.parent), "--no-results")) != 0
     assert "--add does nothing with --no-results" in capsys.readouterr().err
     assert main(study_command(study, "--add", str(study.parent))) != 0

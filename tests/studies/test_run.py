@@ -123,9 +123,7 @@ def test_other_processes_continue_if_one_fails(
     assert "[2/2] slow-seed1: training" in output and "quick-seed1: training" not in output
 
 
-def test_an_interrupt_ends_all_processes_and_is_passed_on(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_ends_all_processes_and_is_passed_on(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(words: list[str], log: Any) -> "subprocess.Popen[bytes]":

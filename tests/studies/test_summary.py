@@ -13,9 +13,7 @@ def _score(arm: str, seed: int, suite: str, success: float, agent: str = "traine
 def test_a_difference_in_one_suite_is_no_outlier() -> None:
     suites = ["a", "b", "c", "d"]
     plain = [_score("plain", seed, suite, 0.2) for seed in range(5) for suite in suites]
-    better = [
-        _score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites
-    ]
+    better = [_score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites]
     lines = {line.suite: line.estimate.value for line in difference_rows([*plain, *better], "plain", suites)}
     assert lines == pytest.approx({"a": 0, "b": 0, "c": 0.6, "d": 0, SHARED: 0.15})
 
@@ -30,11 +28,7 @@ def test_a_suite_in_which_an_agent_fails_counts_as_much_as_the_others() -> None:
 
 def test_arms_with_their_own_suites_do_not_decide_which_are_shared() -> None:
     scores = [_score(arm, 1, suite, 0.5) for arm in ("one", "other") for suite in ("a", "b")]
-    scores += [
-        _score("costly", 1, "a", 0.4),
-        _score("one", 1, "c", 0.1),
-        _score("bot", 1, "c", 1.0, "expert"),
-    ]
+    scores += [_score("costly", 1, "a", 0.4), _score("one", 1, "c", 0.1), _score("bot", 1, "c", 1.0, "expert")]
     assert shared_suites(scores, (), ["costly"]) == ["a", "b"]
     assert shared_suites(scores, (), ()) == ["a"]
     assert shared_suites(scores, (), ["costly", "one", "other"]) == ["a"]
@@ -44,12 +38,8 @@ def test_arms_with_their_own_suites_do_not_decide_which_are_shared() -> None:
 
 def test_a_change_is_that_of_the_same_agent() -> None:
     usual = [_score("one", seed, "held-out", 0.5 + seed / 10) for seed in range(3)]
-    other = [
-        _score("one", seed, "french", 0.2 + seed / 10) for seed in (0, 2, 3)
-    ]  # seed 3 lacks the usual one
-    before = [
-        _score("one", seed, suite, 0.1, "zero-shot") for seed in range(3) for suite in ("held-out", "french")
-    ]
+    other = [_score("one", seed, "french", 0.2 + seed / 10) for seed in (0, 2, 3)]  # seed 3 lacks the usual one
+    before = [_score("one", seed, suite, 0.1, "zero-shot") for seed in range(3) for suite in ("held-out", "french")]
     (line,) = change_rows([*usual, *other, *before, _score("two", 0, "french", 0.3)], "held-out")
     assert (line.arm, line.suite, line.seeds) == ("one", "french", 2)
     assert [line.estimate.value, line.estimate.low, line.estimate.high] == pytest.approx([-0.3] * 3)

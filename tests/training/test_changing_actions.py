@@ -14,11 +14,7 @@ _WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.h
 _SHORT = ["training.steps=48", "world.num_steps=6", "world.entropy_floor=0", "evaluation.episodes=3"]
 _AGENTS = {
     "scoring": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
-    "writing": [
-        "policy.id=action_writing",
-        "policy.args.value_hidden_sizes=[8]",
-        "algorithm.args.minibatch_size=12",
-    ],
+    "writing": ["policy.id=action_writing", "policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
     "head": [
         "~policy.args",
         "policy.id=action_head",
@@ -67,13 +63,7 @@ def test_a_clone_learns_from_lists_that_change(agent: str, objective: str, tmp_p
     data, run_dir = tmp_path / "data", tmp_path / "run"
     assert main(["collect", "random", *_WORLD, "--episodes", "12", "--output", str(data)]) == 0
     cloning = f"algorithm.args={{minibatch_size: 8, objective: {objective}}}"
-    words = [
-        "~algorithm.args",
-        "algorithm.id=bc",
-        "world.entropy_floor=0.001",
-        cloning,
-        f"world.dataset={data}",
-    ]
+    words = ["~algorithm.args", "algorithm.id=bc", "world.entropy_floor=0.001", cloning, f"world.dataset={data}"]
     assert _train(run_dir, agent, *words) == 0
     assert _rows(run_dir)[-1]["loss"] > 0
 

@@ -143,9 +143,7 @@ def test_a_run_without_its_clone_is_not_resumed(whole: Path, tmp_path: Path) -> 
     for name in ("checkpoints", "config.yaml", "metrics.jsonl"):
         (run_dir / name).symlink_to(whole / name)
     (run_dir / "config.yaml").unlink()
-    (run_dir / "config.yaml").write_text(
-        (whole / "config.yaml").read_text().replace(str(whole), str(run_dir))
-    )
+    (run_dir / "config.yaml").write_text((whole / "config.yaml").read_text().replace(str(whole), str(run_dir)))
     with pytest.raises(RunError, match=r"clone/checkpoints is missing, from which .* began: restore it"):
         train(_config(run_dir), Console(quiet=True))
 

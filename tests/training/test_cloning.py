@@ -135,10 +135,7 @@ def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
     again = Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=1)
     again.load_state_dict(state)
     assert again.rollout(2 * total - 3).observations == rest.observations
-    assert (
-        Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=2).rollout(3).observations
-        != first.observations
-    )
+    assert Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=2).rollout(3).observations != first.observations
     short = Demonstrations(dataset, 4, slice(0, 4), _ACTIONS, 1, seed=1).rollout(5)
     assert short.actions.shape == (5, 4)
     assert all(len(o.descriptions) == 1 and not o.past_actions for o in short.observations)
@@ -180,9 +177,7 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine(dataset: Path, tmp_
     assert rates == pytest.approx([0.1, 0.55, 1, 0.5, 0])
 
 
-def test_invalid_cloning_is_reported(
-    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_cloning_is_reported(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(*overrides: str, experiment: str = "glam/bc") -> str:
         capsys.readouterr()
         args = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
@@ -257,8 +252,7 @@ def test_passes_over_the_data_decide_the_length(
 
     whole = Demonstrations(dataset, 5, slice(0, 5), _ACTIONS, 2, seed=1, num_steps=3)
     shares = [
-        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1, num_steps=3)
-        for rank in (0, 1)
+        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1, num_steps=3) for rank in (0, 1)
     ]
     for one in (whole, *shares):
         assert one.in_passes(2) == (2 * total, 2 * math.ceil(total / 15))
@@ -272,8 +266,7 @@ def test_passes_over_the_data_decide_the_length(
 def test_processes_share_a_dataset(dataset: Path) -> None:
     whole = Demonstrations(dataset, 5, slice(0, 5), _ACTIONS, 2, seed=1).rollout(3)
     shares = [
-        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3)
-        for rank in (0, 1)
+        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3) for rank in (0, 1)
     ]
     joined = Rollout.concatenate(shares)
     assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)
@@ -282,7 +275,5 @@ def test_processes_share_a_dataset(dataset: Path) -> None:
 def test_a_dataset_of_another_env_is_refused(dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, tmp_path / "run", "choice", "drrn")
     config.world.env = "BabyAI-GoToLocal-v0"
-    with pytest.raises(
-        ConfigError, match=r"has episodes of BabyAI-GoToObj-v0, and world\.env=BabyAI-GoToLocal-v0"
-    ):
+    with pytest.raises(ConfigError, match=r"has episodes of BabyAI-GoToObj-v0, and world\.env=BabyAI-GoToLocal-v0"):
         train(config, Console(quiet=True))

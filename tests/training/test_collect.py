@@ -84,9 +84,7 @@ def _collected(action: int, bootstrap: float | None) -> tuple[list[TextObservati
 
 
 def test_a_time_out_is_bootstrapped() -> None:
-    before, policy, rollout = _collected(
-        2, bootstrap=0.9
-    )  # who stays is cut off where it began, after 12 steps
+    before, policy, rollout = _collected(2, bootstrap=0.9)  # who stays is cut off where it began, after 12 steps
     assert rollout.dones[-1].all() and not rollout.dones[:-1].any()
     assert rollout.truncation_values is not None and not rollout.rewards.any()  # it is no reward
     torch.testing.assert_close(rollout.truncation_values[-1], 0.9 * policy.values(before))
@@ -139,9 +137,7 @@ def test_a_step_is_captioned_by_its_result_and_counted_per_episode() -> None:
     (second,) = envs.observations()
     captions = [(o.goal, "\n".join(o.descriptions[-1])) for o in (first, second)]
     assert part.read == [(*captions[0], n) for n in range(1, 13)] + [(*captions[1], n) for n in (1, 2)]
-    again = EnvCollector(
-        TextVectorEnv(Corridor, 1, _ACTIONS, lambda i, k: k), 1, reward=RewardSum({"heard": part})
-    )
+    again = EnvCollector(TextVectorEnv(Corridor, 1, _ACTIONS, lambda i, k: k), 1, reward=RewardSum({"heard": part}))
     again.load_state_dict(collector.state_dict())
     again.collect(_Fixed(2), generator=torch.Generator())
     assert part.read[-1] == (*captions[1], 3)

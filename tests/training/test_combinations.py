@@ -113,10 +113,7 @@ def test_all_combinations_are_decided_before_anything_is_loaded(every: int, part
         for reward in REWARDS:
             refusal = verdict(parts.config_of(replace(learner, reward=reward)))
             asked = not learner.clones or learner.world == "writing" or reward == PAID
-            assert (refusal is None) == (trains and asked and (learner.world, reward) in suited), (
-                learner,
-                refusal,
-            )
+            assert (refusal is None) == (trains and asked and (learner.world, reward) in suited), (learner, refusal)
             assert refusal is None or (refusal and "\n" not in refusal)
 
 

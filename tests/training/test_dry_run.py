@@ -27,13 +27,7 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
     run_dir = tmp_path / "dry"
     with serving(ChatServer()) as server:
         judge = f"reward.reward_model.args.online.args={{model: m, base_url: '{server.url}'}}"
-        arguments = [
-            "train",
-            *_RUN,
-            f"run_dir={run_dir}",
-            "reward.reward_model.args.online.judge=openai",
-            judge,
-        ]
+        arguments = ["train", *_RUN, f"run_dir={run_dir}", "reward.reward_model.args.online.judge=openai", judge]
         assert main([*arguments, "--dry-run"]) == 0
         time.sleep(0.5)  # in which a thread would have asked
         assert server.bodies == []
@@ -63,9 +57,7 @@ def test_a_dry_run_reports_an_invalid_judge(
 
 
 @pytest.mark.parametrize("steps_per_gradient", [5, 16])
-def test_a_dry_run_times_gradient_steps_of_replay(
-    steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_times_gradient_steps_of_replay(steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch) -> None:
     step, calls = DRRN._step, []
 
     def slow(*args: Any) -> Any:

@@ -104,9 +104,7 @@ class ScriptedEnvs:
             "vector": np.full(27, self.t[i] / 7, np.float32),
             "messages": np.full(256, 66, np.uint8),
         }
-        return NetHackEpisode(
-            i, 0, 0, 1.5 * i, i + 2, figures, last if _STATUS[i] == EndStatus.ABORTED else None
-        )
+        return NetHackEpisode(i, 0, 0, 1.5 * i, i + 2, figures, last if _STATUS[i] == EndStatus.ABORTED else None)
 
 
 class LengthModel:
@@ -129,11 +127,7 @@ def _policy() -> NetHackPolicy:
 
 
 def _reward(
-    model: Any = None,
-    online: OnlineReward | None = None,
-    extrinsic: float = 0.1,
-    intrinsic: float = 0.1,
-    **args: Any,
+    model: Any = None, online: OnlineReward | None = None, extrinsic: float = 0.1, intrinsic: float = 0.1, **args: Any
 ) -> RewardSum:
     """Motif's parts; without a model what the env pays alone."""
     parts: dict[str, Part] = {"env": EnvPart(scale=0.1, clip=10)}
@@ -204,9 +198,7 @@ def test_collected_actions_can_be_evaluated_again() -> None:
     policy = _policy()
     collector = NetHackCollector(ScriptedEnvs(), 8, _EXTRINSIC)
     _collect(collector, policy)
-    optimizer = make_adamw(
-        policy, 0.1
-    )  # what was seen in the first rollout is seen by other weights in the second
+    optimizer = make_adamw(policy, 0.1)  # what was seen in the first rollout is seen by other weights in the second
     for parameter in policy.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
@@ -294,9 +286,7 @@ def test_the_same_weights_collected_ahead_give_the_same_rollouts() -> None:
     )
     generators = [torch.Generator().manual_seed(3) for _ in range(2)]
     for _ in range(3):
-        one, other = (
-            c.collect(policy, generator=g)[0] for c, g in zip((at_once, ahead), generators, strict=True)
-        )
+        one, other = (c.collect(policy, generator=g)[0] for c, g in zip((at_once, ahead), generators, strict=True))
         assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
     ahead.close()
     assert ahead.envs.closed
@@ -379,9 +369,7 @@ def test_rollouts_of_two_processes_are_joined() -> None:
     assert not torch.equal(parts[0].actions, parts[1].actions)
     whole = Rollout.concatenate(parts)
     assert isinstance(whole.observations, NetHackObservations)
-    assert (
-        whole.actions.shape == (4, 4) and len(whole.observations) == 16 and len(whole.last_observations) == 4
-    )
+    assert whole.actions.shape == (4, 4) and len(whole.observations) == 16 and len(whole.last_observations) == 4
     times = whole.observations.vector[:, 0].reshape(4, 4)
     np.testing.assert_allclose(times, np.arange(4)[:, None] + [0, 0.1, 0, 0.1], rtol=1e-6)
 

@@ -166,16 +166,10 @@ def test_a_run_may_move_but_not_change_its_reward_model(tmp_path: Path) -> None:
         train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)
 
 
-def test_the_judge_is_asked_by_the_prompt_of_the_config(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_judge_is_asked_by_the_prompt_of_the_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Question] = []
-    monkeypatch.setattr(
-        reward_model_part, "online_judge", lambda judge, question: asked.append(question) or len
-    )
-    config = _config(
-        f"{_PART}.online.judge=rules", f"{_PART}.online.goal=gold", f"{_PART}.online.prompt=reworded"
-    )
+    monkeypatch.setattr(reward_model_part, "online_judge", lambda judge, question: asked.append(question) or len)
+    config = _config(f"{_PART}.online.judge=rules", f"{_PART}.online.goal=gold", f"{_PART}.online.prompt=reworded")
     _run(config, tmp_path).collector.close()
     assert asked == [Question("gold", "reworded", world="nethack")]
 
@@ -187,9 +181,7 @@ def test_evaluation_uses_the_model_learnt_online(tmp_path: Path) -> None:
     run.save()
     run.collector.close()
     checkpoint = latest(tmp_path / "checkpoints", print)
-    assert (
-        make_message_scores(config.reward, "cpu") is None
-    )  # the config names no model, for there was none before
+    assert make_message_scores(config.reward, "cpu") is None  # the config names no model, for there was none before
     scores = make_message_scores(config.reward, "cpu", checkpoint)
     text = "You kill the newt!"
     message = text.encode().ljust(256, b"\0")

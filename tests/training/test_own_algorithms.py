@@ -250,9 +250,7 @@ def test_figures_may_be_numbers_of_torch_and_numpy(figure: str, tmp_path: Path) 
     assert type(_update(_run(tmp_path, figure=figure))["loss"]) is float
 
 
-def test_a_figure_that_the_run_has_already_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_that_the_run_has_already_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "a figure called step, which the run has already"
     with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' gives {says}"):
         _update(_run(tmp_path / "algorithm", figure="doubled"))
@@ -273,9 +271,7 @@ def test_a_figure_that_the_run_has_already_is_refused(
         (None, "None as the figures of an update, expected a mapping"),
     ],
 )
-def test_invalid_figures_are_refused(
-    given: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_figures_are_refused(given: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run(tmp_path / "algorithm")
     monkeypatch.setattr(run.algorithm, "update", lambda *_, **__: given)
     with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' gives {says}"):

@@ -88,13 +88,11 @@ def test_probes_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_p
     for row in rows:
         assert list(row["probabilities"]) == [probe.title for probe in PROBES[1]]
         for distribution in row["probabilities"].values():
-            assert list(distribution) == list(ACTIONS["english"]) and sum(
-                distribution.values()
-            ) == pytest.approx(1, abs=1e-4)
+            assert list(distribution) == list(ACTIONS["english"]) and sum(distribution.values()) == pytest.approx(
+                1, abs=1e-4
+            )
     began = policy_of(_config(tmp_path)).outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
-    zero_shot = torch.tensor(
-        [list(distribution.values()) for distribution in rows[0]["probabilities"].values()]
-    )
+    zero_shot = torch.tensor([list(distribution.values()) for distribution in rows[0]["probabilities"].values()])
     torch.testing.assert_close(began.exp(), zero_shot, atol=1e-5, rtol=0)
     assert rows[0]["probabilities"] != rows[1]["probabilities"] != rows[3]["probabilities"]
     assert not (without / "probes.jsonl").exists() and not read_probes(without)
@@ -107,9 +105,7 @@ def test_probes_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_p
     policy = policy_of(_config(tmp_path), last)
     log_probs = policy.outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
     assert log_probs is not None
-    probabilities = torch.tensor(
-        [list(distribution.values()) for distribution in rows[-1]["probabilities"].values()]
-    )
+    probabilities = torch.tensor([list(distribution.values()) for distribution in rows[-1]["probabilities"].values()])
     torch.testing.assert_close(log_probs.exp(), probabilities, atol=1e-5, rtol=0)
 
 
@@ -117,9 +113,7 @@ def test_a_resumed_run_drops_rows_it_computes_again(probed: Path, tmp_path: Path
     shutil.copytree(probed, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "probes.jsonl"
     whole = path.read_text()
-    path.write_text(
-        whole + json.dumps({"update": 4, "step": 64, "probabilities": {}}) + '\n{"update": 5, "st'
-    )
+    path.write_text(whole + json.dumps({"update": 4, "step": 64, "probabilities": {}}) + '\n{"update": 5, "st')
     assert train(_config(tmp_path), Console(quiet=True))  # nothing is left to do
     assert path.read_text() == whole
     assert train(_config(tmp_path, probes=2, steps=64), Console(quiet=True))
@@ -134,9 +128,7 @@ def test_a_resumed_run_drops_rows_it_computes_again(probed: Path, tmp_path: Path
 @THOROUGH
 def test_the_report_draws_probes(probed: Path, tmp_path: Path) -> None:
     page = write_report([probed], tmp_path / "report.html").read_text()
-    assert (
-        "fixed situations" in page and page.count("<svg") == 4
-    )  # success, what is first dealt with, figures, these
+    assert "fixed situations" in page and page.count("<svg") == 4  # success, what is first dealt with, figures, these
     for probe in PROBES[1]:
         assert f">{probe.title}<" in page
     for action in ACTIONS["english"]:
@@ -172,8 +164,6 @@ def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
     log.log({"update": 1, "step": 16})
     ProbeLog(config, RandomPolicy(), tmp_path, 0)  # killed before its first checkpoint, and begun again
     assert [row["update"] for row in read_probes(tmp_path)] == [0]
-    assert (
-        right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
-    )
+    assert right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
     probabilities = read_probes(tmp_path)[0]["probabilities"]["ball ahead"]
     assert probabilities == pytest.approx({"left": 1 / 3, "right": 1 / 3, "ahead": 1 / 3}, abs=1e-6)

@@ -39,22 +39,11 @@ _SMALL = [
 ]
 
 
-def _start(
-    processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy"
-) -> subprocess.Popen[str]:
+def _start(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> subprocess.Popen[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
     return subprocess.Popen(
-        [
-            sys.executable,
-            *launcher,
-            "groundling",
-            "train",
-            experiment,
-            f"run_dir={run_dir}",
-            *small,
-            *overrides,
-        ],
+        [sys.executable, *launcher, "groundling", "train", experiment, f"run_dir={run_dir}", *small, *overrides],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -98,9 +87,7 @@ def test_two_processes_train_like_one_which_can_resume_their_run(tmp_path: Path)
     )  # goes on alone, as torchrun would start it
     for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
         assert one == pytest.approx(two, abs=1e-5)
-    one, two = (
-        load_file(tmp_path / name / "checkpoints" / "000003" / "model.safetensors") for name in ("one", "two")
-    )
+    one, two = (load_file(tmp_path / name / "checkpoints" / "000003" / "model.safetensors") for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
 
 
@@ -174,13 +161,7 @@ _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BAT
                 _MASKED,
             ),
             # Before it learns the main process alone has used the model.
-            (
-                "supervised",
-                "learning_rate_schedule:constant,warmup:0",
-                True,
-                "fork",
-                [*_VALIDATED, *_ADAPTED],
-            ),
+            ("supervised", "learning_rate_schedule:constant,warmup:0", True, "fork", [*_VALIDATED, *_ADAPTED]),
         ),
     ],
 )
@@ -227,9 +208,7 @@ def test_two_processes_write_and_learn_like_one(
     (rows, one), (others, two) = runs
     assert len(rows) == len(others) >= 3
     for row, other in zip(rows, others, strict=True):
-        figures, same = (
-            {k: v for k, v in r.items() if k not in TIME_KEYS and v is not None} for r in (row, other)
-        )
+        figures, same = ({k: v for k, v in r.items() if k not in TIME_KEYS and v is not None} for r in (row, other))
         assert figures == pytest.approx(same, abs=1e-5, rel=1e-4)
     for file, tensors in one.items():
         assert tensors.keys() == two[file].keys()
@@ -290,9 +269,7 @@ def test_processes_wait_long_for_the_main_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_different_weights_of_processes_are_refused(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def head(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
         return list(torch.nn.Linear(4, 3, dtype=dtype).parameters())
@@ -333,9 +310,7 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("other_has", [False, True])
 def test_a_weight_without_gradients_is_not_changed(other_has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one process leaves it, whatever the optimiser's momentum and weight decay."""
-    other = torch.tensor(
-        [1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0] if other_has else [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
-    )
+    other = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0] if other_has else [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: flat.add_(other))
     used, unused = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
@@ -362,9 +337,7 @@ def test_rollouts_are_joined_over_envs() -> None:
 @pytest.mark.parametrize(("count", "size"), [(9, 4), (20, 8), (64, 12), (5, 5), (7, 2)])
 def test_every_process_gets_a_share_of_equal_prompts(count: int, size: int) -> None:
     work = [Work(3, "the same")] * count
-    shares = [
-        list(micro_batches(torch.arange(count), 64, work, Processes(rank, size))) for rank in range(size)
-    ]
+    shares = [list(micro_batches(torch.arange(count), 64, work, Processes(rank, size))) for rank in range(size)]
     assert all(shares)
     assert sorted(torch.cat([piece for share in shares for piece in share]).tolist()) == list(range(count))
 

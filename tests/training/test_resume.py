@@ -153,12 +153,9 @@ def _train_killed_at_call(config: Config, function: str, call: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "call"),
-    one_in(2, ((f, n) for f in ("fsync", "rename") for n in (1, 2, 3, 5, 8, 13, 21, 30))),
+    ("function", "call"), one_in(2, ((f, n) for f in ("fsync", "rename") for n in (1, 2, 3, 5, 8, 13, 21, 30)))
 )
-def test_sigkill_while_a_checkpoint_is_written(
-    function: str, call: int, whole_corridor: Path, tmp_path: Path
-) -> None:
+def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, whole_corridor: Path, tmp_path: Path) -> None:
     child = _FORK.Process(target=_train_killed_at_call, args=(_corridor(tmp_path / "killed"), function, call))
     child.start()
     child.join()
@@ -189,9 +186,7 @@ def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore:checkpoint")
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
-def test_a_broken_checkpoint_is_skipped_with_a_warning(
-    damage: str, whole_corridor: Path, tmp_path: Path
-) -> None:
+def test_a_broken_checkpoint_is_skipped_with_a_warning(damage: str, whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path / "broken")
     last = tmp_path / "broken" / "checkpoints" / f"{_UPDATES:06d}"
     file = last / ("manifest.json" if damage == "manifest" else "table.safetensors")
@@ -299,9 +294,7 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
         ({"normalize": "token"}, r"raise policy\.args\.temperature=1, which"),
     ],
 )
-def test_a_policy_that_never_explored_gets_specific_advice(
-    args: dict[str, Any], advice: str, tmp_path: Path
-) -> None:
+def test_a_policy_that_never_explored_gets_specific_advice(args: dict[str, Any], advice: str, tmp_path: Path) -> None:
     config = _starter(tmp_path)
     hasty = {"at_once": 0}  # two steps an episode, so that some fail in every update
     config.world = TextConfig(env="test/Hasty-v0", args=hasty, num_envs=4, num_steps=8, entropy_floor=10.0)
@@ -387,9 +380,7 @@ def test_the_recorded_checkpoint_interval_counts(whole_corridor: Path, tmp_path:
     with pytest.raises(RunError, match="no checkpoint to resume from"):
         _train(rarely)
     assert len(read_metrics(tmp_path)) == _UPDATES
-    write_settings(
-        tmp_path, asdict(rarely)
-    )  # as if it had been begun so, and killed before its first checkpoint
+    write_settings(tmp_path, asdict(rarely))  # as if it had been begun so, and killed before its first checkpoint
     _train(_corridor(tmp_path))
     _assert_equal_runs(whole_corridor, tmp_path)
 
@@ -439,9 +430,7 @@ def test_broken_checkpoints_are_deleted_with_old_ones(whole_corridor: Path, tmp_
     assert checkpoint.what_is_wrong(last) is None
 
 
-def test_an_invalid_row_of_metrics_is_reported_and_the_file_kept(
-    whole_corridor: Path, tmp_path: Path
-) -> None:
+def test_an_invalid_row_of_metrics_is_reported_and_the_file_kept(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -453,9 +442,7 @@ def test_an_invalid_row_of_metrics_is_reported_and_the_file_kept(
 
 def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
     for update in (999_998, 999_999, 1_000_000, 1_000_001):
-        checkpoint.save(
-            tmp_path, update, lambda folder: checkpoint.write_json(folder / "run.json", {}), keep=2
-        )
+        checkpoint.save(tmp_path, update, lambda folder: checkpoint.write_json(folder / "run.json", {}), keep=2)
     assert {p.name for p in tmp_path.iterdir()} == {"1000000", "1000001"}
     latest = checkpoint.latest(tmp_path, print)
     assert latest is not None and latest.name == "1000001"
@@ -466,11 +453,7 @@ def test_an_env_that_ignores_seeds_is_refused(tmp_path: Path) -> None:
         config = _starter(tmp_path / str(seed))
         config.training = TrainingConfig(steps=16)
         config.world = TextConfig(
-            env="BabyAI-MixedTrainLocal-v0",
-            args={"draw_task": "construction"},
-            num_envs=4,
-            history=1,
-            num_steps=4,
+            env="BabyAI-MixedTrainLocal-v0", args={"draw_task": "construction"}, num_envs=4, history=1, num_steps=4
         )
         _train(config)
     with pytest.raises(RunError, match="equal seeds"):

@@ -14,17 +14,10 @@ from groundling.training.train import train
 from tests.thorough import some_of
 
 _WORLDS = {
-    "text": [
-        *("demo-easy", "world.num_envs=2", "world.num_steps=4", "training.steps=24"),
-        "world.args.max_steps=4",
-    ],
+    "text": [*("demo-easy", "world.num_envs=2", "world.num_steps=4", "training.steps=24"), "world.args.max_steps=4"],
     "nethack": [
         *("motif/score", "world.num_envs=2", "world.num_steps=4", "training.steps=24", "world.num_workers=0"),
-        *(
-            "world.ahead=false",
-            "policy.args={hidden_size: 8, recurrence: 4}",
-            "world.args.max_episode_steps=5",
-        ),
+        *("world.ahead=false", "policy.args={hidden_size: 8, recurrence: 4}", "world.args.max_episode_steps=5"),
     ],
     "writing": [
         *(

@@ -41,9 +41,7 @@ def test_a_checkpoint_is_deleted_once_no_process_reads_it(tmp_path: Path) -> Non
     assert checkpoint.numbered(tmp_path) == [third]
 
 
-def test_a_newer_checkpoint_replaces_one_deleted_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_checkpoint_replaces_one_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _save(tmp_path, 1)
     numbered, left = checkpoint.numbered, [2, 3]
 

@@ -84,8 +84,7 @@ RUNS = {
     **{f"nlpo writes, {family}": f"{_NLPO} model.path={family}" for family in ("gpt2", "bart")},
     **{f"supervised, {family}": f"{_SUPERVISED} model.path={family}" for family in ("gpt2", "bart")},
     **{
-        f"nlpo with an adapter, {family}": f"{_NLPO} {_ALL_LINEAR} model.path={family}"
-        for family in ("llama", "bart")
+        f"nlpo with an adapter, {family}": f"{_NLPO} {_ALL_LINEAR} model.path={family}" for family in ("llama", "bart")
     },
     "adapter for values": f"{_WRITES} model.path=bart policy.args.value=lora policy.args.value_lora={{r:2}}",
     "two adapters": f"{_WRITES} {_ALL_LINEAR} model.path=llama policy.args.value=lora policy.args.value_lora={{r:3}}",
@@ -116,13 +115,9 @@ def words(inputs: dict[str, Path], model_folder: Callable[[str], Path]) -> Calla
     """Return the command that trains one of `RUNS` in a folder."""
 
     def fill(name: str, run_dir: Path) -> list[str]:
-        text = re.sub(
-            r"model\.path=(gpt2|bart|llama)\b", lambda m: f"model.path={model_folder(m[1])}", RUNS[name]
-        )
+        text = re.sub(r"model\.path=(gpt2|bart|llama)\b", lambda m: f"model.path={model_folder(m[1])}", RUNS[name])
         if "DEMONSTRATIONS" in text and not inputs["DEMONSTRATIONS"].exists():
-            collect = (
-                "collect expert world.env=BabyAI-GoToRedBallNoDists-v0 world.history=2 --episodes 10 --output"
-            )
+            collect = "collect expert world.env=BabyAI-GoToRedBallNoDists-v0 world.history=2 --episodes 10 --output"
             assert main([*collect.split(), str(inputs["DEMONSTRATIONS"])]) == 0
         for placeholder, path in inputs.items():
             text = text.replace(placeholder, str(path))
@@ -160,20 +155,10 @@ def test_a_stopped_run_resumes_to_the_last_bit(
 
 
 @pytest.mark.parametrize("name", thorough("conversation", "conversation with thoughts", "forms", "groups"))
-def test_two_processes_train_like_one(
-    name: str, words: Callable[[str, Path], list[str]], tmp_path: Path
-) -> None:
+def test_two_processes_train_like_one(name: str, words: Callable[[str, Path], list[str]], tmp_path: Path) -> None:
     assert main(words(name, tmp_path / "one")) == 0
     ended = groundling(2, *words(name, tmp_path / "two"))
     assert [process.exit_code for process in ended] == [0, 0], ended
     for one, two in zip(read_metrics(tmp_path / "one"), read_metrics(tmp_path / "two"), strict=True):
-        for figure in one.keys() & {
-            "step",
-            "episodes",
-            "policy_loss",
-            "value_loss",
-            "entropy",
-            "kl_mean",
-            "contrast",
-        }:
+        for figure in one.keys() & {"step", "episodes", "policy_loss", "value_loss", "entropy", "kl_mean", "contrast"}:
             assert one[figure] == pytest.approx(two[figure], abs=1e-5), figure

@@ -52,9 +52,7 @@ def test_each_process_has_its_part_of_the_layers() -> None:
         ("rl4lms/increasing_numbers_ppo", ["model.device_map=auto"], "model.device_map=auto"),
     ],
 )
-def test_settings_that_exclude_sharding_are_reported(
-    experiment: str, overrides: list[str], message: str
-) -> None:
+def test_settings_that_exclude_sharding_are_reported(experiment: str, overrides: list[str], message: str) -> None:
     config = compose(experiment, ["model.fsdp=true", *overrides])
     policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=message):
@@ -71,9 +69,7 @@ def test_a_model_with_longrope_is_not_sharded() -> None:
 
 
 def test_sharding_needs_several_processes(tmp_path: Path) -> None:
-    config = compose(
-        "rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"]
-    )
+    config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"])
     with pytest.raises(ConfigError, match="this is one: start it with torchrun"):
         Trainer(config, tmp_path, print)
 
@@ -81,15 +77,9 @@ def test_sharding_needs_several_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tie", "message"),
     [
-        (
-            lambda layers, model: setattr(layers[1], "input_layernorm", layers[0].input_layernorm),
-            "share weights",
-        ),
+        (lambda layers, model: setattr(layers[1], "input_layernorm", layers[0].input_layernorm), "share weights"),
         (lambda layers, model: setattr(model.model, "norm", layers[0].input_layernorm), "share weights"),
-        (
-            lambda layers, model: setattr(model, "_no_split_modules", []),
-            "does not name its layers",
-        ),
+        (lambda layers, model: setattr(model, "_no_split_modules", []), "does not name its layers"),
     ],
 )
 def test_layers_that_cannot_be_sharded_are_reported(tie: Callable[[Any, Any], None], message: str) -> None:

@@ -72,9 +72,7 @@ def _python_path() -> list[str]:
 
 def _run_job(cluster: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "SLURM_JOB_ID": "4243", "SLURM_JOB_NODELIST": "node[1-2]", **environment}
-    return subprocess.run(
-        ["bash", str(cluster / "job.sh")], env=env, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run(["bash", str(cluster / "job.sh")], env=env, capture_output=True, text=True, timeout=300)
 
 
 def test_an_array_task_is_requeued_before_its_time_limit_and_resumes(
@@ -115,9 +113,7 @@ def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
     assert not (cluster / "scontrol").exists()
 
 
-def test_a_signal_during_a_sweep_requeues_the_remaining_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signal_during_a_sweep_requeues_the_remaining_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str] = []
 
     def train(config: Config, *_: object) -> bool:
@@ -199,10 +195,7 @@ def test_the_job_repeats_the_command_as_it_was_typed(
     typed = ["mine", "name='a b'", "seed=1,2", "--config-dir", "own", "--import", "registers"]
     assert main(["train", *typed, "--slurm", "nodes=2", "--dry-run"]) == 0
     script = capsys.readouterr().out
-    assert (
-        f"train mine --config-dir {tmp_path}/own --import registers 'name='\"'\"'a b'\"'\"'' seed=1,2\n"
-        in script
-    )
+    assert f"train mine --config-dir {tmp_path}/own --import registers 'name='\"'\"'a b'\"'\"'' seed=1,2\n" in script
     assert "WORLD_SIZE=2 LOCAL_WORLD_SIZE=1" in script and "--nodes=2\n" in script
     assert not list(cluster.iterdir()) and not (tmp_path / "runs").exists()
 

@@ -112,8 +112,7 @@ class _StandIn(types.ModuleType):
     def init(self, **options: Any) -> types.SimpleNamespace:
         self.begun.append(options)
         return types.SimpleNamespace(
-            log=lambda figures, step: self.events.append((step, figures)),
-            finish=lambda: self.events.append("end"),
+            log=lambda figures, step: self.events.append((step, figures)), finish=lambda: self.events.append("end")
         )
 
 

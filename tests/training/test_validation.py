@@ -104,9 +104,7 @@ def test_generation_settings_start_and_end_texts_as_in_training(
         generation = {"do_sample": False, "terminate_on_eos": terminate_on_eos}
         return TokenPolicy(lm, generation=generation, context_start_token=start, value="shared")
 
-    texts = (
-        greedy(terminate_on_eos=False).write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
-    )
+    texts = greedy(terminate_on_eos=False).write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     config.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
@@ -241,23 +239,11 @@ def test_the_state_of_a_reward_is_saved_with_the_collector(
     ("metric", "error", "message"),
     [
         ("{id:summaCConv}", GroundlingError, "needs its trained layers"),
-        (
-            "{id:learned_reward,args:{model_name:./nowhere,label_ix:0}}",
-            GroundlingError,
-            "nowhere cannot be loaded",
-        ),
+        ("{id:learned_reward,args:{model_name:./nowhere,label_ix:0}}", GroundlingError, "nowhere cannot be loaded"),
         ("{id:causal_perplexity}", ConfigError, "name one with lm=FOLDER_OR_ID"),
         ("{id:common_gen_preference_model}", GroundlingError, "needs model_name=FOLDER"),
-        (
-            "{id:weighted_sum,args:{parts:[{id:common_gen_preference_model}]}}",
-            GroundlingError,
-            "needs model_name",
-        ),
-        (
-            "{id:pooled,args:{reward:{id:learned_reward,args:{model_name:./no,label_ix:0}}}}",
-            GroundlingError,
-            "./no c",
-        ),
+        ("{id:weighted_sum,args:{parts:[{id:common_gen_preference_model}]}}", GroundlingError, "needs model_name"),
+        ("{id:pooled,args:{reward:{id:learned_reward,args:{model_name:./no,label_ix:0}}}}", GroundlingError, "./no c"),
     ],
 )
 def test_requirements_of_metrics_are_checked_first(
@@ -272,9 +258,7 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
     one, other = (f"{{id:increasing_numbers,args:{{min_tokens:{n}}}}}" for n in (2, 3))
     world = _world(f"evaluation.metrics=[{one},{other}]")
-    with pytest.raises(
-        ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
-    ):
+    with pytest.raises(ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"):
         _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
     world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
     written = _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)

@@ -171,15 +171,11 @@ def umask() -> Iterator[None]:
 @pytest.mark.usefixtures("umask")
 def test_weights_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     _train(_corridor(tmp_path / "run"))
-    modes = {
-        path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()
-    }
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert modes["optimizer.safetensors"] == 0o664 and set(modes.values()) == {0o664}
 
 
-def test_an_unreadable_checkpoint_is_not_called_broken(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_checkpoint_is_not_called_broken(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = checkpoint.numbered(run_dir / "checkpoints")[-1]
 
     def forbidden(self: Path, *args: object, **kwargs: object) -> None:
@@ -226,9 +222,7 @@ def test_problems_of_a_run_in_training_are_not_reported(
     with lock:
         *whole, last = verify(run_dir)
     assert all(one.problem is None for one in whole) and len(whole) >= 2
-    assert (
-        last.problem == "is being written to by another process" and last.mend == "check it again afterwards"
-    )
+    assert last.problem == "is being written to by another process" and last.mend == "check it again afterwards"
 
 
 @pytest.mark.parametrize("place", ["dataset", "evaluation", "checkpoint", "answers"])
@@ -315,14 +309,8 @@ def test_each_command_that_writes_has_its_lock(
 ) -> None:
     output = tmp_path / "output"
     words, lock = {
-        "collect": (
-            ["collect", str(run_dir), "--episodes", "2", "--output", str(output)],
-            output_lock(output),
-        ),
-        "evaluate": (
-            ["evaluate", str(run_dir), "--episodes", "2"],
-            run_dir / "evaluation" / f".held-out{LOCK}",
-        ),
+        "collect": (["collect", str(run_dir), "--episodes", "2", "--output", str(output)], output_lock(output)),
+        "evaluate": (["evaluate", str(run_dir), "--episodes", "2"], run_dir / "evaluation" / f".held-out{LOCK}"),
         "publish": (["publish", str(run_dir), "--output", str(output)], output_lock(output)),
     }[command]
     with locked(lock, "is at work"):

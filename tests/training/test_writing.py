@@ -192,9 +192,7 @@ def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if around:
         special = [(token, vocabulary[token]) for token in around if token != "$A"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=" ".join(around), special_tokens=special
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(single=" ".join(around), special_tokens=special)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", bos_token="<s>")
 
 
@@ -220,9 +218,7 @@ def test_a_reference_has_its_models_special_tokens_and_ends_only_if_it_is_whole(
         assert references.in_passes(2)[0] == 2 * min(num_tokens, len(learnt))
 
 
-def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(
-    tmp_path: Path,
-) -> None:
+def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(tmp_path: Path) -> None:
     config = _config(tmp_path, "~reward", "reward.causal_perplexity={}")
     policy = policy_of(config)
     reward = _measured(config, policy).parts["causal_perplexity"].reward
@@ -234,9 +230,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
     policy = policy_of(named)
     samples = (["go"], ["left"], [["go left and then go right"]])
     perplexity = (
-        make_metrics(named.evaluation.metrics, policy)[0]
-        .compute(*samples)["fluency_metrics/perplexity"]
-        .corpus
+        make_metrics(named.evaluation.metrics, policy)[0].compute(*samples)["fluency_metrics/perplexity"].corpus
     )
     reward = _measured(named, policy).parts["judged"].reward
     assert policy.lm.is_encoder_decoder and reward(*samples).item() == pytest.approx(perplexity)

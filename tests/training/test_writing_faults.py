@@ -105,19 +105,14 @@ def test_an_empty_prompt_is_refused(train: Train, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", *thorough("bart")])
-def test_prompts_beyond_the_context_length_are_refused_or_cut(
-    family: str, train: Train, tmp_path: Path
-) -> None:
+def test_prompts_beyond_the_context_length_are_refused_or_cut(family: str, train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left " * 300] * 4, "turn right " * 300)
     error = _line(train(*pool, "world.max_prompt_length=300", family=family))
     assert "300 tokens" in error and "256 positions" in error and "world.max_prompt_length" in error
     supervised = ["algorithm.id=supervised", "~algorithm.args", "world.num_tokens=270"]
     error = _line(train(*pool, *supervised, family=family))
     assert "a text of 270" in error and "world.num_tokens" in error
-    assert train(*pool, "world.max_prompt_length=200", family=family) == (
-        0,
-        "",
-    )  # cut to what there is room for
+    assert train(*pool, "world.max_prompt_length=200", family=family) == (0, "")  # cut to what there is room for
 
 
 def test_contradictory_lengths_are_refused(train: Train) -> None:
@@ -160,9 +155,7 @@ def test_an_invalid_metric_can_be_replaced_on_resume(train: Train, tmp_path: Pat
         ),
     ],
 )
-def test_a_reward_that_breaks_in_the_third_update(
-    bad: str, message: str, train: Train, tmp_path: Path
-) -> None:
+def test_a_reward_that_breaks_in_the_third_update(bad: str, message: str, train: Train, tmp_path: Path) -> None:
     name = tmp_path.name
     reward = ["~reward", f"reward.own-{name}={{}}"]
     assert train(*reward, *_own_reward(tmp_path, name), run="whole") == (0, "")
@@ -182,9 +175,7 @@ def test_a_reward_that_breaks_in_the_third_update(
 @pytest.mark.parametrize("bad", ["float('inf')", "None", "'good'"])
 def test_a_token_reward_must_be_a_number(bad: str, train: Train, tmp_path: Path) -> None:
     name = tmp_path.name
-    error = _line(
-        train("~reward", f"reward.own-token-{name}={{}}", *_own_reward(tmp_path, name, bad_token=bad))
-    )
+    error = _line(train("~reward", f"reward.own-token-{name}={{}}", *_own_reward(tmp_path, name, bad_token=bad)))
     assert "OwnToken" in error and "number" in error
 
 
@@ -202,7 +193,4 @@ def test_an_unreachable_hub_is_reported(train: Train, tmp_path: Path) -> None:
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
     reward = ["reward.learned_reward={args:{model_name:nobody/nothing,label_ix:0}}"]
     assert "nobody/nothing cannot be loaded" in _line(train(*reward))
-    assert train("~world.args", "world={pool:imdb,args:{offline:true}}") == (
-        0,
-        "",
-    )  # the folder was not claimed
+    assert train("~world.args", "world={pool:imdb,args:{offline:true}}") == (0, "")  # the folder was not claimed

@@ -58,9 +58,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 class Vowels(Reward):
     """The share of vowels: of what a random model writes, some."""
 
-    def score(
-        self, prompts: Sequence[str], generations: Sequence[str], references: Any, meta: Any
-    ) -> list[float]:
+    def score(self, prompts: Sequence[str], generations: Sequence[str], references: Any, meta: Any) -> list[float]:
         return [sum(letter in "aeiou" for letter in text) / (len(text) or 1) for text in generations]
 
 

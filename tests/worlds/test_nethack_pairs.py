@@ -86,9 +86,7 @@ def test_a_killed_recording_resumes_exactly(steps: int, tmp_path: Path) -> None:
     assert _same(_record(tmp_path / "torn", nobody), whole)
 
 
-def test_a_kill_between_the_dataset_and_its_description(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_between_the_dataset_and_its_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "pairs"
     original: Callable[..., Pairs] = MessagePairs.create
 
@@ -119,19 +117,14 @@ def test_the_explorer_and_other_formats(tmp_path: Path) -> None:
     assert (pairs.data["tty_chars"] == ord("@")).any(axis=(-1, -2)).mean() > 0.5
 
 
-def test_deterministic_players_make_another_recording(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deterministic_players_make_another_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = ["world.env=NetHackScore-v1", "world.args.max_episode_steps=40"]
     words = ["collect", "random", *env, "--pairs", "2", "--output", str(tmp_path / "pairs")]
     assert main(words) == 0
     about = tmp_path / "pairs" / "recording.json"
     recording = json.loads(about.read_text())
     before = {key: value for key, value in recording.items() if key != "deterministic"}
-    for there, message in (
-        (recording, "deterministic=False (now True)"),
-        (before, "deterministic=None (now True)"),
-    ):
+    for there, message in ((recording, "deterministic=False (now True)"), (before, "deterministic=None (now True)")):
         about.write_text(json.dumps(there))
         assert main(words) == 0
         capsys.readouterr()
@@ -143,9 +136,7 @@ def test_unsuitable_recordings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stride"):
         _record(tmp_path / "a", segment_length=20)
     for args, length, most in (({"max_episode_steps": 50}, 51, 50), ({}, 5001, 5000)):
-        with pytest.raises(
-            ConfigError, match=f"segment_length={length} steps, with max_episode_steps={most}"
-        ):
+        with pytest.raises(ConfigError, match=f"segment_length={length} steps, with max_episode_steps={most}"):
             _record(tmp_path / "a", segment_length=length, stride=length, task_args=args)
     assert len(_record(tmp_path / "just", num_pairs=1, segment_length=80, stride=80)) == 1
     with pytest.raises(ConfigError, match="did you mean 'blstats'"):
@@ -166,9 +157,7 @@ def test_screens_make_a_recording_that_the_originals_train_reward_reads(tmp_path
     arguments += ["--screens", "--stride", "3", "--output", str(tmp_path / "pairs")]
     assert main(arguments) == 0
     files = {path.relative_to(tmp_path / "pairs").as_posix() for path in (tmp_path / "pairs").rglob("*.npy")}
-    assert files >= {
-        f"data/{key}.npy" for key in ("blstats", "message", "tty_chars", "tty_colors", "rewards")
-    }
+    assert files >= {f"data/{key}.npy" for key in ("blstats", "message", "tty_chars", "tty_colors", "rewards")}
     assert files >= {f"info/{key}.npy" for key in ("score", "turns", "experience_level", "character")}
     assert np.load(tmp_path / "pairs/data/tty_chars.npy").shape == (2, 2, 1, 24, 80)
     assert np.load(tmp_path / "pairs/info/character.npy").tolist() == [["mon-hum-neu-mal"] * 2] * 2

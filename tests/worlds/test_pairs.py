@@ -46,13 +46,7 @@ def _distilled(folder: Path, rules: str, epochs: int) -> float:
     """The held-out accuracy of a reward model that learnt what a judge by these rules prefers."""
     assert main(["annotate", str(folder), "--name", "rules", "--judge", "rules", f"rules={rules}"]) == 0
     output = folder.with_name("reward")
-    options = [
-        "learning_rate=1e-2",
-        "batch_size=16",
-        f"epochs={epochs}",
-        "model.args.channels=16",
-        "device=cpu",
-    ]
+    options = ["learning_rate=1e-2", "batch_size=16", f"epochs={epochs}", "model.args.channels=16", "device=cpu"]
     assert main(["distill", str(folder), *options, "--preferences", "rules", "--output", str(output)]) == 0
     captions = open_pairs(folder).segments().captions
     model = load_reward_model(output)
@@ -66,16 +60,9 @@ def test_pairs_of_play_train_a_reward_model(tmp_path: Path) -> None:
     words = [*SHELF, "--pairs", "60", "--length", "1", "--output", str(folder)]
     assert main(words) == 0
     pairs = _pairs(folder)
-    assert (len(pairs), pairs.world, pairs.about["env"], pairs.about["player"]) == (
-        60,
-        "text",
-        "Shelf-v0",
-        "random",
-    )
+    assert (len(pairs), pairs.world, pairs.about["env"], pairs.about["player"]) == (60, "text", "Shelf-v0", "random")
     alone = [pair for pair in pairs.texts if pair[0].context != pair[1].context]
-    assert len({one.context for pair in alone for one in pair}) == 2 * len(alone) < 40, (
-        "paired by goals first"
-    )
+    assert len({one.context for pair in alone for one in pair}) == 2 * len(alone) < 40, "paired by goals first"
     for pair in pairs.texts:
         for one in pair:
             assert one.context.startswith("Goal: take the ") and len(one.captions) == 1
@@ -96,9 +83,7 @@ def test_segments_equal_replayed_episodes(tmp_path: Path) -> None:
     config = _config()
     envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     observation = envs.reset()[0]
-    first = next(
-        action for action, name in enumerate(observation.actions) if caption(observation, name) in segments
-    )
+    first = next(action for action, name in enumerate(observation.actions) if caption(observation, name) in segments)
     segment, paid, steps = segments[caption(observation, observation.actions[first])]
     assert segment.context == context(observation)
     read = pairs.segments().captions
@@ -126,9 +111,7 @@ class FirstAction(RandomPolicy):
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
         logits, values = super().outputs(observations)
-        return Outputs(
-            torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1), values
-        )
+        return Outputs(torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1), values)
 
 
 class GoesOn(RandomPolicy):
@@ -137,9 +120,7 @@ class GoesOn(RandomPolicy):
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
         logits, values = super().outputs(observations)
         last = torch.tensor([[len(observation.actions) - 1] for observation in observations])
-        return Outputs(
-            torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1), values
-        )
+        return Outputs(torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1), values)
 
 
 def _first_action() -> Demonstrator:
@@ -249,19 +230,14 @@ def test_pairs_of_texts_train_a_reward_model(tmp_path: Path) -> None:
     _distilled(folder, '[["forward",1]]', 1)
 
 
-def test_answers_and_plain_texts_are_different_recordings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_and_plain_texts_are_different_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*NUMBERS, "--pairs", "2", "--output", str(tmp_path / "pairs")]
     asked = ["world.chat=true", "world.system=Count."]
     assert main(words) == 0
     about = tmp_path / "pairs" / "recording.json"
     recording = json.loads(about.read_text())
     before_there_were_any = {key: value for key, value in recording.items() if key not in ("chat", "system")}
-    for there, message in (
-        (recording, "chat=False (now True)"),
-        (before_there_were_any, "chat=None (now True)"),
-    ):
+    for there, message in ((recording, "chat=False (now True)"), (before_there_were_any, "chat=None (now True)")):
         about.write_text(json.dumps(there))
         assert main(words) == 0
         capsys.readouterr()

@@ -121,8 +121,7 @@ def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> T
     centred = x - group_sums(x, group)[group] / counts
     squares = group_sums(centred.square(), group)[group]
     least, most = (
-        x.new_zeros(len(x)).scatter_reduce(0, group, x, to, include_self=False)[group]
-        for to in ("amin", "amax")
+        x.new_zeros(len(x)).scatter_reduce(0, group, x, to, include_self=False)[group] for to in ("amin", "amax")
     )
     # The mean of many equal numbers may be rounded, which the second condition does not notice.
     equal = (least == most) | (squares <= 1e-12 * group_sums(x.square(), group)[group])

@@ -53,8 +53,7 @@ class Algorithm(ABC):
             return "that policy has no weights to train"
         if self.offline and "demonstrated" not in world.experience:
             return (
-                "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's "
-                "references"
+                "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's references"
             )
         if not self.offline and "acted" not in world.experience:
             return "it learns from the policy's own episodes or texts (world.dataset must be null)"
@@ -154,9 +153,7 @@ def penalises(id: str, args: Mapping[str, Any]) -> bool:
     return bool(args.get("kl_coefficient", getattr(algorithms.get(id), "kl_coefficient", 0)))
 
 
-def _suits(
-    id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
-) -> bool:
+def _suits(id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec) -> bool:
     """Return True if the algorithm ``id``, with those of ``args`` that it has, could train the policy."""
     policy, known = policies.get(policy_id), inspect.signature(algorithms.get(id)).parameters
     if not (isinstance(policy, type) and issubclass(policy, Policy)) or policy.accepts(world) is not None:

@@ -10,13 +10,7 @@ from torch import Tensor
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.batch import Batch, Targets
 from groundling.algorithms.losses import masked_mean
-from groundling.algorithms.optimisation import (
-    Schedule,
-    Terms,
-    learn,
-    make_adamw,
-    schedule_learning_rate,
-)
+from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.rollout import Rollout
 from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec

@@ -86,9 +86,7 @@ class HeadInputs:
 
     def _share(self, learner: Learner) -> None:
         for rows in learner.processes.gather(self._rows):
-            self._rows |= {
-                i: row for i, row in rows.items() if i not in self._rows or row[0] > self._rows[i][0]
-            }
+            self._rows |= {i: row for i, row in rows.items() if i not in self._rows or row[0] > self._rows[i][0]}
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``."""
@@ -144,16 +142,7 @@ class CriticMemory:
         states, returns = (torch.cat(parts).to(device) for parts in zip(*self._kept, strict=True))
         zeros = torch.zeros_like(returns)
         batch = Batch(
-            range(len(returns)),
-            zeros,
-            zeros,
-            zeros,
-            zeros,
-            returns,
-            None,
-            None,
-            len(returns),
-            more={"states": states},
+            range(len(returns)), zeros, zeros, zeros, zeros, returns, None, None, len(returns), more={"states": states}
         )
 
         def loss(part: Batch) -> Terms:

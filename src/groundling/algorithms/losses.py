@@ -70,9 +70,7 @@ def ppo_loss(
     value_loss = clipped_value_loss(value, old_value, value_target, clip_range=value_clip_range, mask=mask)
     mean_entropy = masked_mean(entropy, mask)
     total = surrogate.loss + value_coefficient * value_loss - entropy_coefficient * mean_entropy
-    return PPOLoss(
-        total, surrogate.loss, value_loss, mean_entropy, surrogate.approx_kl, surrogate.clip_fraction
-    )
+    return PPOLoss(total, surrogate.loss, value_loss, mean_entropy, surrogate.approx_kl, surrogate.clip_fraction)
 
 
 def clipped_surrogate(

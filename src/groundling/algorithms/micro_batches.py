@@ -9,9 +9,7 @@ from groundling.policies.policy import Work
 from groundling.runtime.processes import Processes
 
 
-def micro_batches(
-    indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes
-) -> Iterator[Tensor]:
+def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> Iterator[Tensor]:
     """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
 
     Each element is in one piece of one process. With ``work``, elements of similar length are put together, to save
@@ -26,9 +24,7 @@ def micro_batches(
     for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
         together.setdefault(work[index].key, []).append(index)
     even = max(1, len(indices) // processes.size)
-    groups = [
-        alike[first : first + even] for alike in together.values() for first in range(0, len(alike), even)
-    ]
+    groups = [alike[first : first + even] for alike in together.values() for first in range(0, len(alike), even)]
     piece: list[int] = []
     for group in groups[processes.rank :: processes.size]:
         if piece and work[group[0]].text is not None and len(piece) + len(group) > size:

@@ -14,14 +14,7 @@ from groundling.algorithms.contrast import ContrastiveLoss
 from groundling.algorithms.credit import Credit, token_advantages
 from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import clipped_surrogate
-from groundling.algorithms.optimisation import (
-    LossFunction,
-    Schedule,
-    Terms,
-    learn,
-    make_adamw,
-    schedule_learning_rate,
-)
+from groundling.algorithms.optimisation import LossFunction, Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.regularizers import EntropyBonus, Regularizer
 from groundling.algorithms.rollout import Rollout
 from groundling.arguments import check_bounds
@@ -231,11 +224,7 @@ class ClippedOnPolicy(OnPolicy):
 
     def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
         surrogate = clipped_surrogate(
-            evaluation.log_probs,
-            batch.log_probs,
-            batch.advantages,
-            clip_range=self.clip_range,
-            mask=batch.weights,
+            evaluation.log_probs, batch.log_probs, batch.advantages, clip_range=self.clip_range, mask=batch.weights
         )
         return {
             "loss": surrogate.loss,

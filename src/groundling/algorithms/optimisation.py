@@ -82,9 +82,7 @@ def make_adamw(
     )
 
 
-def scale_learning_rate(
-    optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], factor: float
-) -> None:
+def scale_learning_rate(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], factor: float) -> None:
     """Give ``parameters`` ``factor`` times the learning rate of the others."""
     ids = {id(p) for p in parameters}
     for group in list(optimizer.param_groups):
@@ -213,9 +211,7 @@ def _accumulate_share(
     """Accumulate this process's share of ``indices`` in micro-batches of at most ``size`` elements."""
     figures: dict[str, float] = {}
     processes, sharded = learner.processes, any(map(in_parts, parameters))
-    parts = [
-        (micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)
-    ]
+    parts = [(micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)]
     if sharded:
         # Sharded layers need equally many passes in all processes: one without work repeats an element at weight 0.
         most = max_micro_batches(indices, size, batch.work, processes)

@@ -86,11 +86,7 @@ class PPO(ClippedOnPolicy):
     def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
         terms = super().loss(evaluation, batch)
         value_loss = clipped_value_loss(
-            evaluation.values,
-            batch.values,
-            batch.returns,
-            clip_range=self.value_clip_range,
-            mask=batch.weights,
+            evaluation.values, batch.values, batch.returns, clip_range=self.value_clip_range, mask=batch.weights
         )
         terms["value_loss"] = value_loss
         terms["loss"] = terms["policy_loss"] + self.value_coefficient * value_loss

@@ -151,9 +151,7 @@ class ReplayFile:
                 while file.tell() < self._bytes:
                     prompt, actions, action, reward, *after = parse_json(file.readline(LINE), str(self._path))
                     prompt, actions = self._text(prompt, texts), self._text(actions, texts)
-                    yield Transition(
-                        prompt, actions, action, reward, *(self._text(one, texts) for one in after)
-                    )
+                    yield Transition(prompt, actions, action, reward, *(self._text(one, texts) for one in after))
         except (OSError, ValueError, TypeError, IndexError) as error:
             raise RunError(f"cannot read {self._path}, which the checkpoint needs: {error}") from error
 

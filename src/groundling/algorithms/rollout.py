@@ -126,9 +126,7 @@ class Rollout:
         if self.parts.keys() <= {"env"}:
             return {}
         count = self.actions.shape[1] if self.sequences else self.num_transitions
-        return {
-            f"reward/{name}": float(rewards.double().sum()) / count for name, rewards in self.parts.items()
-        }
+        return {f"reward/{name}": float(rewards.double().sum()) / count for name, rewards in self.parts.items()}
 
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """Cut into what a policy evaluates at once: single steps, segments of ``length`` steps, or whole sequences.
@@ -149,9 +147,7 @@ class Rollout:
             counted = indices[self.mask]
             return _take(self.observations, counted), counted
         if len(indices) % length:
-            raise ConfigError(
-                f"world.num_steps={len(indices)} is not a multiple of the policy's recurrence, {length}"
-            )
+            raise ConfigError(f"world.num_steps={len(indices)} is not a multiple of the policy's recurrence, {length}")
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
         every, starts = len(indices) // len(self.memories), self.starts.flatten()
         memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)

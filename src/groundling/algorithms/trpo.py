@@ -101,9 +101,7 @@ class TRPO(OnPolicy):
             check_finite(figures)
             objective = -figures.pop("loss")
             direction = conjugate_gradient(
-                lambda vector: self._curvature(policy, batch, actor, vector),
-                gradient,
-                self.conjugate_gradient_steps,
+                lambda vector: self._curvature(policy, batch, actor, vector), gradient, self.conjugate_gradient_steps
             )
             curvature = direction @ self._curvature(policy, batch, actor, direction)
         step = direction * (2 * self.target_kl / curvature.clamp(min=1e-12)).sqrt()
@@ -190,9 +188,7 @@ def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[
         evaluation = policy.evaluate(example.observations, example.actions)
         in_choice, in_value = reached(evaluation.log_probs), reached(evaluation.values)
     actor = [p for p, chooses in zip(weights, in_choice, strict=True) if chooses]
-    critic = [
-        p for p, chooses, values in zip(weights, in_choice, in_value, strict=True) if values and not chooses
-    ]
+    critic = [p for p, chooses, values in zip(weights, in_choice, in_value, strict=True) if values and not chooses]
     return actor, critic
 
 

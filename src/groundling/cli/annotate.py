@@ -39,9 +39,7 @@ def add_parser(commands: Commands) -> None:
     add("dataset", type=Path, help=text)
     text = "rules (default), openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or yours"
     add("--judge", nargs="+", default=["rules"], metavar=("ID", "key=value"), help=text)
-    text = (
-        "one of the world's goals ('Judges' in the docs), or a sentence of yours (default: the world's first)"
-    )
+    text = "one of the world's goals ('Judges' in the docs), or a sentence of yours (default: the world's first)"
     add("--goal", metavar="GOAL", help=text)
     add("--prompt", default="default", help="one of the world's prompts (default: %(default)s)")
     text = "your own instructions as a text file; {goal} stands for the goal"
@@ -161,9 +159,7 @@ def describe_summary(summary: "Summary") -> list[str]:
     return lines
 
 
-def _annotate(
-    annotation: "Annotation", name: str, chunk: int, chunks: int, requests: int, console: "Console"
-) -> int:
+def _annotate(annotation: "Annotation", name: str, chunk: int, chunks: int, requests: int, console: "Console") -> int:
     with _progress(console, requests) as on_answer:
         summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=on_answer)
     console.print("\n".join(describe_summary(summary)))

@@ -58,9 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     world: Any = config.world
-    played = check_env(
-        world.env, world.args, world.actions, history=world.history, num_episodes=arguments.episodes
-    )
+    played = check_env(world.env, world.args, world.actions, history=world.history, num_episodes=arguments.episodes)
     console = make_console()
     policy = make_policy(config.policy, config.model, config.algorithm, world_of(config))
     for doubt in (*played.doubts, *texts_alike(policy, played)):
@@ -77,9 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_exploration(console, policy, played, scored, f"{config.policy.id}, untrained")
     if played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
-        resumed = (
-            f"one that was left after {steps} continued as before: a run in this env can be resumed exactly"
-        )
+        resumed = f"one that was left after {steps} continued as before: a run in this env can be resumed exactly"
         console.print(f"equal seeds gave equal episodes, and {resumed}")
     else:
         count = len(played.episodes)
@@ -116,9 +112,7 @@ def texts_alike(policy: "Policy", played: "RandomPlay") -> Iterator[str]:
         return
     for kind, texts in played.texts.items():
         groups = indistinguishable(lm.tokenizer, list(texts))
-        shown = "; ".join(
-            " and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS]
-        )
+        shown = "; ".join(" and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS])
         more = f"; and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
         if groups:
             yield (
@@ -160,9 +154,7 @@ def _print_preferred(
         pairs = zip(likeliest.values.tolist()[:count], likeliest.indices.tolist()[:count], strict=True)
         _print_table(console, [(f"{probability:.3f}", actions[index]) for probability, index in pairs])
     elif len(actions) > 1 and not is_scored:
-        console.print(
-            f"these {len(actions)} actions are not scored: at most {_MOST_READ:,} are, of all lists"
-        )
+        console.print(f"these {len(actions)} actions are not scored: at most {_MOST_READ:,} are, of all lists")
 
 
 def _print_exploration(
@@ -187,9 +179,7 @@ def _print_exploration(
             f"explore the others{mend}"
         )
     elif preferences.rare:
-        rarest = [
-            f"{action!r} ({mean:.2g})" for action, mean in list(preferences.rare.items())[:_SHOWN_ACTIONS]
-        ]
+        rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(preferences.rare.items())[:_SHOWN_ACTIONS]]
         warn(
             f"the untrained policy will hardly ever try {', '.join(rarest)}; in brackets the mean probability, at "
             f"most a fiftieth of an even share{mend}"

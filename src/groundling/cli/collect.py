@@ -54,13 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.io.locks import locked, output_lock
 
     if (arguments.pairs is None) == (arguments.episodes is None):
-        raise ConfigError(
-            "give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts"
-        )
+        raise ConfigError("give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts")
     if arguments.pairs is not None and (arguments.only_success or arguments.validation):
-        raise ConfigError(
-            "--only-success and --validation are for --episodes, not for --pairs: leave them out"
-        )
+        raise ConfigError("--only-success and --validation are for --episodes, not for --pairs: leave them out")
     for option in ("length", "stride", "format", "screens"):
         if arguments.pairs is None and getattr(arguments, option) not in (None, False):
             raise ConfigError(f"--{option} is for --pairs, not for --episodes: leave it out")
@@ -86,7 +82,9 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
             validation_fraction=arguments.validation,
             on_episode=on_agent(target.agent),
         )
-    summary = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
+    summary = (
+        f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
+    )
     console.print(f"{summary} added to {arguments.output}")
     return 0
 

@@ -64,9 +64,7 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
 
 def _folder(text: str) -> Path:
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{text} is not a folder: name the one that holds your experiment/*.yaml"
-        )
+        raise argparse.ArgumentTypeError(f"{text} is not a folder: name the one that holds your experiment/*.yaml")
     return Path(text)
 
 

@@ -24,10 +24,7 @@ def add_parser(commands: Commands) -> None:
         "overrides", nargs="*", metavar="ENTRY=VALUE", help="entries of the file, e.g. rl_script_args.seed=1"
     )
     parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="EXPERIMENT",
-        help="the experiment's YAML file (default: standard output)",
+        "--output", type=Path, metavar="EXPERIMENT", help="the experiment's YAML file (default: standard output)"
     )
 
 

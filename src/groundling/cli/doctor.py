@@ -106,9 +106,7 @@ def _needed(package: str) -> SpecifierSet:
         required = importlib.metadata.requires("groundling") or []
     except importlib.metadata.PackageNotFoundError:
         return SpecifierSet()
-    matching = (
-        one.specifier for one in map(Requirement, required) if one.name == package and one.marker is None
-    )
+    matching = (one.specifier for one in map(Requirement, required) if one.name == package and one.marker is None)
     return next(matching, SpecifierSet())
 
 

@@ -3,15 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import (
-    Commands,
-    add_command,
-    add_config_dir,
-    add_overrides,
-    check_used,
-    one_line,
-    positive,
-)
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, one_line, positive
 from groundling.errors import ConfigError, RunError
 from groundling.io.console import episode_bars, make_console, warn
 from groundling.registry import import_words
@@ -44,16 +36,16 @@ def add_parser(commands: Commands) -> None:
     add("agent", help=text)
     add_overrides(parser, "e.g. device=cpu")
     add_config_dir(parser)
-    text = "tests, as NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: held-out); of "
+    text = (
+        "tests, as NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: held-out); of "
+    )
     text += "a run that writes test, val, train (default: test)"
     add("--suite", "--split", help=text)
     text = "play a benchmark's suites and score them as it does: balrog-babyai, the mean over five tasks"
     add("--protocol", choices=("balrog-babyai",), help=text)
     text = "number of episodes or texts (default: the run's evaluation.episodes, or the protocol's number)"
     add("--episodes", type=positive, help=text)
-    text = (
-        "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; results of other "
-    )
+    text = "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; results of other "
     text += "overrides there are moved to evaluation/replaced/)"
     add("--name", help=text)
     text = "parallel processes of one thread each, for several suites (default: all in this process)"
@@ -71,9 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         target = find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir)
         num_episodes = target.config.evaluation.episodes
     else:
-        target = protocols.find_player(
-            arguments.agent, protocol, arguments.overrides, warn, arguments.config_dir
-        )
+        target = protocols.find_player(arguments.agent, protocol, arguments.overrides, warn, arguments.config_dir)
         num_episodes = protocols.num_episodes(target, protocol)
     target = target.named(arguments.name)
     check_used(arguments.config_dir, [(arguments.agent, target)])
@@ -90,9 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs > 1:
         evaluated = _evaluate_parallel(arguments, target, suites, console)
     else:
-        evaluated = _evaluate(
-            target, suites, arguments.episodes or num_episodes, console, protocol is not None
-        )
+        evaluated = _evaluate(target, suites, arguments.episodes or num_episodes, console, protocol is not None)
     if not evaluated:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     if protocol is not None and arguments.suite is None:
@@ -150,8 +138,7 @@ def _evaluate_parallel(
             words += [f"--{option.replace('_', '-')}", str(value)]
     folder = target.run_dir / "evaluation"
     lines = [
-        CommandLine(suite, [*words, "--suite", suite], folder / f"{suite}{target.suffix}.log")
-        for suite in suited
+        CommandLine(suite, [*words, "--suite", suite], folder / f"{suite}{target.suffix}.log") for suite in suited
     ]
     failed = run_parallel(lines, arguments.jobs, report)
     for line in lines:

@@ -51,9 +51,7 @@ def _envs() -> dict[str, str]:
         return next(ours, "" if entry_point.startswith("minigrid.") else "yours")
 
     entry_points = {
-        id: spec.entry_point
-        if isinstance(spec.entry_point, str)
-        else str(getattr(spec.entry_point, "__module__", ""))
+        id: spec.entry_point if isinstance(spec.entry_point, str) else str(getattr(spec.entry_point, "__module__", ""))
         for id, spec in gymnasium.registry.items()
     }
     others = ("gymnasium.", "shimmy.")  # without texts

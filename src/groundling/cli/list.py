@@ -88,6 +88,4 @@ def _overview(abouts: Mapping[str, str]) -> str:
             for beginning, members in groups.items()
         ]
     width = min(shutil.get_terminal_size().columns, 120)
-    return textwrap.fill(
-        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-    )
+    return textwrap.fill(", ".join(names), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -113,9 +113,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )
-    parser.add_argument(
-        "--version", action=_Version, nargs=0, help="print the versions that a bug report needs"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions that a bug report needs")
     parser.add_argument(
         "--print-completion",
         action=_Completion,

@@ -36,21 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.answers:
         if arguments.predictions or arguments.pairwise:
-            raise ConfigError(
-                "--answers reads the answers to an existing form: leave --pairwise and SYSTEM=FILE out"
-            )
+            raise ConfigError("--answers reads the answers to an existing form: leave --pairwise and SYSTEM=FILE out")
         print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
         for rating in read_answers(arguments.folder, arguments.answers):
             figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"
             print(plain(f"{rating.question:16} {rating.system:24} {figures}"))
         return 0
     write = write_pairwise if arguments.pairwise else write_likert
-    form = write(
-        _files(arguments.predictions), arguments.folder, arguments.task, arguments.samples, arguments.seed
-    )
-    print(
-        f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json secret from the raters)"
-    )
+    form = write(_files(arguments.predictions), arguments.folder, arguments.task, arguments.samples, arguments.seed)
+    print(f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json secret from the raters)")
     return 0
 
 
@@ -59,8 +53,6 @@ def _files(predictions: list[str]) -> dict[str, Path]:
     for word in predictions:
         system, equals, path = word.partition("=")
         if not equals or not system or system in files:
-            raise ConfigError(
-                f"{word!r}: name each system once and its predictions, as ppo=predictions.jsonl"
-            )
+            raise ConfigError(f"{word!r}: name each system once and its predictions, as ppo=predictions.jsonl")
         files[system] = Path(path)
     return files

@@ -37,9 +37,7 @@ def add_parser(commands: Commands) -> None:
     add("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
     text = "parallel processes of one thread each (default: all in this process)"
     add("--jobs", type=positive, default=1, help=text)
-    text = (
-        "the --output of the same study on another machine, whose runs are not repeated here; may be repeated"
-    )
+    text = "the --output of the same study on another machine, whose runs are not repeated here; may be repeated"
     add("--add", type=Path, action="append", default=[], metavar="FOLDER", help=text)
     add("--no-results", action="store_true", help="write only the runs' own folders")
 
@@ -86,11 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_results:
         added = [word for folder in arguments.add for word in ("--add", str(folder))]
         folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
-        page = (
-            page_of_success(study, jobs, world, elsewhere)
-            if by_success
-            else page_of_figures(study, jobs, world)
-        )
+        page = page_of_success(study, jobs, world, elsewhere) if by_success else page_of_figures(study, jobs, world)
         write_page(study, page, output, shareable_words([*command, *folders]))
         report(f"results: {output / 'README.md'}")
     if failed:
@@ -109,9 +103,7 @@ def _check(arguments: argparse.Namespace, study: "Study", jobs: "Sequence[Job]",
             "leave it out"
         )
     if arguments.add and not by_success:
-        raise ConfigError(
-            f"--add is for studies that report success rates, and {study.name} does not: leave it out"
-        )
+        raise ConfigError(f"--add is for studies that report success rates, and {study.name} does not: leave it out")
     if arguments.add and arguments.no_results:
         raise ConfigError("--add does nothing with --no-results: leave one of them out")
     first = jobs[0]
@@ -133,9 +125,7 @@ def _read_added(
     for folder in folders:
         found = read_results(folder, study, jobs, report)
         if twice := sorted(found.keys() & results.keys()):
-            raise ConfigError(
-                f"{folder} has {', '.join(twice)}, as another folder of --add: name one of them"
-            )
+            raise ConfigError(f"{folder} has {', '.join(twice)}, as another folder of --add: name one of them")
         report(f"{folder}: {len(found)} of {len(jobs)} runs are taken over")
         results |= found
     return results

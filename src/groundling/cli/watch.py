@@ -37,9 +37,7 @@ def add_parser(commands: Commands) -> None:
     add("agent", help="the agent that plays, named as for `groundling evaluate`")
     add_overrides(parser, "e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
-    add(
-        "--suite", help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own)"
-    )
+    add("--suite", help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own)")
     text = "number of held-out episodes to show (default: %(default)s)"
     add("--episodes", type=positive, default=1, help=text)
     add("--gif", type=Path, metavar="FILE", help="also write a GIF")

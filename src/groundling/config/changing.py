@@ -13,14 +13,7 @@ from groundling.errors import ConfigError
 from groundling.rewards.part import RewardPartConfig
 from groundling.worlds import kind
 
-_FREE = (
-    "world.args",
-    "model.lora",
-    "policy.args",
-    "algorithm.args",
-    "cloning.args",
-    "evaluation.generation",
-)
+_FREE = ("world.args", "model.lora", "policy.args", "algorithm.args", "cloning.args", "evaluation.generation")
 """Keyword arguments that the components themselves check."""
 _PART_ARGS = r"reward\.[\w-]+\.args"
 """The key of a part's arguments, as a regular expression."""

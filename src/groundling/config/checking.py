@@ -124,9 +124,7 @@ def _check_policy(policy: ComponentConfig) -> None:
     """Check the policy's id, and its arguments' names and types, before anything is built."""
     for name in _LANGUAGE_MODELS:
         if name in policy.args:
-            raise ConfigError(
-                f"policy.args.{name} cannot be set: the language model is the one that model.path names"
-            )
+            raise ConfigError(f"policy.args.{name} cannot be set: the language model is the one that model.path names")
     check_component(policies, policy, "policy", filled_in=("lm", "num_actions"), withheld=_LANGUAGE_MODELS)
 
 
@@ -139,9 +137,7 @@ def _check_world(world: WorldConfig, unneeded: bool) -> None:
             raise
 
 
-def _check_reward(
-    reward: dict[str, RewardPartConfig | None], played_alone: bool, said: Collection[str]
-) -> None:
+def _check_reward(reward: dict[str, RewardPartConfig | None], played_alone: bool, said: Collection[str]) -> None:
     """Check the parts of what is learnt from, and make those that say by themselves whether they can be run.
 
     Args:

@@ -39,10 +39,7 @@ __all__ = [
 
 @errors_in_one_line()
 def compose(
-    experiment: str,
-    overrides: Sequence[str] = (),
-    config_dir: Path | None = None,
-    unused: Sequence[str] = (),
+    experiment: str, overrides: Sequence[str] = (), config_dir: Path | None = None, unused: Sequence[str] = ()
 ) -> Config:
     """Compose an experiment with overrides such as ``world.num_envs=16``.
 
@@ -103,9 +100,7 @@ def _made(read: Read, overrides: Overrides, unused: Sequence[str] = ()) -> Confi
 
 
 @errors_in_one_line()
-def changed(
-    config: Config, overrides: Sequence[str | Mapping[str, Any]], unused: Sequence[str] = ()
-) -> Config:
+def changed(config: Config, overrides: Sequence[str | Mapping[str, Any]], unused: Sequence[str] = ()) -> Config:
     """``config`` with overrides as in `compose`, or as values by dotted key: Hydra's dicts know no accents in a key.
 
     They may be those that ``config`` was made with: what has been taken out is not missed.

@@ -16,6 +16,4 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             yield prefix[:-1], node
 
-    return dict(
-        walk("", OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(dict(values))))))
-    )
+    return dict(walk("", OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(dict(values)))))))

@@ -104,8 +104,7 @@ def _written(key: str, value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(_written(key, one) for one in value) + "]"
     raise ConfigError(
-        f"{key}={value!r:.80} is not a value that a config can hold: give text, numbers, or lists and mappings "
-        "of them"
+        f"{key}={value!r:.80} is not a value that a config can hold: give text, numbers, or lists and mappings of them"
     )
 
 

@@ -34,10 +34,7 @@ def _schema_of(section_classes: tuple[type, ...]) -> DictConfig:
 
 def types_of(world: str) -> dict[str, Any]:
     """By section or key of the root, its type in this kind of world."""
-    return {
-        **get_type_hints(Config),
-        **{section: _section_class(section, kind(world)) for section in SECTIONS},
-    }
+    return {**get_type_hints(Config), **{section: _section_class(section, kind(world)) for section in SECTIONS}}
 
 
 def type_of(key: str, world: str) -> Any:

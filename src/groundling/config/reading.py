@@ -87,9 +87,7 @@ def from_file(path: Path) -> Read:
     try:
         return from_values(read_yaml(path), str(path))
     except FileNotFoundError:
-        raise ConfigError(
-            f"there is no {path}: expected a run's folder, made by `groundling train`"
-        ) from None
+        raise ConfigError(f"there is no {path}: expected a run's folder, made by `groundling train`") from None
     except (OSError, DocumentError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {one_line(error)}") from error
 

@@ -44,16 +44,12 @@ def _world(read: Read) -> str:
     id = section.get("id") if isinstance(section, dict) else None
     if not isinstance(id, str) or id == "???":
         known = ", ".join(worlds)
-        raise ConfigError(
-            f"{read.where} does not say which kind of world it is for: give world.id, one of {known}"
-        )
+        raise ConfigError(f"{read.where} does not say which kind of world it is for: give world.id, one of {known}")
     try:
         kind(id)
         for name in SECTIONS:
             section = read.values.get(name)
-            for key in (
-                section if isinstance(section, Mapping) else ()
-            ):  # what is no section is refused by its type
+            for key in section if isinstance(section, Mapping) else ():  # what is no section is refused by its type
                 check_section_key(name, str(key), id)
     except UnusedKey:
         raise

@@ -113,9 +113,7 @@ def _without(node: Any, key: str, keys: Collection[str]) -> Any:
         return node
     if isinstance(node, Mapping):
         return {
-            name: _without(value, f"{key}.{name}", keys)
-            for name, value in node.items()
-            if f"{key}.{name}" not in keys
+            name: _without(value, f"{key}.{name}", keys) for name, value in node.items() if f"{key}.{name}" not in keys
         }
     if isinstance(node, list | tuple):
         inside = [(f"{key}[{place}]", value) for place, value in enumerate(node)]

@@ -26,10 +26,7 @@ def check_used(config: Config) -> None:
     """
     world = kind(config.world.id)
     use = _use(config.policy, config.algorithm, config.reward, world)
-    idle = {
-        **config.world.unused(use),
-        **_unused(config, world, use.demonstrated),
-    }
+    idle = {**config.world.unused(use), **_unused(config, world, use.demonstrated)}
     usual = Config(name=config.name, world=world.config_class(), evaluation=world.evaluation_class())
     defaults = dict(_leaves("", usual))
     for key, value in _leaves("", config):
@@ -38,8 +35,7 @@ def check_used(config: Config) -> None:
             continue
         if reason is not None and value != defaults[key]:
             raise UnusedKey(
-                key,
-                f"{key}={_value_text(value)} does nothing: {reason}; leave it at {_value_text(defaults[key])}",
+                key, f"{key}={_value_text(value)} does nothing: {reason}; leave it at {_value_text(defaults[key])}"
             )
     check_parts(config.reward, world.offers)
     chosen = chosen_parts(config.reward, world.offers)
@@ -102,9 +98,7 @@ def _unused(config: Config, world: type[World], demonstrated: bool) -> dict[str,
     if not has_model(policy.id) and _can_act(policy, world):
         idle["model"] = f"policy {policy.id!r} has no language model"
     if model.revision is not None and _is_local(model.path):
-        idle["model.revision"] = (
-            f"model.path={model.path} is a folder on this machine, which has no revisions"
-        )
+        idle["model.revision"] = f"model.path={model.path} is a folder on this machine, which has no revisions"
     if policy.args.get("prompt") == "conversation":
         idle["model.add_special_tokens"] = "conversations are written by the chat template"
     if config.device.partition(":")[0] == "cpu":

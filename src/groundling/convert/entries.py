@@ -77,9 +77,7 @@ def load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"there is no {path}: name a YAML file of GLAM, Lamorel or RL4LMs") from None
     except (OSError, DocumentError, OmegaConfBaseException) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"cannot read {path} as a YAML file of GLAM, Lamorel or RL4LMs: {reason}"
-        ) from error
+        raise ConfigError(f"cannot read {path} as a YAML file of GLAM, Lamorel or RL4LMs: {reason}") from error
     return dict(resolved)
 
 
@@ -267,7 +265,5 @@ def check_section(where: Path | str, key: str, value: Any) -> dict[Any, Any]:
         ConfigError: it is no mapping.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}"
-        )
+        raise ConfigError(f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}")
     return {name: _boolean(item) for name, item in (value or {}).items()}

@@ -31,15 +31,8 @@ class Converted:
     def to_yaml(self) -> str:
         """Return the experiment as YAML, with the notes as comments."""
         notes = (" ".join(note.split()) for note in self.notes)  # a name in a note could contain a line break
-        comments = (
-            textwrap.fill(note, 110, initial_indent="# - ", subsequent_indent="#   ") for note in notes
-        )
-        head = [
-            "# @package _global_",
-            "#",
-            f"# Converted from {' '.join(self.path.name.split())}.",
-            *comments,
-        ]
+        comments = (textwrap.fill(note, 110, initial_indent="# - ", subsequent_indent="#   ") for note in notes)
+        head = ["# @package _global_", "#", f"# Converted from {' '.join(self.path.name.split())}.", *comments]
         return "\n".join([*head, OmegaConf.to_yaml(self.values)])
 
 

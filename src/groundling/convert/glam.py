@@ -118,9 +118,7 @@ class _Reader:
         """
         if self.is_drrn:
             if self.is_lamorel:
-                raise ConfigError(
-                    f"{PROCESSES}=0 leaves Lamorel's example without its language model: give 1"
-                )
+                raise ConfigError(f"{PROCESSES}=0 leaves Lamorel's example without its language model: give 1")
             if self._get(f"{RL}.reward_shaping_beta"):
                 raise ConfigError(
                     f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, and "
@@ -156,9 +154,7 @@ class _Reader:
         if self._get(f"{RL}.action_space") is not None:
             values["world.actions"] = self._actions()
         if self._get(f"{RL}.language") == "french" and values.pop("world.probes", None) is not None:
-            self.notes.append(
-                f"{RL}.template_test: left out, since the fixed situations exist in English only"
-            )
+            self.notes.append(f"{RL}.template_test: left out, since the fixed situations exist in English only")
         if self._get(f"{RL}.value_loss_coef") is not None:
             # The original weighs the whole squared error, Groundling half of it.
             values["algorithm.args.value_coefficient"] = 2 * self.entries.real(f"{RL}.value_loss_coef", 0.5)
@@ -235,9 +231,7 @@ class _Reader:
         if not pretrained:
             values["model.init"] = "embeddings" if self._is_on("load_embedding") else "random"
         elif self._is_on("load_embedding"):
-            self.entries.note_unused(
-                f"{RL}.load_embedding", "nor in the original: pretrained=true loads all weights"
-            )
+            self.entries.note_unused(f"{RL}.load_embedding", "nor in the original: pretrained=true loads all weights")
         if self._is_on("use_action_heads"):
             values["policy.id"] = "action_head"
         lora = {
@@ -313,9 +307,7 @@ class _Reader:
                 "one process computes the same"
             )
         else:
-            self.notes.append(
-                f"{PROCESSES}={count}: for as many processes, {command}; one process computes the same"
-            )
+            self.notes.append(f"{PROCESSES}={count}: for as many processes, {command}; one process computes the same")
 
     def _note_differences_from_glam(self) -> None:
         if self._get(f"{RL}.template_test") is not None and self._get(f"{RL}.language") != "french":

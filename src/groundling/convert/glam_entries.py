@@ -52,8 +52,7 @@ _DERIVED = (
 
 MEMORY = "algorithm.args.micro_batch_size limits memory here, without changing results"
 SAYCAN = (
-    "SayCan plans with a model and trains nothing; its only call is LanguageModel.score, see "
-    "docs/migration/lamorel.md"
+    "SayCan plans with a model and trains nothing; its only call is LanguageModel.score, see docs/migration/lamorel.md"
 )
 TOKENS = f"it belongs to PPO on tokens, which {STRINGS} asks for"
 _SCRIPT = "Groundling has its own training loop"
@@ -107,14 +106,7 @@ _IGNORED = {
     f"{RL}.plot_saycan": SAYCAN,
     f"{RL}.use_actions_in_env": SAYCAN,
 }
-FORMAT = Format(
-    "GLAM's and Lamorel's",
-    _SAME,
-    _DERIVED,
-    _IGNORED,
-    lists=(f"{RL}.action_space", STRINGS),
-    strict=False,
-)
+FORMAT = Format("GLAM's and Lamorel's", _SAME, _DERIVED, _IGNORED, lists=(f"{RL}.action_space", STRINGS), strict=False)
 
 NOT_DRRN = {key for key in FORMAT.known if key.startswith(f"{LLM}.") and not key.endswith(".use_gpu")} | {
     f"{RL}.{name}"

@@ -63,9 +63,7 @@ def writer(entries: Entries) -> Values:
     } | _common(entries)
     if penalty := entries.real(f"{RL}.kl_coef", 0):
         values["algorithm.args.kl_coefficient"] = penalty
-        entries.notes.append(
-            f"{RL}.kl_coef={penalty}: the penalty is part of the rewards here, not of the loss"
-        )
+        entries.notes.append(f"{RL}.kl_coef={penalty}: the penalty is part of the rewards here, not of the loss")
     if entries.get(f"{RL}.skip_ratio_spikes"):
         entries.notes.append(
             f"{RL}.skip_ratio_spikes: no effect here (algorithm.args.target_kl=0.1, for example, stops learning "

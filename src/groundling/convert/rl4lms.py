@@ -110,10 +110,7 @@ class _Reader:
         key = "alg.model_name" if "alg.model_name" in self.entries.values else f"{POLICY}.model_name"
         tokenizer, model = self.entries.get("tokenizer.model_name"), self.entries.need(key)
         given = self.entries.overridden
-        is_replaced = {key, key.rpartition(".")[0]} & given and not {
-            "tokenizer",
-            "tokenizer.model_name",
-        } & given
+        is_replaced = {key, key.rpartition(".")[0]} & given and not {"tokenizer", "tokenizer.model_name"} & given
         return {} if tokenizer in (None, model) or is_replaced else {"model.tokenizer": tokenizer}
 
     def _reward(self) -> Values:
@@ -140,8 +137,7 @@ class _Reader:
             if (one := {"id": metric["id"], "args": args}) not in metrics:  # one file names BLEU twice
                 metrics.append(one)
         self.notes += [
-            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({METRIC_IGNORED[name]})"
-            for name in sorted(unused)
+            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({METRIC_IGNORED[name]})" for name in sorted(unused)
         ]
         names = {self.entries.get("reward_fn.id"), *(metric["id"] for metric in metrics)}
         if corrected := sorted({*_CORRECTED} & names):
@@ -242,18 +238,13 @@ class _Reader:
         """NLPO's mask, and a decoder's start token."""
         policy = str(self.entries.need("alg.policy.id"))
         kinds = [
-            f"{mask}{model}_lm_actor_critic_policy"
-            for mask in ("", "maskable_")
-            for model in ("causal", "seq2seq")
+            f"{mask}{model}_lm_actor_critic_policy" for mask in ("", "maskable_") for model in ("causal", "seq2seq")
         ]
         if policy not in kinds:
             raise ConfigError(unknown("policy of RL4LMs, alg.policy.id", policy, kinds))
         values: Values = {}
         if policy.startswith("maskable_"):
-            values = {
-                "policy.args.mask_type": "learned_top_k",
-                "algorithm.args.target_update_iterations": 1000,
-            }
+            values = {"policy.args.mask_type": "learned_top_k", "algorithm.args.target_update_iterations": 1000}
             found = {ours: self.entries.get(key) for key, ours in MASK.items()}
             values |= {ours: value for ours, value in found.items() if value is not None}
             if values["policy.args.mask_type"] != "learned_top_p":

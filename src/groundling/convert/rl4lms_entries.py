@@ -58,21 +58,9 @@ MASK = {
 """Entries of NLPO's mask with a key of the same meaning."""
 _DERIVED = (
     *MASK,
-    *(
-        "reward_fn.id",
-        "tokenizer.model_name",
-        "tokenizer.max_length",
-        "tokenizer.truncation_side",
-        "env.n_envs",
-    ),
+    *("reward_fn.id", "tokenizer.model_name", "tokenizer.max_length", "tokenizer.truncation_side", "env.n_envs"),
     *(f"env.args.{name}" for name in ("max_episode_length", "terminate_on_eos", "context_start_token")),
-    *(
-        "alg.args.n_steps",
-        "alg.args.vf_coef",
-        "alg.args.target_kl",
-        "alg.kl_div.coeff",
-        "alg.kl_div.target_kl",
-    ),
+    *("alg.args.n_steps", "alg.args.vf_coef", "alg.args.target_kl", "alg.kl_div.coeff", "alg.kl_div.target_kl"),
     *("alg.policy.id", f"{POLICY}.prompt_truncation_side"),
     *(f"{TRAINING}.lr_scheduler_type", f"{TRAINING}.logging_steps"),
     *("alg.generation_kwargs.post_processing_fn", f"{EVALUATION}.n_iters", f"{EVALUATION}.metrics"),
@@ -96,10 +84,7 @@ _IGNORED = {
     "alg.args.tensorboard_log": _SCRIPT,
     f"{POLICY}.apply_model_parallel": "model.device_map=auto spreads a model over the GPUs of a process",
     **dict.fromkeys(
-        (
-            f"{TRAINING}.{name}"
-            for name in ("output_dir", "save_steps", "save_strategy", "evaluation_strategy")
-        ),
+        (f"{TRAINING}.{name}" for name in ("output_dir", "save_steps", "save_strategy", "evaluation_strategy")),
         _SCRIPT,
     ),
 }

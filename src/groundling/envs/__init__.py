@@ -26,13 +26,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = [
-    "ABOUT",
-    "TextEnv",
-    "babyai_text",
-    "nethack",
-    "register",
-    "text_generation",
-    "textworld_express",
-    "try_one",
-]
+__all__ = ["ABOUT", "TextEnv", "babyai_text", "nethack", "register", "text_generation", "textworld_express", "try_one"]

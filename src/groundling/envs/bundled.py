@@ -50,7 +50,5 @@ def register() -> None:
     gymnasium.register(TEXT_GENERATION, entry_point=f"{_WRITING}.env:TextGenerationEnv")
     for id, arguments in TASKS.items():
         limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})
-        gymnasium.register(
-            id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments, additional_wrappers=(limit,)
-        )
+        gymnasium.register(id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments, additional_wrappers=(limit,))
     gymnasium.register(TEXTWORLD_EXPRESS, entry_point=f"{_EXPRESS}:TextWorldExpress")

@@ -37,9 +37,7 @@ class RandomPlay:
     seconds: float = 0.0  # seconds of resets and steps
     fewest_actions: int = 0
     most_actions: int = 0
-    texts: dict[str, dict[str, None]] = field(
-        default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}}
-    )
+    texts: dict[str, dict[str, None]] = field(default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}})
     """Distinct texts by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
     """The first observation, and one in the middle of an episode, with its past; by the number of steps before it."""
@@ -189,9 +187,7 @@ def _other_hash_seed() -> Iterator[str]:
 
 
 def _refuse_loss(text: str) -> NoReturn:
-    raise ConfigError(
-        f"the env was played in this process, and not in another one, as a resumed run needs: {text}"
-    )
+    raise ConfigError(f"the env was played in this process, and not in another one, as a resumed run needs: {text}")
 
 
 def _play_again(
@@ -255,9 +251,7 @@ def _hashes(observation: TextObservation) -> _Hashes:
     return {part: hash(getattr(observation, part)) for part in ("goal", "descriptions", "actions")}
 
 
-def _compare(
-    refuse: _Refusal, before: TextEpisode, taken: int, observation: TextObservation, hashes: _Hashes
-) -> None:
+def _compare(refuse: _Refusal, before: TextEpisode, taken: int, observation: TextObservation, hashes: _Hashes) -> None:
     for part, hashed in _hashes(observation).items():
         if hashed != hashes[part]:
             refuse(before, f"after {taken} steps its {part} differed: {getattr(observation, part)!r:.80} now")

@@ -197,7 +197,5 @@ def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
             ) from error
     for name in ("observation_space", "action_space"):
         if not hasattr(env, name):
-            raise ConfigError(
-                f"env {id} has no {name}: give its class one, such as gymnasium.spaces.Text(1000)"
-            )
+            raise ConfigError(f"env {id} has no {name}: give its class one, such as gymnasium.spaces.Text(1000)")
     return env

@@ -77,9 +77,7 @@ def _task_ids(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Iterator
     """Yield names and values that identify the present task: entries of the info, or BabyAI's ``current_task``."""
     if isinstance(task := getattr(env.unwrapped, "current_task", None), str):
         yield "current_task", task
-    yield from (
-        (key, str(info[key])) for key in _TASK_KEYS if isinstance(info.get(key), str | int | np.integer)
-    )
+    yield from ((key, str(info[key])) for key in _TASK_KEYS if isinstance(info.get(key), str | int | np.integer))
 
 
 def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:

@@ -193,9 +193,7 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
         ConfigError: It is something else; the message names the value and what is expected.
     """
     if type(returned) is not tuple or len(returned) != 5:
-        raise ConfigError(
-            f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}"
-        )
+        raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned
     if type(reward) is not float:
         reward = float(reward) if type(reward) is int else _number(reward)
@@ -243,9 +241,7 @@ def success_key(info: Mapping[str, Any]) -> str | None:
             if _as_truth(info[name]) is not None:
                 return name
             if name in SUCCESSES[:2]:
-                raise ConfigError(
-                    f"info['{name}'] must be True or False (or 1 or 0), got {_with_type(info[name])}"
-                )
+                raise ConfigError(f"info['{name}'] must be True or False (or 1 or 0), got {_with_type(info[name])}")
     return next((name for name in FAILURES if _as_truth(info.get(name))), None)
 
 
@@ -303,9 +299,7 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         given = {"goal": goal, "descriptions": descriptions, "actions": actions}
         self._given = {name: one for name, one in given.items() if one is not None}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, self._with_given(observation, info)
 

@@ -40,11 +40,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
     """
 
     def __init__(
-        self,
-        game: str = "coin",
-        params: Mapping[str, Any] | None = None,
-        max_steps: int = 50,
-        fold: str | None = None,
+        self, game: str = "coin", params: Mapping[str, Any] | None = None, max_steps: int = 50, fold: str | None = None
     ) -> None:
         if fold is not None and fold not in _FOLDS:
             raise ConfigError(f"fold must be {', '.join(_FOLDS)} or null, got {fold!r}")
@@ -56,16 +52,12 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         if game not in games:
             raise ConfigError(f"TextWorldExpress has no game {game!r}: it has {', '.join(games)}")
         if problem := self._engine.load(game, options):
-            raise ConfigError(
-                f"TextWorldExpress cannot load {game} with {options or 'no options'}: {problem}"
-            )
+            raise ConfigError(f"TextWorldExpress cannot load {game} with {options or 'no options'}: {problem}")
         self._max_steps, self._fold = max_steps, fold
         self.observation_space = gymnasium.spaces.Text(100_000, charset=string.printable)
         self.action_space = gymnasium.spaces.Text(1_000, charset=string.printable)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(2**31))
@@ -121,9 +113,7 @@ def _start_java() -> Any:
     if importlib.util.find_spec("textworld_express") is None:
         raise ConfigError("TextWorldExpress is not installed: pip install 'groundling[worlds]'")
     if shutil.which("java") is None:
-        raise ConfigError(
-            "TextWorldExpress needs Java 8 or newer, and there is no `java` on the PATH: install a JRE"
-        )
+        raise ConfigError("TextWorldExpress needs Java 8 or newer, and there is no `java` on the PATH: install a JRE")
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from textworld_express.textworld_express import JAR_PATH
 

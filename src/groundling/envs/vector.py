@@ -84,9 +84,7 @@ class TextVectorEnv:
         self.incidents = Incidents()
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
-            raise ConfigError(
-                f"{first} has the action space {space}: a text env needs a Discrete or a Text one"
-            )
+            raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or a Text one")
         check_reset(first)
         self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
         self._id = str(getattr(first.spec, "id", ""))
@@ -157,9 +155,7 @@ class TextVectorEnv:
         for i, action in stepped:
             admissible = self._states[i].admissible
             if not 0 <= action < len(admissible):
-                raise RunError(
-                    f"the policy chose action {action} of {len(admissible)}: {', '.join(admissible)}"
-                )
+                raise RunError(f"the policy chose action {action} of {len(admissible)}: {', '.join(admissible)}")
             self._send_step(i, action)
         for i, action in stepped:
             reward, has_terminated, is_truncated = self._receive_step(i, action)

@@ -93,9 +93,7 @@ class WorkerPool:
             except WorkerLost as lost:
                 self._on_lost(worker, lost)
                 if process.losses > _MOST_LOSSES:
-                    raise RunError(
-                        f"worker {worker} was lost {process.losses} times in a row: it {lost}"
-                    ) from None
+                    raise RunError(f"worker {worker} was lost {process.losses} times in a row: it {lost}") from None
                 process.restart(self._resend)
                 if not self._resend:
                     raise
@@ -169,9 +167,7 @@ class _Worker:
         except (EOFError, ConnectionResetError):
             self.losses += 1
             code = self.process.wait()
-            raise WorkerLost(
-                f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            ) from None
+            raise WorkerLost(f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}") from None
         if not self._is_ready:
             self._is_ready = True
             return

@@ -166,9 +166,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 def played_with(config: Config) -> dict[str, Any]:
     """Return the settings, other than the world's, that decide how an agent plays and what is measured, as JSON."""
-    evaluation = {
-        name: value for name, value in asdict(config.evaluation).items() if name not in _CHANGES_NO_FIGURE
-    }
+    evaluation = {name: value for name, value in asdict(config.evaluation).items() if name not in _CHANGES_NO_FIGURE}
     about = shareable({"policy": asdict(config.policy), "evaluation": evaluation})
     settings: dict[str, Any] = json.loads(json.dumps(about))
     return settings
@@ -193,8 +191,7 @@ def _figures(
         "most_episodes": num_episodes,  # a pool may have fewer
         "agents": {name: _summary(one) for name, one in played.items()},
         "tasks": {
-            name: {task: _summary(family) for task, family in one.families().items()}
-            for name, one in played.items()
+            name: {task: _summary(family) for task, family in one.families().items()} for name, one in played.items()
         },
         "differences": _differences(target.agent, played),
         "left_out": left_out,
@@ -251,12 +248,7 @@ def _episodes(played: Mapping[str, Played]) -> str:
     about = list(dict.fromkeys(key for _, e in episodes for key in e.about))
     figures = list(dict.fromkeys(key for _, e in episodes for key in e.figures))
     rows = (
-        [
-            name,
-            e.number,
-            *(e.about.get(key, "") for key in about),
-            *(e.figures.get(key) for key in figures),
-        ]
+        [name, e.number, *(e.about.get(key, "") for key in about), *(e.figures.get(key) for key in figures)]
         for name, e in episodes
     )
     return csv_text(["agent", "episode", *about, *figures], rows)

@@ -44,9 +44,7 @@ class Forgetting:
     """Per observation of random play; None for policies whose choice depends on more than an observation."""
 
 
-def measure_forgetting(
-    target: Target, on_agent: Callable[[str], None] = lambda agent: None
-) -> dict[str, Forgetting]:
+def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda agent: None) -> dict[str, Forgetting]:
     """Compare a run's agent, and the clone that it started from, with the initial model.
 
     Writes ``forgetting.json`` into the run's folder.
@@ -67,9 +65,7 @@ def measure_forgetting(
     figures = {}
     for agent in agents:
         on_agent(agent)
-        figures[agent] = _compare(
-            start, start if agent == "zero-shot" else _Measured(target, agent), passages
-        )
+        figures[agent] = _compare(start, start if agent == "zero-shot" else _Measured(target, agent), passages)
     content = {
         **target.checkpoint_identity(),
         "text": f"the documentation of Python {platform.python_version()}'s language",
@@ -96,9 +92,7 @@ def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
             if not all(isinstance(value, int | float | None) for value in asdict(one).values()):
                 raise ValueError("a figure is not a number")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"{path} cannot be read ({error!r:.100}): run `groundling forgetting` again"
-        ) from error
+        raise RunError(f"{path} cannot be read ({error!r:.100}): run `groundling forgetting` again") from error
     return content
 
 

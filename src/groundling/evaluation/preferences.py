@@ -60,9 +60,7 @@ def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]
     uniform = [torch.tensor(float(len(row))).log().item() for row in rows]
     lists = [o.actions for o in observations]
-    return Preferences(
-        rows, _mean(entropies), _mean(uniform), _short_actions(rows, lists), _rare_actions(rows, lists)
-    )
+    return Preferences(rows, _mean(entropies), _mean(uniform), _short_actions(rows, lists), _rare_actions(rows, lists))
 
 
 def _short_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> ShortActions:

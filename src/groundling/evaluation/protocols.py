@@ -31,11 +31,7 @@ _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")
 
 
 def find_player(
-    name: str,
-    protocol: str,
-    overrides: Sequence[str],
-    warn: Callable[[str], None],
-    config_dir: Path | None = None,
+    name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None], config_dir: Path | None = None
 ) -> Target:
     """Find an agent as `find`, a language model by its folder, file or hub id, or a server by its address.
 

@@ -123,9 +123,7 @@ class Target:
             ConfigError: the suite does not suit the run.
         """
         world = self.world
-        return (
-            world.suite_overrides(suite, self.overrides) if isinstance(world, Suites) else [*self.overrides]
-        )
+        return world.suite_overrides(suite, self.overrides) if isinstance(world, Suites) else [*self.overrides]
 
     def demonstrator(self) -> Demonstrator:
         """Return the agent as a source of recorded episodes.
@@ -195,10 +193,7 @@ def find(
     check_config_dir(config_dir)
     path, changes, results = Path(name).resolve(), tuple(overrides), None
     if _is_on_hub(name, config_dir):
-        path, results = (
-            hub.fetch(name, revision),
-            Path("runs") / name.replace("/", "--"),
-        )  # not in the hub's cache
+        path, results = (hub.fetch(name, revision), Path("runs") / name.replace("/", "--"))  # not in the hub's cache
     elif revision is not None:
         raise ConfigError(f"revision={revision} is for a hub id, and {name} is not one: leave it out")
     is_run = (path / "config.yaml").exists()

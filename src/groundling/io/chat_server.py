@@ -178,9 +178,7 @@ class ChatServer:
             if attempt < self.max_retries:
                 await asyncio.sleep(self._pause(attempt, wait))
         if lost:
-            raise RunError(
-                f"{self.base_url}: {problem}, {self.max_retries + 1} times: is the server running?"
-            )
+            raise RunError(f"{self.base_url}: {problem}, {self.max_retries + 1} times: is the server running?")
         raise RequestFailed(problem)
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:

@@ -54,9 +54,7 @@ def make_console() -> "Console":
     from rich.segment import Segment
 
     class PlainConsole(Console):
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> "Iterable[Segment]":
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> "Iterable[Segment]":
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else plain(text), style, control)  # controls are rich's own
 

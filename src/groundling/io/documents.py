@@ -285,9 +285,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
                 levels = max(levels, 1 + below[2])
         if values > most or characters > _EXPANDED:
             limit = f"{most:,} values" if values > most else f"{_EXPANDED:,} characters"
-            raise DocumentError(
-                f"{path} has more than {limit}, counting what aliases (*name) repeat: it is not read"
-            )
+            raise DocumentError(f"{path} has more than {limit}, counting what aliases (*name) repeat: it is not read")
         if levels > _DEPTH:
             raise _too_deep(str(path))
         sizes[id(node)] = values, characters, levels
@@ -312,9 +310,7 @@ def _text(path: Path, limit: int) -> str:
 def _check_regular(path: Path) -> None:
     """Raise `DocumentError` for a folder, a device or a pipe, which could block for ever; links are followed."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise DocumentError(
-            f"{path} is not a regular file: it is not read; put a file there, or a link to one"
-        )
+        raise DocumentError(f"{path} is not a regular file: it is not read; put a file there, or a link to one")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -333,9 +329,7 @@ def _too_deep(where: str) -> DocumentError:
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
-    return DocumentError(
-        f"{where} is not UTF-8 (it has a byte {error.object[error.start]:#04x}): save it as UTF-8"
-    )
+    return DocumentError(f"{where} is not UTF-8 (it has a byte {error.object[error.start]:#04x}): save it as UTF-8")
 
 
 def _cause(error: Exception) -> str:

@@ -28,9 +28,7 @@ def output_lock(folder: Path) -> Path:
 
 
 @contextmanager
-def locked(
-    path: Path, doing: str, otherwise: str = "name another folder", *, wait: bool = False
-) -> Iterator[None]:
+def locked(path: Path, doing: str, otherwise: str = "name another folder", *, wait: bool = False) -> Iterator[None]:
     """Exclude other processes from a block that writes.
 
     Unfinished files of killed processes in the lock's folder, or in the folder that the lock is named after, are
@@ -45,9 +43,7 @@ def locked(
     if path.is_symlink() or (path.exists() and not path.is_file()):
         kind = "a link" if path.is_symlink() else "not a regular file"
         raise RunError(f"{path} is {kind}, where Groundling keeps a lock file: delete it, or {otherwise}")
-    lock = FileLock(
-        path, timeout=-1 if wait else _PATIENCE, poll_interval=_PATIENCE / 10, fallback_to_soft=False
-    )
+    lock = FileLock(path, timeout=-1 if wait else _PATIENCE, poll_interval=_PATIENCE / 10, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()

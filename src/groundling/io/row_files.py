@@ -107,21 +107,13 @@ def _check(
     elif consecutive and row == before:
         problem = f"repeats the row of update {update}", "delete it"
     elif consecutive and update == before["update"]:
-        problem = (
-            f"is a second row of update {update}, with other figures",
-            f"delete the wrong one, or {_RESTORE}",
-        )
+        problem = (f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_RESTORE}")
     elif consecutive and update > before["update"] + 1:
         gap = f"{before['update'] + 1} to {update - 1}"
         problem = f"is of update {update}, and the rows of updates {gap} before it are missing", _RESTORE
     elif update < before["update"] or row["step"] < before["step"]:
-        places = (
-            f"update {update}, step {row['step']}, after update {before['update']}, step {before['step']}"
-        )
-        problem = (
-            f"is out of order ({places})",
-            f"if lines of another run are here, delete them; or {_RESTORE}",
-        )
+        places = f"update {update}, step {row['step']}, after update {before['update']}, step {before['step']}"
+        problem = (f"is out of order ({places})", f"if lines of another run are here, delete them; or {_RESTORE}")
     return row, problem
 
 
@@ -143,9 +135,7 @@ def check_digest(path: Path, count: int, expected: str) -> None:
             f"{path} has {lines} whole lines of the {count} that it had when the checkpoint was written: {_RESTORE}"
         )
     if digest_of(path, count) != expected:
-        raise RunError(
-            f"the first {count} lines of {path} have changed since the checkpoint was written: {_RESTORE}"
-        )
+        raise RunError(f"the first {count} lines of {path} have changed since the checkpoint was written: {_RESTORE}")
 
 
 class RowFile:

@@ -7,13 +7,7 @@ import sys
 import warnings
 from typing import Any
 
-_OBEYED = (
-    *range(0x09),
-    *range(0x0B, 0x20),
-    *range(0x7F, 0xA0),
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)
+_OBEYED = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Control characters of terminals, and characters that change the direction of text; not tab and newline."""
 
 

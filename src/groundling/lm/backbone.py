@@ -51,9 +51,7 @@ class Backbone:
             return "gradient checkpointing reads twice"
         if self._compiled:
             return "it is compiled"
-        return (
-            None if self.model.config._attn_implementation == "sdpa" else "its attention is not PyTorch's own"
-        )
+        return None if self.model.config._attn_implementation == "sdpa" else "its attention is not PyTorch's own"
 
     @property
     def device(self) -> torch.device:
@@ -101,9 +99,7 @@ class Backbone:
             raise ValueError("it remembers in a way of its own")
         return output.last_hidden_state, memory
 
-    def go_on(
-        self, memory: dict[str, Cache], length: int, owners: Tensor, tokens: Tensor, one_by_one: bool
-    ) -> Tensor:
+    def go_on(self, memory: dict[str, Cache], length: int, owners: Tensor, tokens: Tensor, one_by_one: bool) -> Tensor:
         """Final hidden states (rows, more, hidden) of what follows texts that `begin` has read.
 
         `owners` (rows,) tells which of the texts, of so many tokens each, a row goes on; `tokens` (rows, more) with
@@ -170,10 +166,7 @@ class Backbone:
         are far from 0, as GPT-2's are.
         """
         states = states.to(self.model.dtype)  # which autocast may have changed
-        arguments: dict[str, Any] = {
-            "input_ids": states.new_zeros((1, 1), dtype=torch.long),
-            "use_cache": False,
-        }
+        arguments: dict[str, Any] = {"input_ids": states.new_zeros((1, 1), dtype=torch.long), "use_cache": False}
         if self.is_encoder_decoder:
             arguments["decoder_input_ids"] = arguments.pop("input_ids")
             arguments["encoder_outputs"] = _EncoderOutput(last_hidden_state=states[None])
@@ -254,9 +247,7 @@ class _EncoderOutput(BaseModelOutput):
 @contextmanager
 def _answering(body: nn.Module, states: Tensor) -> Iterator[None]:
     """Within this context `body` answers any call with the given states instead of computing."""
-    hooked_forward = body.__dict__.get(
-        "forward"
-    )  # set on the instance where accelerate or a wrapper has hooked it
+    hooked_forward = body.__dict__.get("forward")  # set on the instance where accelerate or a wrapper has hooked it
 
     def answer(*_: Any, **__: Any) -> _BodyOutput:
         return _BodyOutput(states)

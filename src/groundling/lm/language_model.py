@@ -170,9 +170,7 @@ class LanguageModel(nn.Module):
         base = adapters.adapter_base(source.path)
         placement = loading.Placement(target, device_map, load_in_4bit)
         with loading.quietly():
-            model = loading.load_model(
-                source.at(base) if base else source, init, seed, number, attention, placement
-            )
+            model = loading.load_model(source.at(base) if base else source, init, seed, number, attention, placement)
             if base:
                 adapters.load_adapter(model, source.path, lora)
             elif lora is not None:
@@ -333,19 +331,14 @@ class LanguageModel(nn.Module):
         Arguments and errors as those of `score`.
         """
         texts, questions = self._questions(prompts, candidates)
-        scored = (
-            self._scored(texts, questions, normalize, compat, _grow(prompts)) if questions else self._nothing
-        )
+        scored = self._scored(texts, questions, normalize, compat, _grow(prompts)) if questions else self._nothing
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     # So that what wraps a module (distributed data parallel, compile) wraps scoring.
     forward = score_candidates
 
     def score_guided(
-        self,
-        prompts: Prompts,
-        candidates: Sequence[str] | Sequence[Sequence[str]],
-        temperature: float = 1.0,
+        self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]], temperature: float = 1.0
     ) -> CandidateScores:
         """Like `score_candidates`, with the log-probability that guided decoding writes each candidate.
 
@@ -457,9 +450,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
         """Each prompt's candidate texts, and the same as token ids."""
         if isinstance(prompts, str) or isinstance(candidates, str):
-            raise GroundlingError(
-                "prompts and candidates must be lists of texts: put a single text into a list"
-            )
+            raise GroundlingError("prompts and candidates must be lists of texts: put a single text into a list")
         shared = all(isinstance(candidate, str) for candidate in candidates)
         texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
         if len(texts) != len(prompts):
@@ -485,9 +476,7 @@ class LanguageModel(nn.Module):
         except GroundlingError:  # raised again where a conversation is encoded
             return False
 
-    def prompt_tokens(
-        self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0
-    ) -> list[list[int]]:
+    def prompt_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
         """Token ids of prompts, each checked to fit the model with ``room`` tokens after it.
 
         Raises:
@@ -538,9 +527,7 @@ class LanguageModel(nn.Module):
 
     # Writing
 
-    def generate(
-        self, prompts: Sequence[str] | Sequence[Sequence[int]], **generation: Any
-    ) -> list[Generation]:
+    def generate(self, prompts: Sequence[str] | Sequence[Sequence[int]], **generation: Any) -> list[Generation]:
         """Continues each prompt, in batches; sampling draws from torch's global generator.
 
         Args:

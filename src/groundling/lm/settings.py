@@ -32,9 +32,7 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
     for name in settings:
         if name not in known and name not in _BESIDE and name not in others:
             raise ConfigError(unknown(f"setting of {key}", name, known))
-    _check_values(
-        key, {name: settings[name] for name in known & settings.keys() if settings[name] is not None}
-    )
+    _check_values(key, {name: settings[name] for name in known & settings.keys() if settings[name] is not None})
 
 
 def _check_values(key: str, settings: Mapping[str, Any]) -> None:

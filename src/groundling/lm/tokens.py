@@ -66,11 +66,7 @@ class TextTokens:
         return self._remembered(self._candidates, texts, special_tokens=False, finish=list)
 
     def _remembered(
-        self,
-        memory: _Remembered,
-        texts: Sequence[str],
-        special_tokens: bool,
-        finish: Callable[[list[int]], list[int]],
+        self, memory: _Remembered, texts: Sequence[str], special_tokens: bool, finish: Callable[[list[int]], list[int]]
     ) -> list[list[int]]:
         new = [text for text in dict.fromkeys(texts) if text not in memory.ids]
         if new and (len(memory.ids) + len(new) > _REMEMBERED_TEXTS or memory.tokens > _REMEMBERED_TOKENS):

@@ -61,9 +61,7 @@ class BertScore(Metric):
         bert_score = library("bert_score", "metrics")
         name = self.model_name or bert_score.utils.lang2model[self.language]
         if self.num_layers is None and name not in bert_score.utils.model2layers:
-            raise ConfigError(
-                f"bert_score.num_layers must be given with model_name={name}: which layer's embeddings?"
-            )
+            raise ConfigError(f"bert_score.num_layers must be given with model_name={name}: which layer's embeddings?")
         try:
             with quietly():
                 return bert_score.BERTScorer(

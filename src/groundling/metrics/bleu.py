@@ -191,11 +191,5 @@ class Chrf(_SacreBleuMetric):
 def _made(scorer: Any, **options: Any) -> Any:
     try:
         return scorer(**options)
-    except (
-        AssertionError,
-        KeyError,
-        ValueError,
-        RuntimeError,
-        ImportError,
-    ) as error:  # the last two: no tokenizer
+    except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:  # the last two: no tokenizer
         raise ConfigError(f"sacrebleu takes none of {options}: {error or type(error).__name__}") from error

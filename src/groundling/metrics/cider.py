@@ -12,15 +12,7 @@ from typing import Any
 
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import (
-    Document,
-    LexicalMetric,
-    Meta,
-    Metric,
-    MetricResult,
-    mean_of,
-    metrics,
-)
+from groundling.metrics.metric import Document, LexicalMetric, Meta, Metric, MetricResult, mean_of, metrics
 from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4
@@ -99,9 +91,7 @@ class Cider(LexicalMetric):
         by_prompt = {prompt: i for i, prompt in enumerate(prompts)}
         kept = list(by_prompt.values() if self.compat else range(len(prompts)))
         documents = list(zip(prompts, map(tuple, references), strict=True))
-        frequencies = (
-            _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
-        )
+        frequencies = _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
         if self.compat and not frequencies.counts:
             raise RunError(f"with compat={self.compat} Cider needs a reference that is not empty")
         written = [_ngrams(generations[i]) for i in kept]
@@ -139,9 +129,7 @@ class Cider(LexicalMetric):
 
 def _frequencies(documents: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
     """Count in how many documents' references each n-gram occurs."""
-    counts = Counter(
-        ngram for _, texts in documents for ngram in set().union(*(_ngrams(text) for text in texts))
-    )
+    counts = Counter(ngram for _, texts in documents for ngram in set().union(*(_ngrams(text) for text in texts)))
     return Frequencies(counts, len(documents))
 
 
@@ -161,16 +149,12 @@ def _spacy() -> Any:
 
 
 def _similarity(
-    written: Counter[tuple[str, ...]],
-    reference: Counter[tuple[str, ...]],
-    frequencies: Frequencies,
+    written: Counter[tuple[str, ...]], reference: Counter[tuple[str, ...]], frequencies: Frequencies
 ) -> float:
     """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6)."""
 
     def vector(counts: Counter[tuple[str, ...]], order: int) -> Vector:
-        return {
-            ngram: count * frequencies.rarity(ngram) for ngram, count in counts.items() if len(ngram) == order
-        }
+        return {ngram: count * frequencies.rarity(ngram) for ngram, count in counts.items() if len(ngram) == order}
 
     difference = _num_words(written) - _num_words(reference)
     damping = math.exp(-(difference**2) / (2 * _SIGMA**2))
@@ -202,9 +186,7 @@ class Spice(Metric):
     def check(self) -> None:
         """Java and pycocoevalcap."""
         if shutil.which("java") is None:
-            raise GroundlingError(
-                "SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)"
-            )
+            raise GroundlingError("SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)")
         if importlib.util.find_spec("pycocoevalcap") is None:
             raise GroundlingError("SPICE needs pycocoevalcap: pip install pycocoevalcap")
 
@@ -222,14 +204,10 @@ class Spice(Metric):
         """
         for text in (text for texts in (generations, *references) for text in texts):
             if any(map(str.isalpha, text)) and not re.search("[a-zA-Z]", text):
-                raise RunError(
-                    f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric"
-                )
+                raise RunError(f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric")
         self.check()
         from pycocoevalcap.spice.spice import Spice as Scorer
 
         ids = range(len(generations))
-        _, scores = Scorer().compute_score(
-            {i: list(references[i]) for i in ids}, {i: [generations[i]] for i in ids}
-        )
+        _, scores = Scorer().compute_score({i: list(references[i]) for i in ids}, {i: [generations[i]] for i in ids})
         return {"lexical/spice": mean_of([float(score["All"]["f"]) for score in scores])}

@@ -269,9 +269,7 @@ class IntentAccuracy(Metric):
         """The classifier, which needs several labels."""
         self._classifier.check()
         if self._classifier.config.num_labels < 2:
-            raise ConfigError(
-                f"{self.model_name} has one output, and cannot tell intents apart: name another model"
-            )
+            raise ConfigError(f"{self.model_name} has one output, and cannot tell intents apart: name another model")
 
     def measure(
         self,
@@ -287,10 +285,7 @@ class IntentAccuracy(Metric):
             RunError: the classifier has no label for an intent.
         """
         self.check()
-        texts = [
-            _last_utterance(prompt) + generation
-            for prompt, generation in zip(prompts, generations, strict=True)
-        ]
+        texts = [_last_utterance(prompt) + generation for prompt, generation in zip(prompts, generations, strict=True)]
         predicted = self._classifier.logits(texts).argmax(-1).tolist()
         wanted = [self._index(_act(sample["intent"])) for sample in meta or ()]
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
@@ -367,9 +362,7 @@ class Bleurt(Metric):
         """
         self.check()
         flat = [text for given in references for text in given]
-        repeated = [
-            text for text, given in zip(generations, references, strict=True) for _ in range(len(given))
-        ]
+        repeated = [text for text, given in zip(generations, references, strict=True) for _ in range(len(given))]
         scores = self._classifier.logits(flat, repeated)[:, 0]
         best = [part.max().item() for part in scores.split([len(given) for given in references])]
         return {"semantic/bleurt": mean_of(best)}

@@ -55,9 +55,7 @@ class Diversity(LexicalMetric):
             f"msttr-{self.window_size}_nopunct": _msttr(bare, self.window_size),
         }
         figures |= _lengths(texts) | _ngram_figures(texts)
-        figures |= {
-            f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()
-        }
+        figures |= {f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()}
         return {f"diversity_metrics/{name}": MetricResult(float(figure)) for name, figure in figures.items()}
 
 
@@ -69,9 +67,7 @@ def _is_punctuation(word: str) -> bool:
 def _msttr(texts: Sequence[Sequence[str]], size: int) -> float:
     """Mean type-token ratio of consecutive segments of ``size`` words, texts strung together, to five decimals."""
     joined = [word for text in texts for word in text]
-    ratios = [
-        len(set(joined[start : start + size])) / size for start in range(0, len(joined) - size + 1, size)
-    ]
+    ratios = [len(set(joined[start : start + size])) / size for start in range(0, len(joined) - size + 1, size)]
     return round(statistics.fmean(ratios), 5) if ratios else math.nan
 
 

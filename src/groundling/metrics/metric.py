@@ -102,9 +102,7 @@ class Metric(ABC):
     ) -> dict[str, MetricResult]:
         """The figures of samples that have been checked."""
 
-    def _check_needs(
-        self, prompts: Sequence[str], references: Sequence[Sequence[str]], meta: Meta | None
-    ) -> None:
+    def _check_needs(self, prompts: Sequence[str], references: Sequence[Sequence[str]], meta: Meta | None) -> None:
         name = type(self).__name__
         for index, prompt in enumerate(prompts):
             if self.needs_references and not references[index]:
@@ -156,10 +154,7 @@ metrics: Registry[Metric] = Registry("metric")
 
 
 def check_samples(
-    prompts: Sequence[str],
-    generations: Sequence[str],
-    references: Sequence[Sequence[str]],
-    meta: Meta | None,
+    prompts: Sequence[str], generations: Sequence[str], references: Sequence[Sequence[str]], meta: Meta | None
 ) -> None:
     """Raise `RunError` unless there are samples, and as many of everything."""
     lengths = {"prompts": len(prompts), "generations": len(generations), "references": len(references)}

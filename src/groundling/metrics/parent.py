@@ -72,9 +72,7 @@ class Parent(LexicalMetric):
         columns = zip(*rows, strict=True)
         return {name: mean_of(column) for name, column in zip(self.figure_names(), columns, strict=True)}
 
-    def _score(
-        self, generation: Words, reference: Words, values: Sequence[Words]
-    ) -> tuple[float, float, float]:
+    def _score(self, generation: Words, reference: Words, values: Sequence[Words]) -> tuple[float, float, float]:
         """Precision, recall and F-score against one reference (sections 3.1 to 3.3 of the paper)."""
         in_table = {word for value in values for word in value}
         precisions, recalls = [], []
@@ -197,9 +195,7 @@ class BleuTotto(LexicalMetric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``table_to_text/bleu_overall``."""
-        bleu = library("sacrebleu.metrics", "metrics").BLEU(
-            tokenize="13a", lowercase=True, smooth_method="none"
-        )
+        bleu = library("sacrebleu.metrics", "metrics").BLEU(tokenize="13a", lowercase=True, smooth_method="none")
         most = max(map(len, references))
         streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
         score = bleu.corpus_score(list(generations), streams).score

@@ -65,9 +65,7 @@ class CausalPerplexity(Metric):
         """``fluency_metrics/perplexity``: 1 is perfect; NaN of fewer than two tokens."""
         lm = self._language_model()
         text = "\n\n".join(text for given in references for text in given)
-        tokens = lm.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0].to(
-            lm.device
-        )  # (num_tokens,)
+        tokens = lm.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0].to(lm.device)  # (num_tokens,)
         total, count = 0.0, 0
         width = min(self.width, _context(lm) or self.width)
         for start, first, end in self._windows(len(tokens), width):

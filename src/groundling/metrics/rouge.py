@@ -237,9 +237,7 @@ def _py_rouge(separators: _Separators | None = None) -> Any:
     with _pkg_resources():
         module: Any = library("rouge.rouge", "metrics")
         if not hasattr(module.Rouge, "WORDNET_KEY_VALUE"):
-            raise GroundlingError(
-                "rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge"
-            )
+            raise GroundlingError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
         if separators is not None:
             # py-rouge reads the pattern from a global class: a private copy of the module leaves the shared one alone.
             module = importlib.util.module_from_spec(module.__spec__)

@@ -45,9 +45,7 @@ class _SummaC(Metric):
         """Name the model; nothing is loaded yet."""
         super().__post_init__()
         name = NLI_MODELS.get(self.model_name, self.model_name)
-        self._classifier = Classifier(
-            name, device=self.device, batch_size=self.batch_size, truncation_side="right"
-        )
+        self._classifier = Classifier(name, device=self.device, batch_size=self.batch_size, truncation_side="right")
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
         """Of entailment and of contradiction, ``(source sentences, summary sentences)`` float32; None of no pair."""
@@ -94,9 +92,7 @@ class SummaCZeroShot(_SummaC):
         scores = []
         for prompt, generation in zip(prompts, generations, strict=True):
             probabilities = self.pair_probabilities(prompt, generation)
-            difference = (
-                probabilities[0].amax(0) - probabilities[1].amax(0) if probabilities else torch.zeros(1)
-            )
+            difference = probabilities[0].amax(0) - probabilities[1].amax(0) if probabilities else torch.zeros(1)
             scores.append(difference.mean().item())
         return {"consistency/summaczs": mean_of(scores)}
 

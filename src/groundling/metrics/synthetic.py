@@ -32,10 +32,7 @@ class IncreasingNumbers(Metric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``synthetic/increasing_numbers_in_text``: strictly increasing numbers from the first one on, by words."""
-        scores = [
-            _num_increasing(text.split()) / max(len(text.split()), self.min_tokens / 2)
-            for text in generations
-        ]
+        scores = [_num_increasing(text.split()) / max(len(text.split()), self.min_tokens / 2) for text in generations]
         return {"synthetic/increasing_numbers_in_text": mean_of(scores)}
 
 

@@ -73,9 +73,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         thought_ends: str | None = None,
         max_thought_tokens: int | None = None,
     ) -> None:
-        super().__init__(
-            lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
-        )
+        super().__init__(lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature)
         self.rules = AnswerRules(
             lm, guided, max_action_tokens, invalid_action, thought_begins, thought_ends, max_thought_tokens
         )
@@ -121,16 +119,12 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             ),
         )
 
-    def _write(
-        self, answers: Sequence[Answer], prompts: Sequence[list[int]], uniforms: Tensor | None
-    ) -> None:
+    def _write(self, answers: Sequence[Answer], prompts: Sequence[list[int]], uniforms: Tensor | None) -> None:
         """Write all answers to their ends, a token of each at a time; without uniforms the likeliest."""
         writing = list(range(len(answers)))
         while writing:
             with self.lm.autocast():
-                states = states_after(
-                    self.lm, [prompts[i] for i in writing], [answers[i].tokens for i in writing]
-                )
+                states = states_after(self.lm, [prompts[i] for i in writing], [answers[i].tokens for i in writing])
                 logits = self.lm.backbone.logits(states).float()
             values = self.value_head(states.float())
             log_probs = self._log_probs(logits, [answers[i].allowed for i in writing])
@@ -178,20 +172,13 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         shown = list(zip(observations, actions.tolist(), strict=True))
         turns = [self.rules.plain_turn(seen, action, in_conversation) for seen, action in shown]
         copies = torch.tensor(
-            [
-                len(self.rules.action_tokens(seen.actions, in_conversation).equal(action))
-                for seen, action in shown
-            ]
+            [len(self.rules.action_tokens(seen.actions, in_conversation).equal(action)) for seen, action in shown]
         )
         width = max(len(turn.tokens) for turn in turns)
         tokens = self.evaluate(turns, torch.zeros(len(turns), width, dtype=torch.long))
         log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
         return Evaluation(
-            log_probs,
-            tokens.entropies.sum(-1),
-            tokens.values[:, 0],
-            tokens.log_distributions,
-            lambda: log_probs,
+            log_probs, tokens.entropies.sum(-1), tokens.values[:, 0], tokens.log_distributions, lambda: log_probs
         )
 
     @torch.no_grad()

@@ -40,15 +40,7 @@ class ActionScoringPolicy(ActionTextPolicy):
         compat: Literal["glam"] | None = None,
     ) -> None:
         super().__init__(
-            lm,
-            reference,
-            prompt,
-            language,
-            replacements,
-            system,
-            value_hidden_sizes,
-            temperature,
-            calibration,
+            lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature, calibration
         )
         if compat is not None and normalize != "sum":
             raise ConfigError(

@@ -61,10 +61,7 @@ class AnswerRules:
                     f"policy.args.{name}={given} is a setting of the thought before an action, and this policy "
                     "writes none: set policy.args.thought_ends to the text that ends it (Action:, say)"
                 )
-        for name, most in (
-            ("max_action_tokens", max_action_tokens),
-            ("max_thought_tokens", max_thought_tokens),
-        ):
+        for name, most in (("max_action_tokens", max_action_tokens), ("max_thought_tokens", max_thought_tokens)):
             if most is not None and most < 1:
                 raise ConfigError(f"policy.args.{name} must be at least 1, got {most}")
         if thought_ends is not None and not thought_ends.strip():
@@ -80,9 +77,7 @@ class AnswerRules:
             )
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
-        self.closing = list(
-            lm.tokenizer(thought_ends, add_special_tokens=False)["input_ids"] if thought_ends else []
-        )
+        self.closing = list(lm.tokenizer(thought_ends, add_special_tokens=False)["input_ids"] if thought_ends else [])
         self._lm, self._thought_begins, self._max_action_tokens = lm, thought_begins, max_action_tokens
         self._known: dict[tuple[tuple[str, ...], bool], ActionTokens] = {}
 
@@ -141,9 +136,7 @@ class AnswerRules:
     def _lead(self, in_conversation: bool) -> list[int]:
         return self._lm.chat.lead if in_conversation and not self._lm.is_encoder_decoder else []
 
-    def answer(
-        self, actions: tuple[str, ...], in_conversation: bool = False, prompt: Sequence[int] = ()
-    ) -> "Answer":
+    def answer(self, actions: tuple[str, ...], in_conversation: bool = False, prompt: Sequence[int] = ()) -> "Answer":
         """Begin an answer that chooses among these actions; see `Answer`."""
         return Answer(self, self.action_tokens(actions, in_conversation), prompt)
 
@@ -214,9 +207,7 @@ class Answer:
         if self.thinks or not self.rules.guided:
             return None
         length = len(self.action_ids)
-        return tuple(
-            sorted({path[length] for path in self.choices.paths if path[:length] == self.action_ids})
-        )
+        return tuple(sorted({path[length] for path in self.choices.paths if path[:length] == self.action_ids}))
 
     def write(self, token: int, log_prob: float = 0.0, value: float = 0.0) -> None:
         """Append a token, and those after it that have no alternative."""
@@ -255,9 +246,7 @@ class Answer:
             self.ended = True
             named = self._named(text.partition("\n")[0])
             self.invalid = named is None
-            self.action = (
-                action_instead(self.rules.invalid_action, self.choices.actions) if named is None else named
-            )
+            self.action = action_instead(self.rules.invalid_action, self.choices.actions) if named is None else named
 
     def _named(self, text: str) -> int | None:
         """Return the action with exactly the written tokens, which may decode to another text, or that of the text."""

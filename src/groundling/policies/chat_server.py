@@ -87,8 +87,7 @@ class ChatServerPolicy(Policy):
         except RequestFailed as error:
             raise RunError(f"{self._server.base_url}: {error}") from error
         named = [
-            find_action(self._action_text(reply), o.actions)
-            for reply, o in zip(replies, observations, strict=True)
+            find_action(self._action_text(reply), o.actions) for reply, o in zip(replies, observations, strict=True)
         ]
         actions = [
             action_instead(self._invalid_action, o.actions) if action is None else action
@@ -105,11 +104,7 @@ class ChatServerPolicy(Policy):
 
         async def ask(observation: TextObservation) -> str:
             prompt = self._reader.read(observation)
-            messages = (
-                prompt.messages()
-                if isinstance(prompt, Conversation)
-                else [{"role": "user", "content": prompt}]
-            )
+            messages = prompt.messages() if isinstance(prompt, Conversation) else [{"role": "user", "content": prompt}]
             async with gate:
                 body = {**self._body, "messages": messages, "temperature": temperature}
                 text = self._server.scrub(text_of(await self._server.complete(body)) or "")

@@ -25,9 +25,7 @@ class ConversationTokens:
             self._room = min(self._room, lm.max_positions - answer_tokens - len(lm.chat.lead))
 
     def __call__(self, conversation: Conversation) -> list[int]:
-        turns = [
-            (answer, conversation.message(turn)) for turn, answer in enumerate(conversation.answers, start=1)
-        ]
+        turns = [(answer, conversation.message(turn)) for turn, answer in enumerate(conversation.answers, start=1)]
         first = 0
         if self._room is not None:
             lengths = [0, *(len(self._chat.turn(*turn)) for turn in turns)]

@@ -90,11 +90,7 @@ class NetHackPolicy(RecurrentPolicy):
     critic: nn.Linear
 
     def __init__(
-        self,
-        num_actions: int,
-        hidden_size: int = 512,
-        core: Literal["gru", "lstm"] = "gru",
-        recurrence: int = 32,
+        self, num_actions: int, hidden_size: int = 512, core: Literal["gru", "lstm"] = "gru", recurrence: int = 32
     ) -> None:
         super().__init__()
         if min(hidden_size, recurrence) < 1:
@@ -149,13 +145,7 @@ class NetHackPolicy(RecurrentPolicy):
         vector = self._floats(seen.vector)
         image = self._image_features if torch.is_grad_enabled() else self._cached_image_features
         return torch.cat(
-            [
-                image(windows),
-                self.vector(vector),
-                vector,
-                message.index_select(0, message_of.to(self.device)),
-            ],
-            dim=-1,
+            [image(windows), self.vector(vector), vector, message.index_select(0, message_of.to(self.device))], dim=-1
         )  # (total, 795)
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:

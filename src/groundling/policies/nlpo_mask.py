@@ -39,19 +39,13 @@ def make_mask(
     if mask_type is None:
         return None
     if top_mask is None and mask_type != "learned_top_p":
-        raise ConfigError(
-            f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that it allows"
-        )
+        raise ConfigError(f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that it allows")
     top_mask = _TOP_P if top_mask is None else top_mask
     min_tokens_to_keep = _MIN_TOKENS if min_tokens_to_keep is None else min_tokens_to_keep
     if mask_type == "learned_top_p" and not 0 < top_mask <= 1:
-        raise ConfigError(
-            f"top_mask={top_mask}: with mask_type=learned_top_p it must be a probability, in (0, 1]"
-        )
+        raise ConfigError(f"top_mask={top_mask}: with mask_type=learned_top_p it must be a probability, in (0, 1]")
     if mask_type != "learned_top_p" and not (top_mask >= 1 and top_mask == int(top_mask)):
-        raise ConfigError(
-            f"top_mask={top_mask}: with mask_type={mask_type} it must be a number of tokens, at least 1"
-        )
+        raise ConfigError(f"top_mask={top_mask}: with mask_type={mask_type} it must be a number of tokens, at least 1")
     if min_tokens_to_keep < 1:
         raise ConfigError(f"min_tokens_to_keep must be at least 1, got {min_tokens_to_keep}")
     special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long, device=lm.device)

@@ -235,9 +235,7 @@ def check_accepts(id: str, world: WorldSpec) -> None:
     if (reason := _refusal(id, world)) is not None:
         trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
         suited = ", ".join(name for name in trained if _refusal(name, world) is None)
-        raise ConfigError(
-            f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}"
-        )
+        raise ConfigError(f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}")
 
 
 def _refusal(id: str, world: WorldSpec) -> str | None:

@@ -59,9 +59,7 @@ class PromptPolicy(Policy):
         generator: torch.Generator | None = None,
     ) -> Action:
         outputs = self.distributions(observations)
-        return Action.choose(
-            outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator
-        )
+        return Action.choose(outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator)
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
         log_probs, values = self(observations)

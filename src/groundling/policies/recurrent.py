@@ -57,9 +57,7 @@ class RecurrentPolicy(Policy):
         with torch.no_grad():
             hidden, memory = self._step(observations, memory)
             log_probs, values = self._heads(hidden)  # (batch, num_actions), (batch,)
-        return Action.choose(
-            log_probs, values, deterministic=deterministic, generator=generator, memory=memory.cpu()
-        )
+        return Action.choose(log_probs, values, deterministic=deterministic, generator=generator, memory=memory.cpu())
 
     def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluation:
         features = self.features([segment.observations for segment in observations])

@@ -19,9 +19,7 @@ _WORDS = (
     "the a go to pick up open put next then after before you and object in front of on your left right behind "
     "aller à au la le une un ramasser ouvrir poser côté de puis après avoir et objet devant toi ta gauche droite "
     "derrière "
-) + " ".join(
-    [*FRENCH_COLOURS, *FRENCH_COLOURS.values(), *FRENCH_NOUNS, *FRENCH_NOUNS.values(), *FRENCH_STATES]
-)
+) + " ".join([*FRENCH_COLOURS, *FRENCH_COLOURS.values(), *FRENCH_NOUNS, *FRENCH_NOUNS.values(), *FRENCH_STATES])
 _KNOWN = {word: i for i, word in enumerate(dict.fromkeys(_WORDS.split()))}
 _OTHERS = 64
 """Rows of the embedding shared by words outside BabyAI's grammar, by hash."""
@@ -46,9 +44,7 @@ class SymbolicPolicy(RecurrentPolicy):
     needs = frozenset({"symbols"})
     weights_file = "symbolic.safetensors"
 
-    def __init__(
-        self, num_actions: int, channels: int = 128, hidden_size: int = 128, recurrence: int = 20
-    ) -> None:
+    def __init__(self, num_actions: int, channels: int = 128, hidden_size: int = 128, recurrence: int = 20) -> None:
         super().__init__()
         if channels % 8 or min(channels, hidden_size, recurrence) < 1:
             raise ConfigError(
@@ -111,9 +107,7 @@ class _FiLM(nn.Module):
 
     def __init__(self, channels: int, mission_size: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1), nn.GroupNorm(8, channels), nn.ReLU()
-        )
+        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.GroupNorm(8, channels), nn.ReLU())
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
         self.norm = nn.GroupNorm(8, channels)
         self.scale, self.shift = nn.Linear(mission_size, channels), nn.Linear(mission_size, channels)

@@ -73,9 +73,7 @@ def _groups(sequences: Sequences) -> list[list[int]]:
     return groups
 
 
-def _read_groups(
-    lm: LanguageModel, sequences: Sequences, groups: Sequence[Sequence[int]]
-) -> dict[int, Tensor]:
+def _read_groups(lm: LanguageModel, sequences: Sequences, groups: Sequence[Sequence[int]]) -> dict[int, Tensor]:
     """Return the states of each text's wanted positions by its index."""
     # A candidate's last token is predicted and never read; here the whole text is read.
     questions = [

@@ -20,9 +20,7 @@ class TokenPrompt:
     @classmethod
     def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
         """Make prompts of padded token ids and their 0/1 mask, int64 ``(num_prompts, length)``."""
-        return [
-            cls(tuple(row[kept.bool()].tolist())) for row, kept in zip(ids.cpu(), mask.cpu(), strict=True)
-        ]
+        return [cls(tuple(row[kept.bool()].tolist())) for row, kept in zip(ids.cpu(), mask.cpu(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,9 @@ class TokenPolicy(Policy):
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_lm = (
-            make_value_model(value, lm, value_base or reference, value_lora or {}) if critic else None
-        )
+        self.value_lm = make_value_model(value, lm, value_base or reference, value_lora or {}) if critic else None
         self.value_head: nn.Module | None = (
-            ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
-            if critic
-            else None
+            ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device) if critic else None
         )
         mask = make_mask(lm, mask_type, top_mask, min_tokens_to_keep)
         learned = mask_type in ("learned_top_p", "learned_top_k")
@@ -121,9 +117,7 @@ class TokenPolicy(Policy):
         return [lm for lm in (self.lm, self.value_lm, self.mask_lm, reference) if lm is not None]
 
     @torch.no_grad()
-    def write(
-        self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None
-    ) -> Writing:
+    def write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None) -> Writing:
         """Sample a text for each prompt, with one pass for values and one for the reference's log-probabilities.
 
         If the device runs out of memory, half as many texts are written at once from then on.
@@ -217,9 +211,7 @@ class TokenPolicy(Policy):
     def _text_sequences(self, texts: Sequence[Written], actions: Tensor) -> Sequences:
         """Return the sequences that predict the texts' tokens, ``actions`` ``(num_texts, num_tokens)``."""
         tokens = [ids[: text.length].tolist() for ids, text in zip(actions, texts, strict=True)]
-        return self._sequences(
-            [t.prompt for t in texts], [ids[:-1] for ids in tokens], [t.length for t in texts]
-        )
+        return self._sequences([t.prompt for t in texts], [ids[:-1] for ids in tokens], [t.length for t in texts])
 
     def _sequences(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], counts: Sequence[int]
@@ -393,9 +385,7 @@ class TokenPolicy(Policy):
         if self.mask_lm is not None:
             trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}
             files["mask.safetensors"] = {
-                name: parameter.detach()
-                for name, parameter in self.mask_lm.named_parameters()
-                if name in trained
+                name: parameter.detach() for name, parameter in self.mask_lm.named_parameters() if name in trained
             }
         return files
 

@@ -39,9 +39,7 @@ def read_vector(file: Path, name: str) -> Tensor:
     """
     vector = _load(file).get(name)
     if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
-        raise ConfigError(
-            f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own"
-        )
+        raise ConfigError(f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own")
     return vector
 
 

@@ -7,13 +7,4 @@ from groundling.prompts.reader import BLANK, PromptReader, check_prompts
 
 register = prompts.register
 
-__all__ = [
-    "BLANK",
-    "Conversation",
-    "Prompt",
-    "PromptReader",
-    "check_prompts",
-    "glam_prompt",
-    "prompts",
-    "register",
-]
+__all__ = ["BLANK", "Conversation", "Prompt", "PromptReader", "check_prompts", "glam_prompt", "prompts", "register"]

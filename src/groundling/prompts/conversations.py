@@ -10,9 +10,7 @@ _SYSTEM = {
     "french": "Tu agis dans un monde qui t'est décrit. Réponds à chaque message par ta prochaine action.",
 }
 _HEADINGS = {"english": ("Goal", "Actions", "View"), "french": ("But", "Actions", "Vue")}
-_BALROG_SYSTEM = (
-    "You play a game in a world of rooms. Answer each message with one of the actions, and nothing else."
-)
+_BALROG_SYSTEM = "You play a game in a world of rooms. Answer each message with one of the actions, and nothing else."
 _EXPLANATIONS = {
     "turn left": "face the direction that is to your left now",
     "turn right": "face the direction that is to your right now",
@@ -21,10 +19,7 @@ _EXPLANATIONS = {
     "drop": "put what you carry down in front of you",
     "toggle": "open or close the door or box that is right in front of you",
 }
-_TIPS = (
-    "You can carry one thing at a time.",
-    "If what you look for is not in sight, turn around until you see it.",
-)
+_TIPS = ("You can carry one thing at a time.", "If what you look for is not in sight, turn around until you see it.")
 
 
 @prompts.register("conversation")
@@ -36,9 +31,7 @@ def conversation(observation: TextObservation, language: str) -> Conversation:
     views = tuple(f"{view}:\n{text}" if text[:1].isspace() else text for text in views)
     past = observation.past_choices or (observation.actions,) * len(observation.past_actions)
     choices = tuple(f"{possible}: {', '.join(actions)}" for actions in (*past, observation.actions))
-    return Conversation(
-        _SYSTEM[language], f"{goal}: {observation.goal}", views, choices, observation.past_actions
-    )
+    return Conversation(_SYSTEM[language], f"{goal}: {observation.goal}", views, choices, observation.past_actions)
 
 
 @prompts.register("balrog")
@@ -54,14 +47,11 @@ def balrog(observation: TextObservation, language: str) -> Conversation:
     if check_language(language) != "english":
         raise ConfigError(f"the prompt balrog is in English: set world.language=english, got {language!r}")
     explained = "\n".join(
-        f"{action}: {_EXPLANATIONS[action]}" if action in _EXPLANATIONS else action
-        for action in observation.actions
+        f"{action}: {_EXPLANATIONS[action]}" if action in _EXPLANATIONS else action for action in observation.actions
     )
     views = tuple(
         "\n".join(description.removeprefix("You see ") for description in descriptions)
         for descriptions in observation.descriptions
     )
     choices = ("\n".join([f"These are the actions:\n{explained}\n", *_TIPS]),) * len(views)
-    return Conversation(
-        _BALROG_SYSTEM, f"Your task: {observation.goal}.", views, choices, observation.past_actions
-    )
+    return Conversation(_BALROG_SYSTEM, f"Your task: {observation.goal}.", views, choices, observation.past_actions)

@@ -5,10 +5,7 @@ from groundling.envs.observation import TextObservation
 from groundling.prompts.prompt import prompts
 
 _HEADINGS = {"english": ("Goal", "View", "Action"), "french": ("But", "Vue", "Action")}
-_TAGS = {
-    "english": ("goal", "actions", "view", "action"),
-    "french": ("but", "actions", "vue", "action"),
-}
+_TAGS = {"english": ("goal", "actions", "view", "action"), "french": ("but", "actions", "vue", "action")}
 _SENTENCES = {
     "english": ("Your task is to {}.", "You can {}.", "{}.", "You choose to {}.", "You choose to"),
     "french": ("Ta tâche : {}.", "Tu peux : {}.", "{}.", "Tu choisis : {}.", "Tu choisis :"),

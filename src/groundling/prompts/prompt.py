@@ -37,10 +37,7 @@ class Conversation:
 
     def messages(self) -> list[dict[str, str]]:
         """Return the messages in the form of OpenAI's chat API."""
-        messages = [
-            {"role": "system", "content": self.system},
-            {"role": "user", "content": self.first_message()},
-        ]
+        messages = [{"role": "system", "content": self.system}, {"role": "user", "content": self.first_message()}]
         for turn, answer in enumerate(self.answers, start=1):
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": self.message(turn)})
@@ -48,9 +45,7 @@ class Conversation:
 
     def changed(self, change: Callable[[str], str]) -> "Conversation":
         """Return a copy with ``change`` applied to every text."""
-        views, choices, answers = (
-            tuple(map(change, texts)) for texts in (self.views, self.choices, self.answers)
-        )
+        views, choices, answers = (tuple(map(change, texts)) for texts in (self.views, self.choices, self.answers))
         return Conversation(change(self.system), change(self.goal), views, choices, answers)
 
     def __str__(self) -> str:

@@ -14,14 +14,7 @@ from groundling.io.files import write_atomically
 from groundling.io.redaction import shareable
 from groundling.registry import import_words
 from groundling.reports import plots
-from groundling.reports.run_folder import (
-    RunFolder,
-    figures_of,
-    learning_figures,
-    picture_of,
-    read_run,
-    usual_suite,
-)
+from groundling.reports.run_folder import RunFolder, figures_of, learning_figures, picture_of, read_run, usual_suite
 
 _MAX_TEXTS = 8
 DAMAGED = (OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, jinja2.TemplateError)
@@ -37,9 +30,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     """
     runs = [read_run(run_dir) for run_dir in run_dirs]
     if not any(run.metrics for run in runs):
-        raise RunError(
-            f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report"
-        )
+        raise RunError(f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."),
         autoescape=True,
@@ -88,9 +79,7 @@ def _context(runs: Sequence[RunFolder]) -> dict[str, Any]:
         "texts": [(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
         "train_texts": [(run, _spread(run.train_texts)) for run in runs if run.train_texts],
         "probe_plots": [
-            (run, plots.probe_multiples(run.probed.rows, run.probed.right))
-            for run in runs
-            if run.probed is not None
+            (run, plots.probe_multiples(run.probed.rows, run.probed.right)) for run in runs if run.probed is not None
         ],
         "episodes": [(run, run.episodes()) for run in runs if run.samples],
         "comparisons": [(run, table) for run in runs for table in run.tables if table.suite is None],
@@ -132,9 +121,7 @@ def _main_plots(runs: Sequence[RunFolder]) -> list[tuple[str, str, str | None]]:
     return drawn
 
 
-def _second_plot(
-    runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.Rows]], is_single: bool
-) -> str | None:
+def _second_plot(runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.Rows]], is_single: bool) -> str | None:
     """Draw the share that the runs' world shows next to the success rate; None where no run has it."""
     share, rows = runs[0].world.presentation.share, [row for run in runs for row in run.metrics]
     if share is None or all(row.get(share.column) is None for row in rows):

@@ -61,9 +61,7 @@ def draw_learning_curve(
     return figure
 
 
-def draw_curves(
-    groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]
-) -> Any:
+def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]) -> Any:
     """Draw several metrics over steps, one panel each, as `draw_learning_curve`.
 
     Args:
@@ -179,9 +177,7 @@ def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
         right: By probe, the right actions.
     """
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
-    actions = list(
-        dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title)
-    )
+    actions = list(dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title))
     figure, panels = _grid(len(titles), 3, 7.2, 1.7, 0.5)
     for axes, title in zip(panels, titles, strict=True):
         points = [(row["step"], row["probabilities"][title]) for row in rows if title in row["probabilities"]]

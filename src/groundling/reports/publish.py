@@ -192,9 +192,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     path = settings["model"]["path"]
     is_language_model = (target.checkpoint / "config.json").exists()
     known_license, base = _KNOWN_MODELS.get(path, (None, path)) if is_language_model else (None, None)
-    results = [
-        result for name, evaluation in evaluations.items() for result in _results(world, name, evaluation)
-    ]
+    results = [result for name, evaluation in evaluations.items() for result in _results(world, name, evaluation)]
     head = ModelCardData(
         license=license or known_license,
         library_name="groundling",

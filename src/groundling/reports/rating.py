@@ -148,9 +148,7 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
     key = _read_key(folder)
     systems = {item.id: item.systems for item in key.items}
     questions = [question.id for question in find_rating_task(key.task).questions]
-    given: dict[str, dict[tuple[str, str], str]] = {
-        question: {} for question in questions
-    }  # by (item, rater)
+    given: dict[str, dict[tuple[str, str], str]] = {question: {} for question in questions}  # by (item, rater)
     for path in answers:
         for place, row in _answer_rows(path):
             item, rater = row["item"].strip(), row["rater"].strip()
@@ -197,16 +195,12 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
         try:
             prompt, generation = row["prompt"], row["generation"]
         except (KeyError, TypeError) as error:
-            raise GroundlingError(
-                f"{where} is not a JSON object with prompt and generation: {error}"
-            ) from error
+            raise GroundlingError(f"{where} is not a JSON object with prompt and generation: {error}") from error
         if not isinstance(prompt, str) or not isinstance(generation, str):
             raise GroundlingError(f"{where}: prompt and generation must be texts")
         sample = str(row.get("sample_id", row.get("id", prompt)))
         if sample in rows:
-            raise GroundlingError(
-                f"{where}: sample {sample[:60]!r} comes twice: give each row its own sample_id"
-            )
+            raise GroundlingError(f"{where}: sample {sample[:60]!r} comes twice: give each row its own sample_id")
         rows[sample] = {"prompt": prompt, "generation": generation}
     return rows
 
@@ -220,9 +214,7 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
     key = json.dumps({"kind": kind, "task": task_id, "items": named}, indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then reads UTF-8
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("groundling.reports", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("groundling.reports", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     page = environment.get_template("rating.html.j2").render(
         kind=kind,
@@ -253,9 +245,7 @@ def _read_key(folder: Path) -> _Key:
     try:
         return _Key.model_validate(read_object(folder / _KEY))
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder / _KEY} cannot be read: name the folder that the form was written to"
-        ) from error
+        raise ConfigError(f"{folder / _KEY} cannot be read: name the folder that the form was written to") from error
 
 
 def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:

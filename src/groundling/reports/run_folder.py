@@ -128,9 +128,7 @@ class RunFolder:
             try:
                 world = world_of(changed(self.config, sample["overrides"], unused=EVERYTHING))
                 if not isinstance(world, Exhibit):
-                    raise RunError(
-                        f"{file} holds an episode, and {world.spec.name} has none to show: delete it"
-                    )
+                    raise RunError(f"{file} holds an episode, and {world.spec.name} has none to show: delete it")
                 shown.setdefault(suite, []).append(world.view(self.run_dir, sample))
             except ConfigError as error:
                 raise ConfigError(
@@ -265,9 +263,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
     if not isinstance(samples, list) or not all(
         isinstance(one, dict) and isinstance(one.get("overrides"), list) for one in samples
     ):
-        raise RunError(
-            f"{path} holds no episodes that this version can read: run `groundling evaluate` again"
-        )
+        raise RunError(f"{path} holds no episodes that this version can read: run `groundling evaluate` again")
     return samples
 
 

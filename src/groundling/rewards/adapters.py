@@ -63,9 +63,7 @@ class MetricReward(Reward):
             singles = (slice(i, i + 1) for i in range(len(prompts)))
             scores = [
                 self._pick(
-                    self.metric.compute(
-                        prompts[i], generations[i], references[i], None if meta is None else meta[i]
-                    )
+                    self.metric.compute(prompts[i], generations[i], references[i], None if meta is None else meta[i])
                 ).corpus
                 for i in singles
             ]
@@ -78,9 +76,7 @@ class MetricReward(Reward):
 
     def _check_key(self, names: Collection[str]) -> str:
         if self.key is None:
-            raise ConfigError(
-                f"{self.name} has several figures, name one with key=…: {', '.join(sorted(names))}"
-            )
+            raise ConfigError(f"{self.name} has several figures, name one with key=…: {', '.join(sorted(names))}")
         if self.key not in names:
             raise ConfigError(unknown(f"key of {self.name}", self.key, names))
         return self.key
@@ -93,10 +89,7 @@ def metric_as_reward(make_metric: Callable[..., Metric], **fixed: Any) -> Callab
     """
 
     def make(
-        *,
-        shaping_fn: str | Mapping[str, Any] | None = None,
-        compat: Literal["rl4lms"] | None = None,
-        **args: Any,
+        *, shaping_fn: str | Mapping[str, Any] | None = None, compat: Literal["rl4lms"] | None = None, **args: Any
     ) -> Reward:
         reward_args = {name: args.pop(name) for name in open_ if name in args}
         metric = make_metric(**shared(make_metric, compat), **args)

@@ -106,9 +106,7 @@ class PreferenceModel(Reward):
     def _probabilities(self, texts: Sequence[str]) -> Tensor:
         """``(batch,)`` float32: of the two words' first tokens, how likely the good one is."""
         tokenizer, model = self._load()
-        answers = [
-            tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)
-        ]
+        answers = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)]
         if answers[0] == answers[1] or tokenizer.unk_token_id in answers:
             raise ConfigError(
                 f"the tokenizer of {self.model_name} does not tell good={self.good!r} and bad={self.bad!r} apart by "
@@ -118,10 +116,7 @@ class PreferenceModel(Reward):
         rows = []
         for first in range(0, len(texts), self.batch_size):
             inputs = tokenizer(
-                list(texts[first : first + self.batch_size]),
-                padding=True,
-                truncation=True,
-                return_tensors="pt",
+                list(texts[first : first + self.batch_size]), padding=True, truncation=True, return_tensors="pt"
             )
             start = torch.full((len(inputs["input_ids"]), 1), model.config.decoder_start_token_id)
             with torch.inference_mode():

@@ -61,9 +61,7 @@ class WeightedSum(Reward):
         return torch.stack(
             [
                 weight
-                * reward.at_tokens(
-                    prompts, texts, references, meta, **taken(reward.at_tokens, {"tokens": tokens})
-                )
+                * reward.at_tokens(prompts, texts, references, meta, **taken(reward.at_tokens, {"tokens": tokens}))
                 for reward, weight in self.terms
             ]
         ).sum(0)

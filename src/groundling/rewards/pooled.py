@@ -48,11 +48,7 @@ class Pooled(Reward):
         if isinstance(self.reward, Reward):
             self._inner = self.reward
         else:
-            if (
-                not isinstance(self.reward, Mapping)
-                or "id" not in self.reward
-                or set(self.reward) - {"id", "args"}
-            ):
+            if not isinstance(self.reward, Mapping) or "id" not in self.reward or set(self.reward) - {"id", "args"}:
                 raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {self.reward!r}")
             self._inner = part_of(self.compat, self.reward["id"], self.reward.get("args"))
         if not self._inner.by_sample or self._inner.per_token:
@@ -76,9 +72,7 @@ class Pooled(Reward):
         """What the reward gives for each sample, now or earlier."""
         samples: list[Sample] = [
             (prompt, generation, tuple(given), repr(meta[i]) if meta is not None else "")
-            for i, (prompt, generation, given) in enumerate(
-                zip(prompts, generations, references, strict=True)
-            )
+            for i, (prompt, generation, given) in enumerate(zip(prompts, generations, references, strict=True))
         ]
         new = {sample: i for i, sample in enumerate(samples) if sample not in self._known}
         new_scores = dict(

@@ -204,9 +204,7 @@ class TokenReward(Reward):
                 try:
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:
-                    raise RunError(
-                        f"{self.name} must give a number for each token, got {reward!r:.80}"
-                    ) from error
+                    raise RunError(f"{self.name} must give a number for each token, got {reward!r:.80}") from error
         return _checked(rewards, tuple(rewards.shape), self.name)
 
     def score(
@@ -270,9 +268,7 @@ def _as_factory(function: Callable[..., Any]) -> Callable[..., Reward]:
         return FunctionReward(function, args)
 
     parameters = inspect.signature(function).parameters.values()
-    options = [
-        p for p in parameters if p.name not in _OF_SAMPLES and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
+    options = [p for p in parameters if p.name not in _OF_SAMPLES and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     make.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in options])  # type: ignore[attr-defined]
     return make
 
@@ -313,15 +309,11 @@ def token_counts(texts: Sequence[Sequence[str]]) -> list[int]:
 
 def _checked(rewards: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     if tuple(rewards.shape) != shape:
-        raise RunError(
-            f"{name} must give one reward for each of {shape[0]} samples, got shape {tuple(rewards.shape)}"
-        )
+        raise RunError(f"{name} must give one reward for each of {shape[0]} samples, got shape {tuple(rewards.shape)}")
     broken = (~rewards.isfinite()).nonzero()
     if len(broken):
         first = tuple(broken[0].tolist())
-        raise RunError(
-            f"{name} gave {rewards[first].item()} for sample {first[0]}: rewards must be finite numbers"
-        )
+        raise RunError(f"{name} gave {rewards[first].item()} for sample {first[0]}: rewards must be finite numbers")
     return rewards
 
 

@@ -110,9 +110,7 @@ class RewardModelPart(Part):
             raise ConfigError(f"{description} cannot be read: {error!r}") from error
         if distilled == world.subject:
             return None
-        return (
-            f"{self.path} was distilled from pairs of the world {distilled!r}, and this is {world.subject!r}"
-        )
+        return f"{self.path} was distilled from pairs of the world {distilled!r}, and this is {world.subject!r}"
 
     def _new_model_refusal(self, world: WorldSpec) -> str | None:
         """Why what is to learn from the judge cannot read such a world's captions."""
@@ -122,9 +120,7 @@ class RewardModelPart(Part):
         usual = find_subject(world.subject).reward_model
         if _reads_messages(usual):
             return None
-        return (
-            f"online.model={kind} reads NetHack's messages alone: set online.model={usual}, or leave it out"
-        )
+        return f"online.model={kind} reads NetHack's messages alone: set online.model={usual}, or leave it out"
 
     def check(self) -> None:
         """Raise `ConfigError` if there is neither a reward model nor a judge that teaches one."""
@@ -310,9 +306,7 @@ def _judge_refusal(settings: OnlineJudge, world: str | None) -> str | None:
     """Why a judge cannot be asked about this kind of world, as far as is known before it is loaded; None if it can."""
     try:
         question, kind = _question(settings, world), judges.get(settings.judge)
-        light = isinstance(kind, type) and (
-            issubclass(kind, FigureJudge) or getattr(kind, "effortless", False)
-        )
+        light = isinstance(kind, type) and (issubclass(kind, FigureJudge) or getattr(kind, "effortless", False))
         return _make_judge(settings).accepts(question) if light else None
     except ConfigError as error:
         return str(error)
@@ -320,9 +314,7 @@ def _judge_refusal(settings: OnlineJudge, world: str | None) -> str | None:
 
 def _question(settings: OnlineJudge, world: str | None) -> Question:
     if world is None:
-        raise ConfigError(
-            "no judge is told about this world, for which no subject is registered: leave online out"
-        )
+        raise ConfigError("no judge is told about this world, for which no subject is registered: leave online out")
     return Question(settings.goal, settings.prompt, world=world)
 
 

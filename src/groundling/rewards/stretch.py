@@ -69,9 +69,7 @@ class Stretch:
 
         def captions(read: Sequence[str], contexts: Sequence[str] | None = None) -> Captions:
             ids, counts = torch.from_numpy(caption_ids(read)), torch.ones(len(read))
-            return Captions(
-                lambda rows: [read[row] for row in rows], texts.prompts, ids, counts, places, contexts
-            )
+            return Captions(lambda rows: [read[row] for row in rows], texts.prompts, ids, counts, places, contexts)
 
         in_contexts = [in_context(prompt, whole) for prompt, whole in zip(texts.prompts, wholes, strict=True)]
         shape = (int(lengths.max()), len(lengths))

@@ -127,9 +127,7 @@ class RewardSum:
             part.close()
 
 
-def chosen_parts(
-    settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
-) -> dict[str, RewardPartConfig]:
+def chosen_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> dict[str, RewardPartConfig]:
     """The parts that a run has, by name.
 
     Where the world pays, its reward is one of them unless ``env`` is null; a part that is null is left out.
@@ -184,9 +182,7 @@ def _checked(rewards: object, shape: tuple[int, int]) -> Tensor:
     """What a part gave, float32 ``shape``; raise `RunError` where it is not that, or not finite."""
     if not isinstance(rewards, Tensor) or tuple(rewards.shape) != shape:
         given = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
-        raise RunError(
-            f"it must give a tensor of shape {shape}, a reward for each step of each env, and gave {given}"
-        )
+        raise RunError(f"it must give a tensor of shape {shape}, a reward for each step of each env, and gave {given}")
     broken = (~rewards.isfinite()).nonzero()
     if len(broken):
         step, env = broken[0].tolist()
@@ -209,6 +205,4 @@ def naming(name: str) -> Iterator[None]:
 def _check_suits(name: str, world: WorldSpec, reason: str | None) -> None:
     """Raise `ConfigError` if there is a reason why the part cannot reward."""
     if reason is not None:
-        raise ConfigError(
-            f"reward.{name} does not suit {world.name}: {reason}; take it out with ~reward.{name}"
-        )
+        raise ConfigError(f"reward.{name} does not suit {world.name}: {reason}; take it out with ~reward.{name}")

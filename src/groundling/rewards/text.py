@@ -59,9 +59,7 @@ class RougeCombined(Reward):
         """The mean for each sample."""
         metric = Rouge(use_single_ref=self.use_single_ref, tokenizer=self.tokenizer, compat=self.compat)
         figures = metric.compute(prompts, generations, references, meta)
-        columns = [
-            figures[f"lexical/rouge_{name}"].sentences or [] for name in ("rouge1", "rouge2", "rougeL")
-        ]
+        columns = [figures[f"lexical/rouge_{name}"].sentences or [] for name in ("rouge1", "rouge2", "rougeL")]
         return [sum(row) / len(row) for row in zip(*columns, strict=True)]
 
     def check(self) -> None:

@@ -123,9 +123,7 @@ class TextPart(Part):
         if not reward.by_sample:
             everyones = self._processes.gather((captions.goals, captions.read(range(len(samples)))))
             columns = [_joined(column) for column in zip(*everyones, strict=True)]
-            rewarded = self._processes.from_main(
-                lambda: reward(columns[0], columns[1], [[]] * len(columns[0]))
-            )
+            rewarded = self._processes.from_main(lambda: reward(columns[0], columns[1], [[]] * len(columns[0])))
             first = sum(len(goals) for goals, _ in everyones[: self._processes.rank])
             return rewarded[first : first + len(samples)]
         places = {sample: place for place, sample in reversed(list(enumerate(samples)))}

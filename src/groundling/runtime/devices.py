@@ -32,9 +32,7 @@ def find_device(name: str | torch.device) -> torch.device:
     if device.type == "meta":
         raise ConfigError(f"device={name} holds no numbers to compute with: there is {there}")
     if not _has_float64(device):
-        raise ConfigError(
-            f"device={name} has no float64, in which actions and tokens are drawn: set device=cpu"
-        )
+        raise ConfigError(f"device={name} has no float64, in which actions and tokens are drawn: set device=cpu")
     return device
 
 

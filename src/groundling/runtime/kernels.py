@@ -24,10 +24,7 @@ from torch.nn import functional as F
 _PREPARED = "64"
 """Products of a shape that oneDNN prepares and keeps. Of itself it keeps 1,024, as does PyTorch beside it, half a MiB
 each: texts are of many lengths, and of a model of a million weights the process grew to 2 GiB without being faster."""
-for _setting in (
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-    "LRU_CACHE_CAPACITY",
-):  # read as the first product is computed
+for _setting in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read as the first product is computed
     os.environ.setdefault(_setting, _PREPARED)
 torch.backends.cuda.enable_cudnn_sdp(False)
 _LEAST_WEIGHTS = 2**14
@@ -121,13 +118,7 @@ class _GRU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        first: Tensor,
-        of_input: Tensor,
-        of_state: Tensor,
-        input_bias: Tensor,
-        state_bias: Tensor,
+        ctx: Any, x: Tensor, first: Tensor, of_input: Tensor, of_state: Tensor, input_bias: Tensor, state_bias: Tensor
     ) -> Tensor:
         product, size = _onednn_linear(), first.shape[-1]
         from_input = product(x, of_input, input_bias).split([2 * size, size], -1)  # (length, batch, 3 sizes)
@@ -162,11 +153,7 @@ class _GRU(torch.autograd.Function):
             state_gradient = gradient[step] + later
             torch.mul(state_gradient, to_candidate[step], out=of_candidates[step])
             torch.cat(
-                [
-                    state_gradient * to_reset[step],
-                    state_gradient * to_keep[step],
-                    of_candidates[step] * reset[step],
-                ],
+                [state_gradient * to_reset[step], state_gradient * to_keep[step], of_candidates[step] * reset[step]],
                 dim=-1,
                 out=of_sums[step],
             )
@@ -183,9 +170,7 @@ class _GRU(torch.autograd.Function):
         )
 
 
-def _gradient_of_weight(
-    product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor
-) -> Tensor:
+def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     """``rows.T @ inputs``, of (num_rows, outputs) and (num_rows, inputs), with as little copied as can be.
 
     The operator copies its first argument if that is transposed, and autograd a gradient that does not lie as its

@@ -54,9 +54,7 @@ class Processes:
         found = find_device(device)
         state = PartialState(cpu=found.type == "cpu", timeout=_TIMEOUT)
         if state.num_processes != size:
-            raise RunError(
-                f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
-            )
+            raise RunError(f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}")
         if found.type == "cuda":  # accelerate takes the GPU of the rank, which may be in another's share
             torch.cuda.set_device(found)
         if not was_initialized:

@@ -127,19 +127,13 @@ def _draw(
         for arm in study.arms
         if (of_arm := [updates for job, updates in metrics if job.arm == arm and updates])
     }
-    present = {
-        name for _, updates in metrics for row in updates for name, value in row.items() if value is not None
-    }
+    present = {name for _, updates in metrics for row in updates for name, value in row.items() if value is not None}
     labels = {
-        name: label
-        for name, label in world.presentation.curves.items()
-        if label is not None and name in present
+        name: label for name, label in world.presentation.curves.items() if label is not None and name in present
     }
     if labels:
         levels = {
-            label: {
-                row.arm: row.estimate.value for row in rows if row.figure == label and row.arm not in curves
-            }
+            label: {row.arm: row.estimate.value for row in rows if row.figure == label and row.arm not in curves}
             for label in labels.values()
         }
         drawn["training"] = plots.draw_curves(curves, labels, levels)
@@ -153,11 +147,7 @@ def _draw(
 
 
 def _sections(
-    study: Study,
-    world: type[World],
-    suite: str,
-    rows: Sequence[FigureRow],
-    pictures: Mapping[str, Any],
+    study: Study, world: type[World], suite: str, rows: Sequence[FigureRow], pictures: Mapping[str, Any]
 ) -> list[str]:
     """Sections of the README, in Markdown."""
     episodes = world.presentation.episodes
@@ -170,10 +160,7 @@ def _sections(
     text = [f"## Held-out {episodes}"]
     if len(world.suites) > 1:
         text.append(f"Of `{suite}`: {world.suites[suite]}.")
-    text += [
-        markdown_table(["", *(f"{arm}: {study.arms[arm].about}" for arm in arms)], table),
-        *_separations(rows),
-    ]
+    text += [markdown_table(["", *(f"{arm}: {study.arms[arm].about}" for arm in arms)], table), *_separations(rows)]
     if "held-out" in pictures:
         text.append(f"![Figures of the held-out {episodes}](held-out.svg)")
     if "training" in pictures:

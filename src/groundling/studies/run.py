@@ -238,9 +238,7 @@ def run_job(job: Job, report: Report, console: Console, warn: Report) -> None:
             raise KeyboardInterrupt
     evaluations = job.evaluations()
     if unsuited := [suite for suite in job.suites if suite not in evaluations]:
-        report(
-            f"{job.name}: without the tests {', '.join(unsuited)}, which do not suit the arm's world or policy"
-        )
+        report(f"{job.name}: without the tests {', '.join(unsuited)}, which do not suit the arm's world or policy")
     missing = [suite for suite, evaluation in evaluations.items() if evaluation is None]
     for number, suite in enumerate(missing, start=1):
         report(f"{job.name}: evaluating {suite} ({number} of {len(missing)})")

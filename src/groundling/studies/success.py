@@ -72,9 +72,7 @@ def page_of_success(
         unfinished=[name for name, one in by_job.items() if one is None or not one.is_complete],
         about={
             "suites": {job.arm: job.suites for job in jobs},
-            "tested": {
-                job.arm: list(dict.fromkeys(s.suite for s in scores if s.arm == job.arm)) for job in jobs
-            },
+            "tested": {job.arm: list(dict.fromkeys(s.suite for s in scores if s.arm == job.arm)) for job in jobs},
             "episode_seeds": SCHEME,
         },
         arms=[one.job for one in results],
@@ -82,11 +80,7 @@ def page_of_success(
 
 
 def _tables(
-    study: Study,
-    results: Sequence[RunResult],
-    rows: Sequence[SummaryRow],
-    scores: Sequence[Score],
-    usual: str,
+    study: Study, results: Sequence[RunResult], rows: Sequence[SummaryRow], scores: Sequence[Score], usual: str
 ) -> list[str]:
     """Sections with tables, in Markdown."""
     arms = [name for name in study.arms if any(row.arm == name for row in rows)]
@@ -101,10 +95,7 @@ def _tables(
         ]
         for name in arms
     ]
-    text = [
-        "## Arms",
-        markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview),
-    ]
+    text = ["## Arms", markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview)]
     titles = {"trained": "After training", "clone": "After cloning", "zero-shot": "Before training"}
     for agent, title in titles.items():
         columns = {name: by_suite(rows, name, agent) for name in arms if agent in agents_of(rows, name)}
@@ -243,28 +234,18 @@ def _draw(
     }
     drawn: dict[str, tuple[Any, str]] = {}
     learners = {row.arm for row in rows if row.measure == "area"}
-    curves = {
-        arm: [one.rows for one in results if one.job.arm == arm] for arm in study.arms if arm in learners
-    }
+    curves = {arm: [one.rows for one in results if one.job.arm == arm] for arm in study.arms if arm in learners}
     if curves:
         levels = {arm: suites[usual] for arm, suites in untrained.items() if usual in suites}
-        picture = plots.draw_learning_curve(
-            curves, "success_rate", "success rate", levels, unit, is_share=True
-        )
-        drawn["success"] = (
-            picture,
-            f"Success in training over {unit}, interquartile mean of the seeds (smoothed)",
-        )
+        picture = plots.draw_learning_curve(curves, "success_rate", "success rate", levels, unit, is_share=True)
+        drawn["success"] = (picture, f"Success in training over {unit}, interquartile mean of the seeds (smoothed)")
     updates = [row for one in results for row in one.rows]
     chances = [row["first_chance"] for row in updates if row.get("first_chance") is not None]
     if chances and min(chances) < 1:  # otherwise there is only one thing to interact with
         level = {"chance": sum(chances) / len(chances)}
         label = "first thing is the named one"
         picture = plots.draw_learning_curve(curves, "first_precision", label, level, unit, is_share=True)
-        drawn["first"] = (
-            picture,
-            "Of the first things dealt with in training, the share that is the named one",
-        )
+        drawn["first"] = (picture, "Of the first things dealt with in training, the share that is the named one")
     panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {
         arm: {a: by_suite(rows, arm, a) for a in ("trained", "clone", "zero-shot") if a in agents}
         for arm, agents in tested.items()
@@ -282,7 +263,5 @@ def _draw(
         series = {arm: panels[arm]["trained"] for arm in [*(a for a in panels if a in cloned), *clones]}
         picture = plots.draw_estimates({"": series}, {}, "success rate")
         drawn["cloning"] = picture, "Online reinforcement learning and cloning"
-    sections = [
-        text for name, (_, what) in drawn.items() for text in (f"## {what}", f"![{what}]({name}.svg)")
-    ]
+    sections = [text for name, (_, what) in drawn.items() for text in (f"## {what}", f"![{what}]({name}.svg)")]
     return {name: picture for name, (picture, _) in drawn.items()}, sections

@@ -34,9 +34,7 @@ class SummaryRow:
     estimate: IntervalEstimate
 
 
-def summarize(
-    results: Sequence[RunResult], study: Study, usual: str, controls: Collection[str]
-) -> list[SummaryRow]:
+def summarize(results: Sequence[RunResult], study: Study, usual: str, controls: Collection[str]) -> list[SummaryRow]:
     """Summarise the results of a study's runs.
 
     Args:
@@ -88,9 +86,7 @@ def success_rows(scores: Sequence[Score], shared: Sequence[str]) -> Iterator[Sum
     return _rows("success", _with_shared(_success(scores), shared))
 
 
-def difference_rows(
-    scores: Sequence[Score], reference: str | None, shared: Sequence[str]
-) -> Iterator[SummaryRow]:
+def difference_rows(scores: Sequence[Score], reference: str | None, shared: Sequence[str]) -> Iterator[SummaryRow]:
     """Differences of trained agents from the reference arm's of the same seeds, which play the same episodes."""
     return _rows("difference", _with_shared(_differences(_success(scores), reference), shared))
 
@@ -175,6 +171,4 @@ def _shared(suites: Mapping[str, BySeed], shared: Sequence[str]) -> dict[str, By
         return {}
     seeds = set.intersection(*(set(suites[suite]) for suite in shared))
     # If suites and seeds were one sample, an effect in a single suite would be cut off as an outlier.
-    return {
-        SHARED: {seed: float(np.mean([suites[suite][seed] for suite in shared])) for seed in sorted(seeds)}
-    }
+    return {SHARED: {seed: float(np.mean([suites[suite][seed] for suite in shared])) for seed in sorted(seeds)}}

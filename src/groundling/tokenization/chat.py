@@ -176,10 +176,7 @@ class Chat:
         turns = [self._turn(answer, words) for answer, words in zip(said[1::2], said[2::2], strict=True)]
         if self.why_whole is not None or not all(exact for _, exact in turns):
             return self._whole(system, said)
-        tokens = [
-            *self._opening(system, said[0]),
-            *itertools.chain.from_iterable(added for added, _ in turns),
-        ]
+        tokens = [*self._opening(system, said[0]), *itertools.chain.from_iterable(added for added, _ in turns)]
         # A template may rewrite the past of long conversations, or some answers (with thoughts, say).
         new = set(said[1:-2:2]) - self._past_answers
         if self._template is not None and (new or len(said) > self._longest):
@@ -229,13 +226,9 @@ class Chat:
             new = list(texts)
         for text in new:
             before = [*self._opening(None, _WORDS), *self.lead]
-            whole = (
-                self.encoder.encode(self._before + self._between + self.encoder.mask(text)) if text else []
-            )
+            whole = self.encoder.encode(self._before + self._between + self.encoder.mask(text)) if text else []
             joined = whole[: len(before)] == before
-            self._answers[text] = (
-                whole[len(before) :] if joined else self.encoder.encode(self.encoder.mask(text))
-            )
+            self._answers[text] = whole[len(before) :] if joined else self.encoder.encode(self.encoder.mask(text))
         return [self._answers[text] for text in texts]
 
     def _find_lead(self) -> list[int]:
@@ -247,9 +240,7 @@ class Chat:
         if not (last.startswith(self._before) and between.strip()):
             return []
         before = self._opening(None, _WORDS)
-        alone, one, other = (
-            self.encoder.encode(self._before + between + text) for text in ("", _ANSWER, "x")
-        )
+        alone, one, other = (self.encoder.encode(self._before + between + text) for text in ("", _ANSWER, "x"))
         if one[: len(before)] != before:
             return []
         self._between = between

@@ -50,8 +50,7 @@ class TextEncoder:
     def mask(self, words: str, leave: Collection[str] = ()) -> str:
         """Words with a mark in place of each control token that they spell, except those to ``leave``."""
         return self._spelled.sub(
-            lambda match: match[0] if match[0] in leave else f"{_KEY}{match[0].encode().hex()};",
-            words,
+            lambda match: match[0] if match[0] in leave else f"{_KEY}{match[0].encode().hex()};", words
         )
 
     def mask_parts(self, text: str, parts: Sequence[str]) -> str:

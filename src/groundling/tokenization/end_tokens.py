@@ -29,10 +29,7 @@ class EndTokens:
 
     @classmethod
     def of(
-        cls,
-        tokenizer: PreTrainedTokenizerBase,
-        generation_config: Any = None,
-        vocabulary_size: int | None = None,
+        cls, tokenizer: PreTrainedTokenizerBase, generation_config: Any = None, vocabulary_size: int | None = None
     ) -> Self:
         """End tokens of a tokenizer, and of the model that is used with it.
 

@@ -44,9 +44,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._name = (
-            f"the chat template of the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__}"
-        )
+        self._name = f"the chat template of the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__}"
         self._source = ""
         problems = []
         for self._in_parts, self._merges in itertools.product((False, True), (False, True)):
@@ -81,9 +79,7 @@ class ChatTemplate:
             raise self._refusal(f"cannot be used: {_line(error)}") from error
 
     def _refusal(self, problem: str) -> GroundlingError:
-        return GroundlingError(
-            f"{self._name} {problem}; name a tokenizer with another one (model.tokenizer=…)"
-        )
+        return GroundlingError(f"{self._name} {problem}; name a tokenizer with another one (model.tokenizer=…)")
 
     def _printed(self, system: str | None, said: Sequence[str]) -> str:
         messages: list[dict[str, Any]] = [

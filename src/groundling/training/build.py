@@ -60,9 +60,7 @@ def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
     return replace(training, steps=collector.in_passes(training.epochs)[0])
 
 
-def check_suits(
-    policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World
-) -> None:
+def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
     """Check that a policy can be trained in a world, by an algorithm and by the world's reward. Nothing is loaded.
 
     Args:
@@ -76,9 +74,7 @@ def check_suits(
         GroundlingError: what the reward needs is missing.
     """
     if model.load_in_4bit and not model.lora:
-        raise ConfigError(
-            "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
-        )
+        raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
     check_accepts(policy.id, world.spec)
     check_trains(algorithm.id, algorithm.args, policy.id, policy.args, world.spec)
     if "num_actions" in inspect.signature(policies.get(policy.id)).parameters:
@@ -196,9 +192,7 @@ def _has_new_adapter(model: ModelConfig) -> bool:
     return bool(model.lora) and adapter_base(resolve(model.path)) is None
 
 
-def make_algorithm(
-    algorithm: ComponentConfig, policy: Policy, processes: Processes | None = None
-) -> Algorithm:
+def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Processes | None = None) -> Algorithm:
     """A config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:

@@ -110,9 +110,7 @@ def numbered(folder: Path) -> list[Path]:
 def seal(folder: Path) -> None:
     """Flush the files of a folder to the disk, and last a manifest with their sizes and hashes."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    manifest = {
-        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files
-    }
+    manifest = {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files}
     write_json(folder / MANIFEST, manifest)
     for path in files:
         share_mode(path, folder / MANIFEST)

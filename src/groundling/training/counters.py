@@ -55,9 +55,7 @@ class EntropyFloor:
             return
         advice = "start again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
         since = f"for {_UPDATES} updates while episodes still fail: it no longer explores"
-        if (
-            updates >= self._counters.update
-        ):  # from the beginning, which a lower learning rate does not change
+        if updates >= self._counters.update:  # from the beginning, which a lower learning rate does not change
             advice = policy.exploration_advice() or advice
             since = "from the first update on, while episodes fail: it never explored"
         raise RunError(

@@ -75,9 +75,7 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
     return TrainingPairs.of(pairs.segments(), pairs.preferences(name), pairs.soft_preferences(name))
 
 
-def distill(
-    config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]
-) -> dict[str, Any]:
+def distill(config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]) -> dict[str, Any]:
     """Train, or resume, the reward model that ``config`` describes, and write it into ``output``.
 
     Returns:
@@ -153,9 +151,7 @@ class DistillationRun:
                     self.row = self.epoch(lambda pairs: bar.advance(task, pairs))
                     tracker.log(self.row)
                     checkpoints = self.folder / "checkpoints"
-                    checkpoint.save(
-                        checkpoints, self.counters.epoch, self._write, self.config.keep_checkpoints
-                    )
+                    checkpoint.save(checkpoints, self.counters.epoch, self._write, self.config.keep_checkpoints)
                     bar.update(task, description=_epoch_line(self.row))
                     if not console.is_terminal:
                         console.print(_epoch_line(self.row), highlight=False)
@@ -187,9 +183,7 @@ class DistillationRun:
             "pairs_per_second": round(len(self.train) / seconds, 1),
             "train_loss": loss,
             **self._validate(),
-            **(
-                {"reward_mean": spread.mean, "reward_deviation": math.sqrt(spread.variance)} if spread else {}
-            ),
+            **({"reward_mean": spread.mean, "reward_deviation": math.sqrt(spread.variance)} if spread else {}),
         }
 
     def about(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +270,4 @@ def has_accuracy(row: dict[str, Any]) -> bool:
 
 def _epoch_line(row: dict[str, Any]) -> str:
     held_out = f"held-out accuracy {row['validation_accuracy']:.3f} · " if has_accuracy(row) else ""
-    return (
-        f"epoch {row['update']} · loss {row['train_loss']:.4f} · {held_out}"
-        f"{row['pairs_per_second']:,.0f} pairs/s"
-    )
+    return f"epoch {row['update']} · loss {row['train_loss']:.4f} · {held_out}{row['pairs_per_second']:,.0f} pairs/s"

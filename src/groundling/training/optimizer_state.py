@@ -49,14 +49,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> di
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Return a copy of the settings of each parameter group, with lists in place of tensors."""
     return [
-        {name: _plain(value) for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
+        {name: _plain(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
 
 
-def changed_settings(
-    optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts.
 
     Raises:
@@ -85,9 +82,7 @@ def changed_settings(
     return changed
 
 
-def save_optimizer(
-    tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[str, Any]], path: Path
-) -> None:
+def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write `optimizer_tensors` and `changed_settings`."""
     moments = dict[str, list[str]]()
     for key in sorted(tensors):
@@ -106,9 +101,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
     """
     with safe_open(path, framework="pt") as file:
         written = parse_json((file.metadata() or {})["optimizer"], str(path))
-    parameters = {
-        str(i): p for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])
-    }
+    parameters = {str(i): p for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     is_pytorch = type(optimizer).__module__.startswith("torch.optim.")
     state: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(path).items():

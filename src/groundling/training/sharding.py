@@ -114,7 +114,5 @@ def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
         places.setdefault(parameter, set()).add(within)
     if not layers or any(len(holders) > 1 for holders in places.values()):
         problem = "its layers share weights" if layers else "Transformers does not name its layers"
-        raise ConfigError(
-            f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; leave model.fsdp out"
-        )
+        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; leave model.fsdp out")
     return list(layers.values())

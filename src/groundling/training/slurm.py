@@ -69,9 +69,7 @@ class Job:
     def __post_init__(self) -> None:
         check_bounds(self, "--slurm ")
         if self.array not in (None, "seeds"):
-            raise ConfigError(
-                f"--slurm array must be seeds (one task for each run of the sweep), got {self.array!r}"
-            )
+            raise ConfigError(f"--slurm array must be seeds (one task for each run of the sweep), got {self.array!r}")
         if self.time is not None and _seconds(self.time) <= self.signal_delay_s:
             raise ConfigError(
                 f"--slurm time={self.time} is over before the signal to stop, {self.signal_delay_s} seconds before its "
@@ -94,24 +92,18 @@ class Submission:
             RunError: there is no sbatch here, or it refuses the job.
         """
         if shutil.which("sbatch") is None:
-            raise RunError(
-                "sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run"
-            )
+            raise RunError("sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run")
         file = self.folder / f"submission-{time.time_ns()}.sh"
         self.folder.mkdir(parents=True, exist_ok=True)
         file.write_text(self.text, encoding="utf-8")
         done = subprocess.run(["sbatch", str(file)], capture_output=True, text=True)
         if done.returncode:
-            raise RunError(
-                f"sbatch refused {file}: {done.stderr.strip() or f'exit status {done.returncode}'}"
-            )
+            raise RunError(f"sbatch refused {file}: {done.stderr.strip() or f'exit status {done.returncode}'}")
         submitit = _submitit()
         try:
             number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(done.stdout)
         except submitit.core.utils.FailedSubmissionError:
-            raise RunError(
-                f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}"
-            ) from None
+            raise RunError(f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}") from None
         file.rename(submitit.core.utils.JobPaths(self.folder, job_id=number).submission_file)
         return number
 

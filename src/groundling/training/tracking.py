@@ -62,9 +62,7 @@ class OnlineLog:
 
     def log(self, row: dict[str, Any]) -> None:
         """Log the figures of one update."""
-        figures = {
-            self._step_key if k == "step" else k: v for k, v in row.items() if v is not None and k != "update"
-        }
+        figures = {self._step_key if k == "step" else k: v for k, v in row.items() if v is not None and k != "update"}
         self._run.log(figures, step=row["update"])
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
@@ -96,9 +94,7 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
     # By default it sends the command with its paths, this machine's name, and every printed line.
     private = wandb.Settings(x_disable_meta=True, disable_git=True, disable_code=True, console="off", host="")
     return OnlineLog(
-        wandb.init(
-            project=project, name=name, config=config, dir=run_dir, id=id, resume="allow", settings=private
-        )
+        wandb.init(project=project, name=name, config=config, dir=run_dir, id=id, resume="allow", settings=private)
     )
 
 
@@ -115,13 +111,7 @@ def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
         ) from None
     # By default it also logs the load of the whole machine.
     run = trackio.init(
-        project=project,
-        name=name,
-        config=config,
-        resume="allow",
-        embed=False,
-        auto_log_gpu=False,
-        auto_log_cpu=False,
+        project=project, name=name, config=config, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
     )
     return OnlineLog(run, step_key="steps")  # "step" is Trackio's own key
 

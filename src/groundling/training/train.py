@@ -46,9 +46,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     processes = Processes.join(world.device)
     console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        folder = processes.from_main(
-            lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config)))
-        )
+        folder = processes.from_main(lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config))))
         start = None
         if config.cloning.episodes is not None:
             start = _clone(config, processes, console, warn)
@@ -83,9 +81,7 @@ def clone_of(config: Config) -> Config:
     )
 
 
-def _clone(
-    config: Config, processes: Processes, console: Console, warn: Callable[[str], None]
-) -> Path | None:
+def _clone(config: Config, processes: Processes, console: Console, warn: Callable[[str], None]) -> Path | None:
     """Record demonstrations and clone them, as far as that is not done yet.
 
     Returns:
@@ -107,16 +103,11 @@ def _clone(
     processes.from_main(lambda: write_settings(folder, asdict(config)))
     console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
     processes.from_main(lambda: _record(config))
-    per_epoch = (
-        episode_recorder(world_of(config)).recorded(folder / DEMONSTRATIONS).transitions
-        / clone.world.num_rows
-    )
+    per_epoch = episode_recorder(world_of(config)).recorded(folder / DEMONSTRATIONS).transitions / clone.world.num_rows
     every = max(1, round(per_epoch * config.cloning.epochs / _CLONE_CHECKPOINTS))
     clone = replace(clone, training=replace(clone.training, checkpoint_every=every))
     with ExitStack() as stack:
-        clone_folder = processes.from_main(
-            lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone)))
-        )
+        clone_folder = processes.from_main(lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone))))
         if not _loop(Trainer(clone, clone_folder, warn, processes), console):
             return None
     return processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
@@ -162,9 +153,7 @@ def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        console.print(
-            "finishing this update, then stopping; interrupt again to stop at once", highlight=False
-        )
+        console.print("finishing this update, then stopping; interrupt again to stop at once", highlight=False)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -66,12 +66,9 @@ class Trainer:
         self._check_processes()
         self.counters = Counters()
         self.generators = {
-            name: torch.Generator().manual_seed(2 * config.seed + i)
-            for i, name in enumerate(("act", "learn"))
+            name: torch.Generator().manual_seed(2 * config.seed + i) for i, name in enumerate(("act", "learn"))
         }
-        set_seed(
-            config.seed
-        )  # the global generators of Python, NumPy and torch, for components that use them
+        set_seed(config.seed)  # the global generators of Python, NumPy and torch, for components that use them
         self.world = world_of(config, latest)
         self.policy: Policy = make_policy(
             config.policy, config.model, config.algorithm, self.world, learns=True, start=start

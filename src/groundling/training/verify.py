@@ -154,9 +154,7 @@ def _manifest(path: Path) -> Finding:
 def _versions(path: Path) -> Iterator[Finding]:
     written, here = read_object(path / "run.json").get("versions", {}), checkpoint.versions()
     other = [
-        f"{name} {written[name]} (here {here[name]})"
-        for name in here
-        if written.get(name, here[name]) != here[name]
+        f"{name} {written[name]} (here {here[name]})" for name in here if written.get(name, here[name]) != here[name]
     ]
     if other:
         yield Finding(

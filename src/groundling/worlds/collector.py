@@ -25,11 +25,7 @@ class Collector(ABC):
 
     @abstractmethod
     def collect(
-        self,
-        policy: Policy,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, Sequence[Episode]]:
         """Return the next rollout, and the episodes that ended in it.
 

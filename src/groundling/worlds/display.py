@@ -91,9 +91,7 @@ class Presentation:
     unit: str = "env steps"  # name of a step of training
     episodes: str = "episodes"  # name of the episodes
     study: Literal["success", "figures"] = "figures"  # success rates by suite, or all figures of one suite
-    curves: Mapping[str, str | None] = field(
-        default_factory=lambda: {"return_mean": "return", "episode_length": None}
-    )
+    curves: Mapping[str, str | None] = field(default_factory=lambda: {"return_mean": "return", "episode_length": None})
     """Columns of ``metrics.jsonl`` that a study keeps, with their labels in its plots; None: not plotted."""
     first_figures: Sequence[str] = ()  # columns of ``metrics.jsonl`` that reports draw first
     share: ShareCurve | None = None

@@ -126,9 +126,7 @@ class Played:
             return None
         theirs = {e.number: e.figures[name] for e in other.episodes if name in e.figures}
         differences = [
-            e.figures[name] - theirs[e.number]
-            for e in self.episodes
-            if name in e.figures and e.number in theirs
+            e.figures[name] - theirs[e.number] for e in self.episodes if name in e.figures and e.number in theirs
         ]
         if not differences:
             return None

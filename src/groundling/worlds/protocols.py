@@ -51,9 +51,7 @@ def episode_recorder(world: World) -> EpisodeRecorder:
         ConfigError: It does not.
     """
     if not isinstance(world, EpisodeRecorder):
-        raise ConfigError(
-            f"{world.spec.name} has no datasets of episodes; it records pairs (collect --pairs N)"
-        )
+        raise ConfigError(f"{world.spec.name} has no datasets of episodes; it records pairs (collect --pairs N)")
     return world
 
 
@@ -62,10 +60,7 @@ class PairRecorder(Protocol):
     """A world that records pairs of segments for a judge."""
 
     def record_pairs(
-        self,
-        players: Sequence[Demonstrator],
-        settings: PairSettings,
-        on_segment: Callable[[], None] = lambda: None,
+        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
         """Let agents play in turns, write pairs of segments for `groundling annotate`, and return their number."""
 

@@ -209,9 +209,7 @@ class World(ABC):
         """
         return make_parts(self.reward_parts, self.spec)
 
-    def begin_reward(
-        self, policy: Policy, processes: Processes, samples: Sequence[Document] = ()
-    ) -> RewardSum:
+    def begin_reward(self, policy: Policy, processes: Processes, samples: Sequence[Document] = ()) -> RewardSum:
         """Load what `reward` needs; ``samples`` is the training split of a pool."""
         lm = getattr(policy, "lm", None)
         self.reward.begin(Surroundings(self.device, self.seed, processes, self.spec.subject, lm, samples))

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from groundling.config.compose import compose
 from groundling.envs.nethack.glyphs import CELL, PALETTE, glyph_table, render
-from groundling.envs.nethack.observation import (
-    FEATURES,
-    VECTORS,
-    message_id,
-    message_text,
-    vector_features,
-    window,
-)
+from groundling.envs.nethack.observation import FEATURES, VECTORS, message_id, message_text, vector_features, window
 from groundling.envs.nethack.rendering import GlyphRenderer
 
 
@@ -44,9 +37,7 @@ def test_vector_features_are_scaled_and_clipped() -> None:
     blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -(10**6), -1
     out = np.empty((2, 27), dtype=np.float32)
     vector_features(blstats, out)
-    features = [
-        {name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out
-    ]
+    features = [{name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out]
     assert features == [{"x": 1.0, "gold": 5.0}, {"armour_class": -5.0, "alignment": -1.0}]
 
 
@@ -68,8 +59,7 @@ def test_the_originals_vector_hides_score_and_depth_but_on_the_map() -> None:
 
 def test_the_papers_experiments_show_what_the_original_shows() -> None:
     assert {
-        name: compose(f"motif/{name}").world.args.get("vector", "full")
-        for name in ("score", "goal", "laptop")
+        name: compose(f"motif/{name}").world.args.get("vector", "full") for name in ("score", "goal", "laptop")
     } == {"score": "motif", "goal": "motif", "laptop": "full"}
 
 
@@ -90,11 +80,7 @@ def test_message_ids_are_stable_hashes() -> None:
     text = b"You see here a dagger."
     code = f"from groundling.envs.nethack.observation import message_id; print(message_id({text!r}))"
     other = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={"PYTHONHASHSEED": "7"} | _path(),
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"} | _path()
     )
     assert int(other.stdout) == message_id(text) == message_id(text.ljust(256, b"\0")) == -6882704359716687590
     assert -(2**63) <= message_id(text) < 2**63
@@ -146,10 +132,7 @@ def test_windows_are_rendered_by_cell() -> None:
 @pytest.mark.parametrize("shape", [(12, 12), (7, 12, 12), (2, 3, 12, 12), (0, 12, 12), (24, 80)])
 def test_torch_draws_the_same_bytes(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
-    chars, colours = (
-        rng.integers(256, size=shape, dtype=np.uint8),
-        rng.integers(16, size=shape, dtype=np.uint8),
-    )
+    chars, colours = (rng.integers(256, size=shape, dtype=np.uint8), rng.integers(16, size=shape, dtype=np.uint8))
     renderer = GlyphRenderer()
     drawn = renderer(torch.from_numpy(chars), torch.from_numpy(colours))
     assert drawn.dtype == torch.uint8 and (drawn.numpy() == render(chars, colours)).all()

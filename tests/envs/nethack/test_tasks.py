@@ -55,16 +55,7 @@ def test_unknown_names_are_errors() -> None:
 def test_actions_have_names() -> None:
     far = {"K": "far north", "L": "far east", "J": "far south", "H": "far west"}
     far |= {"U": "far northeast", "N": "far southeast", "B": "far southwest", "Y": "far northwest"}
-    keys = {
-        "\r": "more",
-        "<": "up",
-        ">": "down",
-        ".": "wait",
-        "\x04": "kick",
-        "e": "eat",
-        "s": "search",
-        **far,
-    }
+    keys = {"\r": "more", "<": "up", ">": "down", ".": "wait", "\x04": "kick", "e": "eat", "s": "search", **far}
     keys |= {key.lower(): name.removeprefix("far ") for key, name in far.items()}
     assert [keys[chr(action)] for action in TASK_ACTIONS] == list(ACTIONS)
 
@@ -155,9 +146,7 @@ def test_score_pays_the_difference_and_a_hundredth_for_a_step_without_time() -> 
     env, _ = scripted("NetHackScore-v1", screens)
     steps = [env.advance(NORTH) for _ in range(4)]
     assert [reward for reward, _, _ in steps] == pytest.approx([15, -0.01, 5.99, 0])
-    assert [(terminated, truncated) for _, terminated, truncated in steps] == [(False, False)] * 3 + [
-        (True, False)
-    ]
+    assert [(terminated, truncated) for _, terminated, truncated in steps] == [(False, False)] * 3 + [(True, False)]
     assert env.end_status == EndStatus.DEATH
     assert env.figures()["score"] == 31  # of the game, not of the empty screen after it
 
@@ -191,11 +180,7 @@ def test_a_staircase_counts_when_it_has_been_descended_to_the_level(task: str, l
 def test_continual_tasks_pay_once(task: str, level: int) -> None:
     screens = [Shown(), Shown(DESCEND, {24: level}), Shown(), Shown(DESCEND, {24: level})]
     env, _ = scripted(f"NetHackStaircase{task}Continual-v1", screens)
-    assert [env.advance(DOWN) for _ in range(3)] == [
-        (50.0, False, False),
-        (0.0, False, False),
-        (0.0, False, False),
-    ]
+    assert [env.advance(DOWN) for _ in range(3)] == [(50.0, False, False), (0.0, False, False), (0.0, False, False)]
     assert env.end_status == EndStatus.RUNNING
 
 
@@ -292,9 +277,7 @@ def _beside(row: int, column: int) -> dict[tuple[int, int], int]:
     return {(row, column): ORACLE}
 
 
-@pytest.mark.parametrize(
-    "cell, success", [((5, 8), True), ((7, 10), True), ((6, 11), False), ((4, 9), False)]
-)
+@pytest.mark.parametrize("cell, success", [((5, 8), True), ((7, 10), True), ((6, 11), False), ((4, 9), False)])
 def test_the_oracle_counts_from_the_next_square(cell: tuple[int, int], success: bool) -> None:
     at = {0: 9, 1: 6}  # column 9, row 6
     env, _ = scripted("NetHackOracle-v1", [Shown(stats=at), Shown(stats=at, glyphs=_beside(*cell))])
@@ -321,8 +304,7 @@ def test_sober_at_the_oracle(task: str, condition: int, compat: tuple[str, ...],
 
 def test_the_oracle_at_the_maps_edge() -> None:
     env, _ = scripted(
-        "NetHackOracle-v1",
-        [Shown(), Shown(stats={0: 0, 1: 0}, glyphs=_beside(1, 1)), Shown(glyphs=_beside(20, 78))],
+        "NetHackOracle-v1", [Shown(), Shown(stats={0: 0, 1: 0}, glyphs=_beside(1, 1)), Shown(glyphs=_beside(20, 78))]
     )
     assert env.advance(NORTH)[0] == 50
 
@@ -343,19 +325,9 @@ def test_scout_counts_the_explored_squares_of_all_levels() -> None:
         env.advance(NORTH)
         scouts.append(env.figures()["scout"])
     assert scouts == [7, 9, 9 + 7]
-    assert env.figures() | {"turns": 0} == {
-        "score": 0,
-        "dlvl": 2,
-        "gold": 40,
-        "xlvl": 3,
-        "turns": 0,
-        "scout": 16,
-    }
+    assert env.figures() | {"turns": 0} == {"score": 0, "dlvl": 2, "gold": 40, "xlvl": 3, "turns": 0, "scout": 16}
     env.advance(NORTH)
-    assert (env.figures()["scout"], env.figures()["dlvl"]) == (
-        9 + 7 + 7,
-        5,
-    )  # the Mines' level 2 is another one
+    assert (env.figures()["scout"], env.figures()["dlvl"]) == (9 + 7 + 7, 5)  # the Mines' level 2 is another one
 
 
 @pytest.mark.parametrize("compat, kept", [((), 0), (("scout",), 1000)])
@@ -373,9 +345,7 @@ def test_steps_return_copies() -> None:
     kept = first["tty_chars"].copy()
     steps = [env.step(ACTIONS.index(name)) for name in ("far west", "search", "search")]
     assert (first["tty_chars"] == kept).all()
-    assert (
-        b"Dlvl:1" in steps[-1][0]["tty_chars"].tobytes()
-    )  # the last screen of the game, not the one after it
+    assert b"Dlvl:1" in steps[-1][0]["tty_chars"].tobytes()  # the last screen of the game, not the one after it
     assert steps[-1][3] and not steps[-1][2]
     assert steps[-1][4]["end_status"] == EndStatus.ABORTED and steps[-1][4]["turns"] > 0
 

@@ -95,9 +95,7 @@ def test_frames_equal_single_envs() -> None:
     assert truncations >= 2
 
 
-def _expect(
-    frames: dict[str, Any], index: int, observation: dict[str, np.ndarray], counts: dict[bytes, int]
-) -> None:
+def _expect(frames: dict[str, Any], index: int, observation: dict[str, np.ndarray], counts: dict[bytes, int]) -> None:
     _expect_seen(frames, index, observation)
     message = observation["message"].tobytes()
     counts[message] = counts.get(message, 0) + 1
@@ -152,10 +150,7 @@ def test_workers_equal_the_local_process() -> None:
         all_frames = _play(envs, 40)
         assert len(envs.process_ids) == 2
     assert _same(all_frames, expected)
-    lasts = [
-        [e.last for frames in played for e in frames["episodes"] if e.last]
-        for played in (all_frames, expected)
-    ]
+    lasts = [[e.last for frames in played for e in frames["episodes"] if e.last] for played in (all_frames, expected)]
     assert lasts[0]
     for one, other in zip(*lasts, strict=True):
         assert all((one[name] == other[name]).all() for name in one)

@@ -112,16 +112,10 @@ def _stretches() -> list[Row]:
     ]
 
 
-def _table(
-    number: int, titles: tuple[str, str], highlighted: list[list[int]], overlap: str, *texts: str
-) -> Row:
+def _table(number: int, titles: tuple[str, str], highlighted: list[list[int]], overlap: str, *texts: str) -> Row:
     """Headers in the midst and without a text, cells over two columns, over none, and past the last one."""
     lines = [[("Year", 1, 1), ("Medals", 2, 1)], [("", 1, 1), ("Gold", 1, 1), ("x", 0, 0), ("Silver", 1, 1)]]
-    lines += [
-        [("1999", 1, 1), ("3", 1, 0), ("4", 1, 0), ("5", 3, 1), ("6", 1, 0)],
-        [],
-        [("", 2, 0), (" a ", 1, 0)],
-    ]
+    lines += [[("1999", 1, 1), ("3", 1, 0), ("4", 1, 0), ("5", 3, 1), ("6", 1, 0)], [], [("", 2, 0), (" a ", 1, 0)]]
     names = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
     return {
         "totto_id": 1000 + number,
@@ -130,18 +124,13 @@ def _table(
         "table_section_title": titles[1],
         "table_section_text": "Text.",
         "table": [
-            [
-                {"column_span": span, "is_header": bool(h), "row_span": 1, "value": value}
-                for value, span, h in line
-            ]
+            [{"column_span": span, "is_header": bool(h), "row_span": 1, "value": value} for value, span, h in line]
             for line in lines
         ],
         "highlighted_cells": highlighted,
         "example_id": str(number),
         "overlap_subset": overlap,
-        "sentence_annotations": [
-            dict(zip(names, (f"0 {t}", f"1 {t}", f"2 {t}", t), strict=True)) for t in texts
-        ],
+        "sentence_annotations": [dict(zip(names, (f"0 {t}", f"1 {t}", f"2 {t}", t), strict=True)) for t in texts],
     }
 
 
@@ -155,11 +144,7 @@ AWKWARD: dict[str, list[Row]] = {
     ],
     "cnn_dailymail": [{"article": _ARTICLE, "highlights": "", "id": "x"}],
     "xsum": [{"document": _ARTICLE, "summary": " s ", "id": "x"}],
-    "narrativeqa": [
-        _story("Who is IT?", " Äsop ", "THE dog"),
-        _story("who?", "x"),
-        _story("Who is IT?", "It's 2"),
-    ],
+    "narrativeqa": [_story("Who is IT?", " Äsop ", "THE dog"), _story("who?", "x"), _story("Who is IT?", "It's 2")],
     "translation_de_en": [{"translation": {"de": "", "en": " A  b\n"}}],
     "crd3": _stretches(),
     "daily_dialog": [{"dialog": [" a ", "b?", "", "c"], "act": [1, 2, 3, 4], "emotion": [0, 6, 0, 1]}],
@@ -187,9 +172,7 @@ def fingerprint(samples: Sequence[Any]) -> dict[str, Any]:
 def awkward_rows() -> Iterator[None]:
     """The bundled rows have the awkward ones behind them."""
     bundled = DatasetSource._bundled
-    with mock.patch.object(
-        DatasetSource, "_bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])
-    ):
+    with mock.patch.object(DatasetSource, "_bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])):
         yield
 
 
@@ -204,9 +187,7 @@ def bundled_rows(id: str, split: Split) -> list[Row]:
 def words_of_nltk() -> Iterator[None]:
     """NLTK's words, whether its data are there or not: sentences are cut by an untrained splitter."""
     untrained = nltk.tokenize.punkt.PunktSentenceTokenizer()
-    with mock.patch.object(
-        nltk.tokenize, "sent_tokenize", lambda text, language="english": untrained.tokenize(text)
-    ):
+    with mock.patch.object(nltk.tokenize, "sent_tokenize", lambda text, language="english": untrained.tokenize(text)):
         yield
 
 
@@ -368,9 +349,7 @@ def compare_files(checkout: Path) -> tuple[dict[str, str], list[str]]:
 
 def main() -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--original", type=Path, required=True, help="a checkout of allenai/RL4LMs")
     parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")
     given = parser.parse_args()

@@ -51,9 +51,7 @@ def test_columns_of_a_file_become_samples(id: str, tmp_path: Path) -> None:
         prompt_suffix="?",
     )
     samples = pool.prepare("train")
-    assert samples == [
-        Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}, data=(f"q{n}",)) for n in range(10)
-    ]
+    assert samples == [Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}, data=(f"q{n}",)) for n in range(10)]
     with pytest.raises(ConfigError, match="no file for split val, only for train"):
         pool.prepare("val")
 
@@ -96,9 +94,7 @@ def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
     prompts = [{sample.prompt for sample in split} for split in splits]
     assert list(map(len, splits)) == [32, 4, 4] and list(map(len, prompts)) == [8, 1, 1]
     assert len(set.union(*prompts)) == 10
-    assert sorted(r for split in splits for s in split for r in s.references) == sorted(
-        r["answer"] for r in rows
-    )
+    assert sorted(r for split in splits for s in split for r in s.references) == sorted(r["answer"] for r in rows)
 
 
 def test_shared_prompts_of_given_splits_give_a_warning(tmp_path: Path) -> None:

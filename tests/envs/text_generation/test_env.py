@@ -60,9 +60,7 @@ def test_prompts_are_cut_on_one_side_and_padded_on_the_left(
 ) -> None:
     for tokenizer, end in ((causal_tokenizer, []), (seq2seq_tokenizer, [seq2seq_tokenizer.eos_token_id])):
         before = tokenizer.truncation_side, tokenizer.padding_side
-        with pytest.warns(
-            UserWarning, match=f"more than 8 tokens are cut \\(on the {side}\\).*max_prompt_length"
-        ):
+        with pytest.warns(UserWarning, match=f"more than 8 tokens are cut \\(on the {side}\\).*max_prompt_length"):
             ids, mask = encode_prompts(samples, tokenizer, 8, side)
         with warnings.catch_warnings(action="error"):
             encode_prompts(samples, tokenizer, 64, side)
@@ -109,9 +107,7 @@ def test_tokenizers_need_a_padding_token(samples: list[Sample]) -> None:
 
 
 @pytest.mark.parametrize("start", [None, 0])
-def test_the_env_passes_gymnasiums_checker(
-    start: int | None, samples: list[Sample], seq2seq_tokenizer: Any
-) -> None:
+def test_the_env_passes_gymnasiums_checker(start: int | None, samples: list[Sample], seq2seq_tokenizer: Any) -> None:
     env = gymnasium.make(
         "TextGeneration-v0",
         samples=samples,
@@ -132,11 +128,7 @@ def test_the_env_passes_gymnasiums_checker(
     max_episode_length=st.integers(1, 6),
 )
 def test_observations_hold_the_tokens(
-    causal_tokenizer: Any,
-    data: st.DataObject,
-    start: int | None,
-    max_prompt_length: int,
-    max_episode_length: int,
+    causal_tokenizer: Any, data: st.DataObject, start: int | None, max_prompt_length: int, max_episode_length: int
 ) -> None:
     sample = Sample("a", "pick up the blue key", ("x",), {"k": 1})
     env = TextGenerationEnv(
@@ -171,9 +163,7 @@ def test_observations_hold_the_tokens(
         assert done == (token == end or len(written) == max_episode_length) and not truncated
         assert reward == (len(info["context_text"]) if done else 0)
     before = prompt if start is None else []  # a decoder begins a new text
-    read, whole = (
-        causal_tokenizer.decode(ids, skip_special_tokens=True) for ids in (before, before + written)
-    )
+    read, whole = (causal_tokenizer.decode(ids, skip_special_tokens=True) for ids in (before, before + written))
     assert whole == read + info["context_text"]
     assert info["references"] == ("x",) and info["meta"] == {"k": 1} and info["sample_id"] == "a"
 

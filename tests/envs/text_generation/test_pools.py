@@ -99,9 +99,7 @@ def test_an_unreachable_hub_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host\nsecond line")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(
-        GroundlingError, match=r"stanfordnlp/imdb .*no route to host.*offline=true.* 30 rows"
-    ) as error:
+    with pytest.raises(GroundlingError, match=r"stanfordnlp/imdb .*no route to host.*offline=true.* 30 rows") as error:
         pools.create("imdb").prepare("train")
     assert "\n" not in str(error.value)
 
@@ -159,11 +157,7 @@ def test_files_of_workshops_and_pairs_of_languages() -> None:
     assert (source.dataset, source.files) == ("wmt/wmt14", "fr-en/validation/*.parquet")
     news = pools.create("wmt16newsonly")
     assert isinstance(news, DatasetPool)
-    assert [news.source(s).dataset for s in SPLITS] == [
-        "Helsinki-NLP/news_commentary",
-        "wmt/wmt16",
-        "wmt/wmt16",
-    ]
+    assert [news.source(s).dataset for s in SPLITS] == ["Helsinki-NLP/news_commentary", "wmt/wmt16", "wmt/wmt16"]
 
 
 def _cell(value: str, header: bool = False, columns: int = 1) -> dict[str, object]:
@@ -212,11 +206,7 @@ def test_totto_has_one_sample_for_all_sentences_of_a_table() -> None:
 
 def test_listed_has_the_configs_rows_in_every_split() -> None:
     listed = pools.create(
-        "listed",
-        samples=[{"a": "1"}, {"a": "2"}],
-        prompt_column="a",
-        reference_column="a",
-        prompt_prefix="Say ",
+        "listed", samples=[{"a": "1"}, {"a": "2"}], prompt_column="a", reference_column="a", prompt_prefix="Say "
     )
     for split in ("train", "val", "test"):
         assert [(s.id, s.prompt, s.references) for s in listed.prepare(split)] == [
@@ -224,9 +214,7 @@ def test_listed_has_the_configs_rows_in_every_split() -> None:
             (f"{split}_1", "Say 2", ("2",)),
         ]
     for samples in ([], ["1"], "1", [{"a": "1"}, 2], 3):
-        with pytest.raises(
-            ConfigError, match=r"samples must be a list of rows, as in \[\{prompt: …\}\], got"
-        ):
+        with pytest.raises(ConfigError, match=r"samples must be a list of rows, as in \[\{prompt: …\}\], got"):
             pools.create("listed", samples=samples)
     with pytest.raises(GroundlingError, match="'prompt'"):
         pools.create("listed", samples=[{"a": "1"}]).prepare("train")

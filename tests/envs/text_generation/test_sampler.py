@@ -26,9 +26,7 @@ def _drawn(order: SampleOrder, count: int) -> list[int]:
     replacement=st.booleans(),
     cuts=st.lists(st.integers(0, 30), max_size=4),
 )
-def test_the_order_depends_on_seed_and_count_alone(
-    count: int, seed: int, replacement: bool, cuts: list[int]
-) -> None:
+def test_the_order_depends_on_seed_and_count_alone(count: int, seed: int, replacement: bool, cuts: list[int]) -> None:
     whole = _drawn(_order(count, seed, replacement), sum(cuts) + 5)
     pieces, order = [], _order(count, seed, replacement)
     for cut in cuts:

@@ -24,22 +24,7 @@ __all__ = ["make_lm", "tokenizers"]
 
 NUM_TEXTS, NUM_TOKENS, PROMPT_LENGTH = 100, 8, 10
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
-WORDS = [
-    "turn",
-    "left",
-    "right",
-    "go",
-    "to",
-    "the",
-    "red",
-    "ball",
-    "pick",
-    "up",
-    "a",
-    "blue",
-    "key",
-    "toggle",
-]
+WORDS = ["turn", "left", "right", "go", "to", "the", "red", "ball", "pick", "up", "a", "blue", "key", "toggle"]
 
 
 @dataclass(kw_only=True)
@@ -57,9 +42,7 @@ class Overlap(Reward):
 class Growth(TokenReward):
     """How much longer the text became, and something for its end."""
 
-    def at_token(
-        self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any
-    ) -> float:
+    def at_token(self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any) -> float:
         assert current.startswith(previous) or "\ufffd" in previous  # half of a character
         return len(current) - 0.25 * len(previous) + 10 * done + len(references[0]) + meta["number"]
 
@@ -103,12 +86,7 @@ def test_stepping_the_env_equals_writing_at_once(
 ) -> None:
     lm = _ending_often(make_lm(family))
     start = lm.start_token if lm.is_encoder_decoder else None
-    generation = {
-        "terminate_on_eos": ends,
-        "top_k": 60,
-        "temperature": 1.2,
-        "min_new_tokens": 1 if ends else 0,
-    }
+    generation = {"terminate_on_eos": ends, "top_k": 60, "temperature": 1.2, "min_new_tokens": 1 if ends else 0}
     policy = TokenPolicy(lm, generation=generation, context_start_token=start)
     samples = _samples(NUM_TEXTS)
     order = SampleOrder(samples, 1, replacement=False)
@@ -117,9 +95,7 @@ def test_stepping_the_env_equals_writing_at_once(
         order, encode, RewardSum({"it": TextPart(reward())}), NUM_TEXTS, slice(0, NUM_TEXTS), NUM_TOKENS
     )
     rollout, texts = collector.collect(policy, generator=torch.Generator().manual_seed(3))
-    numbers = torch.rand(
-        NUM_TEXTS, NUM_TOKENS, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
-    )
+    numbers = torch.rand(NUM_TEXTS, NUM_TOKENS, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
     envs = [_env(lm, reward(), ends, start) for _ in samples]
     drawn = SampleOrder(samples, 1, replacement=False).draw(NUM_TEXTS)

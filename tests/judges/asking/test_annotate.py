@@ -65,16 +65,7 @@ class LongerJudge(Judge):
         return Reply(f"Verdict: {word}", prompt_tokens=10, completion_tokens=2)
 
 
-ROWS = [
-    ("a", "bb"),
-    ("bb", "a"),
-    ("ccc", "ccc"),
-    ("", "a"),
-    ("bb", "a"),
-    ("", ""),
-    ("a", "bb"),
-    ("ccc", "bb"),
-]
+ROWS = [("a", "bb"), ("bb", "a"), ("ccc", "ccc"), ("", "a"), ("bb", "a"), ("", ""), ("a", "bb"), ("ccc", "bb")]
 
 
 def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
@@ -95,9 +86,7 @@ def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
     more = dataset(tmp_path / "more", [("bb", "a"), ("dddd", "a")])
     Annotation(more, judge, Question(world="nethack"), folder=tmp_path / "pairs" / "answers").run("mine")
     assert more.preferences("mine").tolist() == [0, 0] and len(judge.asked) == 4
-    after = Annotation(
-        more, judge, Question(world="nethack"), folder=tmp_path / "pairs" / "answers"
-    ).estimate()
+    after = Annotation(more, judge, Question(world="nethack"), folder=tmp_path / "pairs" / "answers").estimate()
     assert (after.requests, after.known) == (0, 2)
 
 
@@ -127,9 +116,7 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
         def answer(self, request: Request) -> Reply:
             seen.append(len(request.conversation))
             reply = super().answer(request)
-            return (
-                reply if len(request.conversation) >= self.certain else Reply("It depends.", prompt_tokens=1)
-            )
+            return reply if len(request.conversation) >= self.certain else Reply("It depends.", prompt_tokens=1)
 
     pairs, judge = dataset(tmp_path / "pairs", ROWS), Hesitant()
     annotation = Annotation(pairs, judge, Question(world="nethack"))
@@ -145,9 +132,7 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
     assert (summary.prompt_tokens, summary.completion_tokens) == (6 + 3 + 30, 6), "all that was paid for"
     assert pairs.preferences("mine").tolist() == longer(ROWS)
     lines = [
-        json.loads(line)
-        for path in (tmp_path / "pairs/answers/answers").rglob("*.jsonl")
-        for line in path.open()
+        json.loads(line) for path in (tmp_path / "pairs/answers/answers").rglob("*.jsonl") for line in path.open()
     ]
     assert [line["replies"][0] for line in lines] == ["It depends."] * 6
     assert sum(line["label"] == "invalid" for line in lines) == 3
@@ -246,9 +231,7 @@ def test_what_was_told_before_an_error_is_kept(tmp_path: Path) -> None:
     assert all(label in (3, truth) for label, truth in zip(labels, longer(ROWS), strict=True))
 
 
-def test_a_run_without_any_answer_leaves_the_name_free(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_any_answer_leaves_the_name_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = dataset(tmp_path / "pairs", ROWS).folder
     with serving(ChatServer(treat=lambda number: "500")) as server:
         words = [str(folder), "--name", "mine", "--judge", "openai", "model=m", f"base_url={server.url}"]
@@ -283,9 +266,7 @@ def test_a_judge_whose_answer_is_no_reply_is_told_what_one_is(tmp_path: Path) ->
         """Defines neither answer nor ask."""
 
     pairs = dataset(tmp_path / "pairs", ROWS)
-    with pytest.raises(
-        RunError, match=r"Wordless answers None, expected a groundling.judges.Reply: return Reply"
-    ):
+    with pytest.raises(RunError, match=r"Wordless answers None, expected a groundling.judges.Reply: return Reply"):
         Annotation(pairs, Wordless(), Question(world="nethack")).run("mine")
     with pytest.raises(ConfigError, match="the judge Empty defines neither answer nor ask"):
         Annotation(pairs, Empty(), Question(world="nethack")).run("mine")
@@ -410,9 +391,7 @@ def test_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int, most: i
                 time.sleep(0.005)
             time.sleep(rng.uniform(0.0, 0.12))
             for process in processes:
-                assert process.pid is not None and process.is_alive(), (
-                    "everything was asked before the last kill"
-                )
+                assert process.pid is not None and process.is_alive(), "everything was asked before the last kill"
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
             for process in processes:
@@ -499,15 +478,11 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
     with serving(ChatServer(treat=treat)) as server:
         words = ["model=org/some.model", f"base_url={server.url}", "concurrency=1", "max_retries=0"]
         prices = ["prompt_price=1.5", "completion_price=2"]
-        assert (
-            command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50", "extra.top_p=null") == 1
-        )
+        assert command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50", "extra.top_p=null") == 1
         assert "1 requests got no answer (the first: HTTP 500" in capsys.readouterr().err
         assert server.bodies[0]["top_k"] == 50 and "top_p" not in server.bodies[0]
         assert server.bodies[0]["model"] == "org/some.model"
-        assert (
-            command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50", "extra.top_p=null") == 0
-        )
+        assert command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50", "extra.top_p=null") == 0
         out = capsys.readouterr().out
         assert "tokens      200 read, 14 written in all" in out and "cost        0.00 in all" in out
         assert len(server.bodies) == 3
@@ -530,10 +505,7 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
         (["--judge", "openai", "model=m", "timeout=abc"], "timeout must be of type float"),
         (["--judge", "openai", "model=m", "max_reply_bytes=abc"], "max_reply_bytes must be of type int"),
         (["--judge", "openai", "model=m", "prompt_price=abc"], r"prompt_price must be of type float \| None"),
-        (
-            ["--judge", "openai", "model=m", "extra=5"],
-            r"extra must be of type dict\[str, .*Any\] \| None, got 5",
-        ),
+        (["--judge", "openai", "model=m", "extra=5"], r"extra must be of type dict\[str, .*Any\] \| None, got 5"),
         (["--judge", "openai", "model=["], "cannot be read as YAML"),
         (["--judge", "random", "seed=x"], "--judge random: seed must be of type int, got 'x'"),
         (["--judge", "rules", "rules=5"], "rules 5: expected pairs"),
@@ -553,18 +525,14 @@ def test_mistakes_are_named(tmp_path: Path, words: list[str], message: str) -> N
         command(folder, *words)
     assert "123456789012" not in str(error.value), "what may be a key is not repeated"
     assert "\n" not in str(error.value)
-    assert sorted(path.name for path in (tmp_path / "pairs").iterdir()) == ["data", "info"], (
-        "nothing is written"
-    )
+    assert sorted(path.name for path in (tmp_path / "pairs").iterdir()) == ["data", "info"], "nothing is written"
 
 
 def test_judges_by_figures(tmp_path: Path) -> None:
     message = np.zeros((4, 2, 2, 256), np.uint8)
     rewards = np.array([[[1, 2], [0, 2]], [[0, 0], [1, 0]], [[1, 1], [2, 0]], [[0, 3], [3, 1]]], np.float32)
     score = np.array([[5, 5], [7, 6], [0, 1], [2, 3]])
-    pairs = MessagePairs.create(
-        tmp_path / "pairs", {"message": message, "rewards": rewards}, {"score": score}
-    )
+    pairs = MessagePairs.create(tmp_path / "pairs", {"message": message, "rewards": rewards}, {"score": score})
     folder = str(pairs.folder)
     for judge in ("score", "return", "random"):
         assert command(folder, "--judge", judge) == 0

@@ -43,8 +43,7 @@ EXPECTED = [0, 1] * 50
 def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
     question = Question(world="nethack")
     requests = [
-        Request(n, question.conversation(f"a{n}xx", f"b{n}", one.answer_format), "defaultgoal")
-        for n in range(count)
+        Request(n, question.conversation(f"a{n}xx", f"b{n}", one.answer_format), "defaultgoal") for n in range(count)
     ]
     replies: dict[int, Reply] = {}
 
@@ -67,9 +66,7 @@ def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, tr
     assert len(server.bodies) > 8
 
 
-@pytest.mark.parametrize(
-    "trouble", ["429", "drop", "nonsense", *thorough("500", "hang", "drip", "half", "huge")]
-)
+@pytest.mark.parametrize("trouble", ["429", "drop", "nonsense", *thorough("500", "hang", "drip", "half", "huge")])
 def test_requests_that_get_no_answer_are_named_and_asked_next_time(tmp_path: Path, trouble: str) -> None:
     broken = True
 
@@ -225,15 +222,7 @@ def test_a_key_where_reading_stops_shows_no_part(monkeypatch: pytest.MonkeyPatch
     server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server
     escaped_key = json.dumps(key)[1:-1].replace("/", "\\/").encode()
     for lead in range(2**16 - len(escaped_key) - 2, 2**16 + 2):
-        assert server._excerpt(b" " * lead + escaped_key + b"!") in (
-            "",
-            "[key]",
-            "[key]!",
-            "[key",
-            "[ke",
-            "[k",
-            "[",
-        )
+        assert server._excerpt(b" " * lead + escaped_key + b"!") in ("", "[key]", "[key]!", "[key", "[ke", "[k", "[")
     assert server._excerpt(b"wrong key " + escaped_key) == "wrong key [key]"
 
 
@@ -250,13 +239,7 @@ def test_a_dummy_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "http://user:pw@127.0.0.1/v1",
-        "http://127.0.0.1/v1?key=x",
-        "ftp://127.0.0.1",
-        "no url",
-        "http://host:port/v1",
-    ],
+    ["http://user:pw@127.0.0.1/v1", "http://127.0.0.1/v1?key=x", "ftp://127.0.0.1", "no url", "http://host:port/v1"],
 )
 def test_urls_that_hold_secrets_or_are_none_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="base_url") as error:
@@ -264,9 +247,7 @@ def test_urls_that_hold_secrets_or_are_none_are_refused(url: str) -> None:
     assert "pw" not in str(error.value) and "key=x" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"timeout": 0.0}, {"max_retries": -1}, {"backoff": -1.0}, {"max_reply_bytes": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"max_retries": -1}, {"backoff": -1.0}, {"max_reply_bytes": 0}])
 def test_numbers_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=f"{name} must not be"):
@@ -330,10 +311,7 @@ def test_soft_labels_come_from_the_verdicts_token() -> None:
         _token(" 2", **{" 2": 0.4, " 1": 0.2, " t": 0.1, " tie": 0.1, "2": 0.15, " two": 0.05}),
     ]
     with serving(
-        ChatServer(
-            write=lambda body: "1 of\nVerdict: 2",
-            more=lambda body: {"logprobs": {"content": tokens}},
-        )
+        ChatServer(write=lambda body: "1 of\nVerdict: 2", more=lambda body: {"logprobs": {"content": tokens}})
     ) as server:
         reply = ask(judge(server))[0]
     assert reply.probabilities == pytest.approx((0.25, 0.5, 0.25))
@@ -373,9 +351,7 @@ def test_texts_are_judged_in_the_originals_form_too(tmp_path: Path) -> None:
         {"logprobs": {"content": [_token("Verdict: 1", zebra=0.5)]}},
         {
             "logprobs": {
-                "content": [
-                    {"token": "Verdict: 1", "top_logprobs": [{"token": "Verdict: 1", "logprob": 1e6}]}
-                ]
+                "content": [{"token": "Verdict: 1", "top_logprobs": [{"token": "Verdict: 1", "logprob": 1e6}]}]
             }
         },
     ],
@@ -389,9 +365,7 @@ def test_without_fitting_log_probabilities_there_are_no_soft_labels(more: dict) 
 def test_soft_labels_reach_the_rows_in_their_order(tmp_path: Path) -> None:
     def more(body: dict) -> dict:
         sure = verdict(*captions(body))
-        return {
-            "logprobs": {"content": [_token("Verdict: "), _token(sure, **{"1": 0.5, "2": 0.5, sure: 0.8})]}
-        }
+        return {"logprobs": {"content": [_token("Verdict: "), _token(sure, **{"1": 0.5, "2": 0.5, sure: 0.8})]}}
 
     def write(body: dict) -> str:
         return f"Verdict: {verdict(*captions(body))}"
@@ -468,9 +442,7 @@ def test_a_malformed_reply_is_asked_for_again(reply: dict) -> None:
     assert failure == f"a reply without choices[0].message.content in JSON: {json.dumps(reply)}"
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(10**3999, id="4000 digits"), 10**9 + 1, -1, 1.5, "7", True, None]
-)
+@pytest.mark.parametrize("count", [pytest.param(10**3999, id="4000 digits"), 10**9 + 1, -1, 1.5, "7", True, None])
 def test_what_can_be_no_number_of_tokens_counts_as_unknown(tmp_path: Path, count: object) -> None:
     with serving(ChatServer(also={"usage": {"prompt_tokens": count, "completion_tokens": 10**9}})) as server:
         annotation = Annotation(dataset(tmp_path / "pairs", 2), judge(server), Question(world="nethack"))

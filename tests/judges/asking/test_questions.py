@@ -74,18 +74,11 @@ texts = st.text(max_size=80) | st.lists(st.sampled_from(_PIECES)).map("".join)
 def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str, second: str) -> None:
     custom = Question(instructions="Which is nicer?", world="nethack")
     worlds = (Question(world="text"), Question(world="writing"))
-    for question in (
-        Question(world="nethack"),
-        Question(prompt="reworded", world="nethack"),
-        custom,
-        *worlds,
-    ):
+    for question in (Question(world="nethack"), Question(prompt="reworded", world="nethack"), custom, *worlds):
         nothing = question.subject.nothing
         user = question.conversation(first, second, "line")[1]["content"]
         code = fence.code((first, second))
-        inside = re.compile(
-            rf"(--- begin \w+ [12] · {code} ---\n)(.*?)(\n--- end \w+ [12] · {code} ---)", re.DOTALL
-        )
+        inside = re.compile(rf"(--- begin \w+ [12] · {code} ---\n)(.*?)(\n--- end \w+ [12] · {code} ---)", re.DOTALL)
         bodies = [match[2] for match in inside.finditer(user)]
         assert len(bodies) == 2
         for body, caption in zip(bodies, (first, second), strict=True):
@@ -99,9 +92,7 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
         blank = question.conversation("", "", "line")[1]["content"]
         outside = inside.sub(r"\1\3", user).replace(code, "CODE")
         empty = fence.code(("", ""))
-        assert outside == re.sub(rf"(· {empty} ---\n){re.escape(nothing)}", r"\1", blank).replace(
-            empty, "CODE"
-        )
+        assert outside == re.sub(rf"(· {empty} ---\n){re.escape(nothing)}", r"\1", blank).replace(empty, "CODE")
         for number, caption in ((1, first), (2, second)):
             read = fence.read(user, number)
             assert read == "\n".join(map(fence.neutralise, caption.split("\n"))) if caption else read == ""

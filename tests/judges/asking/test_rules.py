@@ -11,12 +11,7 @@ from groundling.judges.preferences.labels import Preference
 
 NETHACK = find_subject("nethack")
 
-KILL, WALL, GOLD, DOWN = (
-    "You kill the newt!",
-    "It's a wall.",
-    "$ - 12 gold pieces.",
-    "You descend the stairs.",
-)
+KILL, WALL, GOLD, DOWN = ("You kill the newt!", "It's a wall.", "$ - 12 gold pieces.", "You descend the stairs.")
 
 
 def reply(first: str, second: str, goal: str = "defaultgoal", judge: RulesJudge | None = None) -> str:

@@ -68,9 +68,7 @@ def test_the_tokenizers_own_template_is_used(chooser: TransformersJudge) -> None
         assert chooser.prompt(conversation) == printed
         assert printed.count(tokenizer.bos_token_id) == 1
         # Gemma's kind raises at a system turn: its words then open the user's.
-        refusing = (
-            "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + _TEMPLATE
-        )
+        refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + _TEMPLATE
         tokenizer.chat_template = refusing
         merged = [{"role": "user", "content": "S\n\nU"}]
         printed = tokenizer.apply_chat_template(merged, add_generation_prompt=True, return_dict=False)
@@ -89,9 +87,7 @@ def test_no_caption_holds_a_control_token(chooser: TransformersJudge) -> None:
 
 
 def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = TransformersJudge(
-        "starter-causal", answer="line", device="cpu", batch_size=3, max_tokens=4, seed=1
-    )
+    judge = TransformersJudge("starter-causal", answer="line", device="cpu", batch_size=3, max_tokens=4, seed=1)
     question = Question("zeroknowledge", world="nethack")
     sizes: list[int] = []
     write = judge._write
@@ -116,17 +112,13 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
 def test_equal_seeds_write_equal_answers() -> None:
     texts = []
     for _ in range(2):
-        judge = TransformersJudge(
-            "starter-causal", "line", device="cpu", temperature=1.0, max_tokens=6, seed=3
-        )
+        judge = TransformersJudge("starter-causal", "line", device="cpu", temperature=1.0, max_tokens=6, seed=3)
         request = Request(0, Question(world="nethack").conversation("a", "b", "line"), "")
         judge.ask(iter([request]), lambda request, reply: texts.append(reply.text))
     assert texts[0] == texts[1]
 
 
-def test_whoever_else_draws_random_numbers_draws_the_same_with_and_without_a_judge(
-    chooser: TransformersJudge,
-) -> None:
+def test_whoever_else_draws_random_numbers_draws_the_same_with_and_without_a_judge(chooser: TransformersJudge) -> None:
     writer = TransformersJudge("starter-causal", "line", device="cpu", temperature=1.0, max_tokens=4)
     texts: list[str] = []
     for judge in (chooser, writer):

@@ -177,11 +177,7 @@ def test_a_run_is_told_at_its_end_that_its_judge_never_answered() -> None:
     online.observe_captions(["a", "b"])
     _until(lambda: online._judge.asked == 2)
     online.close()
-    assert (
-        len(warnings) == 1
-        and "no valid answer" in warnings[0]
-        and "2 answers without a verdict" in warnings[0]
-    )
+    assert len(warnings) == 1 and "no valid answer" in warnings[0] and "2 answers without a verdict" in warnings[0]
 
 
 @pytest.mark.parametrize("captions", [["a"], ["a", "b"]])
@@ -258,12 +254,7 @@ def test_labels_go_into_the_table_and_reach_the_agent() -> None:
     _until(lambda: online.update() and online.figures()["online_answers"] == 4)
     assert table.rewards(batch).tolist() == [1, 0, 1, 0, 0]
     assert not online.update()
-    assert online.figures() == {
-        "online_messages": 4,
-        "online_answers": 4,
-        "online_invalid": 0,
-        "online_failures": 0,
-    }
+    assert online.figures() == {"online_messages": 4, "online_answers": 4, "online_invalid": 0, "online_failures": 0}
     online.close()
 
 
@@ -374,19 +365,13 @@ def test_only_captions_of_one_goal_are_compared_also_after_a_resume() -> None:
     online.update()
     state = online.state_dict()
     online.close()
-    assert {frozenset(question) for question in asked} == {
-        frozenset({"a 1", "a 2"}),
-        frozenset({"b 1", "b 2"}),
-    }
+    assert {frozenset(question) for question in asked} == {frozenset({"a 1", "a 2"}), frozenset({"b 1", "b 2"})}
     asked.clear()
     resumed = OnlineReward(MotifRewardModel(), judge)
     resumed.load_state_dict(state)
     resumed.observe_captions(["c 2", "a 3"], ["c", "a"])
     _until(lambda: resumed._judge.asked == 2)
-    assert {frozenset(question) for question in asked} == {
-        frozenset({"a 3", "a 1"}),
-        frozenset({"a 3", "a 2"}),
-    }
+    assert {frozenset(question) for question in asked} == {frozenset({"a 3", "a 1"}), frozenset({"a 3", "a 2"})}
     resumed.close()
 
 
@@ -483,11 +468,7 @@ def test_a_checkpoints_captions_take_the_memory_of_their_bytes() -> None:
     assert size < 8 * 2**20 and read < 8 * 2**20, "each of 2 MiB a few times"
     for nothing in ([], [""]):
         written, lengths = _to_bytes(nothing)
-        assert (
-            written.dtype == torch.uint8
-            and written.shape == (0,)
-            and _from_bytes(written, lengths) == nothing
-        )
+        assert written.dtype == torch.uint8 and written.shape == (0,) and _from_bytes(written, lengths) == nothing
 
 
 def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
@@ -542,13 +523,7 @@ def test_the_judge_of_annotation_answers_online_questions() -> None:
 def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request() -> None:
     replies = [(0.6, 0.3, 0.1), (0.4, 0.3, 0.3), (0.4, 0.2, 0.4), (0.2, 0.7, 0.1)]
     judge = Scripted(*(Reply("", probabilities=p) for p in replies))
-    assert online_judge(judge, _ASKED)([("a",), ("",), ("b",), ("c",), ("d",)], [""] * 5) == [
-        1.0,
-        0.0,
-        1.0,
-        0.0,
-        0.0,
-    ]
+    assert online_judge(judge, _ASKED)([("a",), ("",), ("b",), ("c",), ("d",)], [""] * 5) == [1.0, 0.0, 1.0, 0.0, 0.0]
     assert len(judge.asked) == 4
     with pytest.raises(RunError, match="none of 1 questions; the first: gone"):
         online_judge(Scripted(Reply("", failure="gone")), _ASKED)([("",), ("a",)], ["", ""])
@@ -556,11 +531,7 @@ def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request
 
 def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
     judge = Scripted(
-        Reply("Hm."),
-        Reply("Verdict: 2"),
-        Reply("Hm."),
-        Reply("Well."),
-        Reply("", probabilities=(0.6, 0.2, 0.2)),
+        Reply("Hm."), Reply("Verdict: 2"), Reply("Hm."), Reply("Well."), Reply("", probabilities=(0.6, 0.2, 0.2))
     )
     assert online_judge(judge, _ASKED)([("a", "b"), ("c", "d"), ("e", "f")], [""] * 3) == [
         0.0,
@@ -571,9 +542,7 @@ def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
 
 
 def test_a_request_that_fails_is_no_answer_and_costs_no_other() -> None:
-    judge = Scripted(
-        Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone")
-    )
+    judge = Scripted(Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone"))
     assert online_judge(judge, _ASKED)([("a",), ("b",), ("c",)], [""] * 3) == [1.0, None, None]
     failing_judge = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
     with pytest.raises(RunError, match="none of 2 questions; the first: refused"):

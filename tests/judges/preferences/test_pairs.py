@@ -142,9 +142,7 @@ def test_captions_of_a_dataset_are_those_of_its_segments(tmp_path: Path) -> None
     pairs = MessagePairs.create(tmp_path / "pairs", data)
     for blstats in (False, True):
         expected = [
-            Comparison(
-                *(caption(data["message"][n, i], data["blstats"][n, i] if blstats else None) for i in (0, 1))
-            )
+            Comparison(*(caption(data["message"][n, i], data["blstats"][n, i] if blstats else None) for i in (0, 1)))
             for n in range(6)
         ]
         assert pairs.comparisons(blstats) == expected
@@ -187,18 +185,14 @@ def test_arrays_that_nothing_reads_may_be_of_any_kind(tmp_path: Path) -> None:
 def test_arrays_of_another_machine_are_read_as_numbers(tmp_path: Path) -> None:
     """Big-endian and column-major ones."""
     data, info = make(3, 1)
-    foreign = {
-        key: np.asfortranarray(array.astype(array.dtype.newbyteorder(">"))) for key, array in data.items()
-    }
+    foreign = {key: np.asfortranarray(array.astype(array.dtype.newbyteorder(">"))) for key, array in data.items()}
     pairs = MessagePairs.create(tmp_path / "pairs", foreign, info)
     again = pairs.convert(tmp_path / "parquet", "parquet")
     for key, array in data.items():
         np.testing.assert_array_equal(again.data[key], array)
 
 
-@pytest.mark.parametrize(
-    ("judge", "part", "key"), [("return", "data", "rewards"), ("score", "info", "score")]
-)
+@pytest.mark.parametrize(("judge", "part", "key"), [("return", "data", "rewards"), ("score", "info", "score")])
 def test_figures_that_are_no_numbers_are_refused_rather_than_ties(
     judge: str, part: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

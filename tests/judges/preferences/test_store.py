@@ -65,10 +65,7 @@ def test_valid_answers_take_the_place_of_invalid_ones(tmp_path: Path) -> None:
         folder = tmp_path / labels[0]
         for label in labels:
             cost = 100 if label == "invalid" else 10
-            keep(
-                Store(folder, QUESTION),
-                answer(0, label, prompt_tokens=cost, completion_tokens=1, seconds=cost),
-            )
+            keep(Store(folder, QUESTION), answer(0, label, prompt_tokens=cost, completion_tokens=1, seconds=cost))
         (kept,) = Store(folder, QUESTION).read().values()
         assert kept.preference == Preference.SECOND
         assert (kept.prompt_tokens, kept.completion_tokens, kept.seconds) == (110, 2, 110)

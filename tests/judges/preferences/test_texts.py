@@ -29,11 +29,7 @@ def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None
     pairs = make(tmp_path / "pairs")
     again = open_pairs(tmp_path / "pairs")
     assert isinstance(again, TextPairs)
-    assert list(again.texts) == ROOM and (len(again), again.world, again.about["env"]) == (
-        2,
-        "text",
-        "Room-v0",
-    )
+    assert list(again.texts) == ROOM and (len(again), again.world, again.about["env"]) == (2, "text", "Room-v0")
     assert again.returns().tolist() == [[0, 1], [2, 3]]
     pairs.write_preferences("me", np.array([1, 3]), np.array([[0.2, 0.7, 0.1], [np.nan] * 3]))
     assert again.preferences("me").tolist() == [1, 3] and again.annotators() == ["me"]
@@ -84,10 +80,7 @@ def test_a_reward_model_reads_each_caption_with_what_stands_before_it(tmp_path: 
 
 
 def test_captions_are_known_by_their_content() -> None:
-    assert (
-        caption_id("é") != caption_id("e")
-        and caption_ids(["a", "b", "a"]).tolist()[0::2] == [caption_id("a")] * 2
-    )
+    assert caption_id("é") != caption_id("e") and caption_ids(["a", "b", "a"]).tolist()[0::2] == [caption_id("a")] * 2
     assert Segments.of_texts([]).indices.shape == (0, 2, 1)
 
 
@@ -115,9 +108,7 @@ def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:
     assert "world that is told in words" in system["content"] and "NetHack" not in str(shown)
     assert "| Goal: a\n--- end goal" in user["content"] and user["content"].count("Goal: a") == 1
     assert annotation.run("rules").asked == 0
-    stored = [
-        json.loads(line) for path in (pairs.folder / "answers").rglob("*.jsonl") for line in path.open()
-    ]
+    stored = [json.loads(line) for path in (pairs.folder / "answers").rglob("*.jsonl") for line in path.open()]
     assert [answer["context"] for answer in stored] == ["Goal: a", "Goal: b"]
 
 

@@ -9,19 +9,7 @@ from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models.message_network import MessageNetwork
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
-WORDS = (
-    "You",
-    "see",
-    "here",
-    "kill",
-    "the newt!",
-    "hit",
-    "a gold piece",
-    "It's a wall",
-    "$ - 3",
-    "door",
-    "stairs.",
-)
+WORDS = ("You", "see", "here", "kill", "the newt!", "hit", "a gold piece", "It's a wall", "$ - 3", "door", "stairs.")
 
 
 class Transposed(nn.Module):

@@ -49,8 +49,7 @@ def _pairs(count: int) -> TrainingPairs:
     templates = ("take the {} key", "go past the {} key")
     colors = ("red", "grün", "鍵")
     segments = [
-        [[templates[draw(2)].format(colors[draw(3)]) for _ in range(1 + draw(3))] for _ in "ab"]
-        for _ in range(count)
+        [[templates[draw(2)].format(colors[draw(3)]) for _ in range(1 + draw(3))] for _ in "ab"] for _ in range(count)
     ]
     shares = [[sum("take" in one for one in side) / len(side) for side in pair] for pair in segments]
     labels = torch.tensor([2 if a == b else int(b > a) for a, b in shares]).numpy()

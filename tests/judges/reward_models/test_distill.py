@@ -129,19 +129,14 @@ def test_infinite_losses_stop_before_the_weights_are_spoilt() -> None:
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(RunError, match="learning_rate"):
         train_epoch(
-            model,
-            torch.optim.Adam(model.parameters()),
-            random_pairs(8, 0),
-            8,
-            torch.Generator().manual_seed(0),
+            model, torch.optim.Adam(model.parameters()), random_pairs(8, 0), 8, torch.Generator().manual_seed(0)
         )
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor.isnan(), before[name].isnan())
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"learning_rate": 0}, {"batch_size": 0}, {"epochs": -1}, {"validation_fraction": 1.0}, {"seed": -1}],
+    "options", [{"learning_rate": 0}, {"batch_size": 0}, {"epochs": -1}, {"validation_fraction": 1.0}, {"seed": -1}]
 )
 def test_impossible_options_are_named(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -152,9 +147,7 @@ def test_accuracy_and_calibration_by_hand() -> None:
     margins = torch.tensor([2.0, -1.0, 0.5, 0.0, 4.0])
     targets = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5])
     assert accuracy(margins, targets) == pytest.approx(2.5 / 4)  # right, right, wrong, undecided; a tie
-    sigmoid = [
-        1 / (1 + math.exp(-abs(m))) for m in (2.0, 1.0, 0.5, 0.0)
-    ]  # 0.881, 0.731, 0.622, 0.5: four bins
+    sigmoid = [1 / (1 + math.exp(-abs(m))) for m in (2.0, 1.0, 0.5, 0.0)]  # 0.881, 0.731, 0.622, 0.5: four bins
     gaps = [1 - sigmoid[0], 1 - sigmoid[1], sigmoid[2], 0.0]
     assert calibration_error(margins, targets) == pytest.approx(sum(gaps) / 4)
     same_bin = calibration_error(torch.tensor([1.0, 1.01]), torch.tensor([1.0, 0.0]))
@@ -176,9 +169,7 @@ def test_normalisation_by_hand() -> None:
     assert normalization.variance == pytest.approx(2.25, abs=1e-4)
     total = 4 + 1e-4
     assert normalization.mean == pytest.approx(1.75 * 4 / total, abs=1e-12)
-    assert normalization.variance == pytest.approx(
-        (4 * 2.25 + 1e-4 + 1.75**2 * 4e-4 / total) / total, abs=1e-12
-    )
+    assert normalization.variance == pytest.approx((4 * 2.25 + 1e-4 + 1.75**2 * 4e-4 / total) / total, abs=1e-12)
     low, high = -0.5, 1.5  # (1 - 1.75) / 1.5 and (4 - 1.75) / 1.5, each counted once
     assert len(normalization.quantiles) == 19
     assert normalization.threshold(0.5) == pytest.approx((low + high) / 2, abs=1e-4)
@@ -258,9 +249,7 @@ def test_every_model_comes_back_as_it_was_saved(id: str, args: dict, tmp_path) -
     assert torch.equal(again.rewards(pairs.captions), model.rewards(pairs.captions))
     assert again.version == model.version
     again.save(tmp_path / "again")
-    assert torch.equal(
-        load_reward_model(tmp_path / "again").rewards(pairs.captions), model.rewards(pairs.captions)
-    )
+    assert torch.equal(load_reward_model(tmp_path / "again").rewards(pairs.captions), model.rewards(pairs.captions))
 
 
 def test_what_is_no_reward_model_is_named(tmp_path) -> None:

@@ -92,9 +92,7 @@ def test_what_is_written(dataset: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     _distill(_config(dataset), output)
     rows = _rows(output)
-    assert {"train_loss", "validation_loss", "validation_accuracy", "validation_calibration_error"} <= set(
-        rows[-1]
-    )
+    assert {"train_loss", "validation_loss", "validation_accuracy", "validation_calibration_error"} <= set(rows[-1])
     assert rows[-1]["validation_loss"] < rows[0]["validation_loss"]
     about = json.loads((output / "reward_model.json").read_text())["about"]
     assert about["training_pairs"] + about["validation_pairs"] == 180
@@ -124,9 +122,7 @@ def test_soft_labels_are_learnt_from(dataset: Path, tmp_path: Path) -> None:
 def test_every_kind_is_distilled_and_read(kind: str, dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, epochs=1)
     config.model.id = kind
-    config.model.args = (
-        {"hidden_sizes": [8], "train_language_model": False} if kind == "language_model" else {}
-    )
+    config.model.args = {"hidden_sizes": [8], "train_language_model": False} if kind == "language_model" else {}
     _distill(config, tmp_path / "out")
     model = load_reward_model(tmp_path / "out")
     assert (model.normalization is None) == (kind == "classifier")
@@ -184,9 +180,7 @@ def test_a_judge_that_prefers_nothing_is_not_distilled(dataset: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_not_measured_is_not_told(
-    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_not_measured_is_not_told(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(dataset), "epochs=1", "device=cpu", "validation_fraction=0", "--preferences", "rule"]
     assert _command(*words, "--output", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
@@ -230,10 +224,7 @@ def test_of_two_distillations_into_one_folder_one_is_told_so(dataset: Path, tmp_
     output = tmp_path / "out"
     _distill(_config(dataset, epochs=1), output)
     rows = (output / "metrics.jsonl").read_bytes()
-    with (
-        locked(output / LOCK, "is at work"),
-        pytest.raises(RunError, match="another process is distil"),
-    ):
+    with locked(output / LOCK, "is at work"), pytest.raises(RunError, match="another process is distil"):
         _distill(_config(dataset, epochs=1), output)
     assert (output / "metrics.jsonl").read_bytes() == rows
     lines = rows.splitlines(keepends=True)

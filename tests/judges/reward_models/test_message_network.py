@@ -103,12 +103,7 @@ def test_the_classifier_gives_ones_above_its_threshold() -> None:
         assert model.rewards(messages).tolist() == [expected] * 3
     scores = torch.tensor([[[0.0, 2.0], [-1.0, 0.5]]])  # one pair of two segments of two messages
     expected_loss = -np.mean(
-        [
-            np.log(0.5),
-            np.log(1 / (1 + np.exp(-2.0))),
-            np.log(1 / (1 + np.exp(-1.0))),
-            np.log(1 / (1 + np.exp(0.5))),
-        ]
+        [np.log(0.5), np.log(1 / (1 + np.exp(-2.0))), np.log(1 / (1 + np.exp(-1.0))), np.log(1 / (1 + np.exp(0.5)))]
     )
     assert model.loss(scores, torch.tensor([[1.0, 0.0]]), torch.ones(1, 2, 2).bool()).item() == pytest.approx(
         expected_loss, abs=1e-6

@@ -18,10 +18,7 @@ def test_ids_are_those_of_the_envs() -> None:
     texts = ["", "a", "b", "aaaaaaaab", "a" * 255, "You see here a gold piece."]
     ids = message_ids(make_messages(texts).reshape(2, 3, 256))
     assert ids.dtype == np.int64
-    assert ids.tolist() == [
-        [message_id(t.encode()) for t in texts[:3]],
-        [message_id(t.encode()) for t in texts[3:]],
-    ]
+    assert ids.tolist() == [[message_id(t.encode()) for t in texts[:3]], [message_id(t.encode()) for t in texts[3:]]]
     assert message_ids(np.zeros((0, 256), dtype=np.uint8)).shape == (0,)
 
 
@@ -90,12 +87,7 @@ def test_the_split_s_size_and_seed() -> None:
 
 
 def test_a_pair_that_repeats_too_often_is_trained_on() -> None:
-    rows = (
-        ["aa"] * 60
-        + ["ab"] * 10
-        + ["ba"] * 10
-        + ["bc", "bd", "be", "bf", "cd", "ce", "cf", "de", "df", "ef"] * 2
-    )
+    rows = ["aa"] * 60 + ["ab"] * 10 + ["ba"] * 10 + ["bc", "bd", "be", "bf", "cd", "ce", "cf", "de", "df", "ef"] * 2
     messages = make_messages(list("".join(rows))).reshape(100, 2, 1, 256)
     pairs = TrainingPairs.of(Segments.of_messages(messages), np.zeros(100, dtype=np.int8))
     for seed in range(10):

@@ -23,13 +23,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def _make(home: Path) -> None:
     reader, writer, player = (home / "runs" / name for name in ("reader", "writer", "player"))
-    small = [
-        "world.num_envs=2",
-        "world.num_steps=8",
-        "training.steps=32",
-        "device=cpu",
-        "world.args.max_steps=6",
-    ]
+    small = ["world.num_envs=2", "world.num_steps=8", "training.steps=32", "device=cpu", "world.args.max_steps=6"]
     small += ["evaluation.num_envs=2", "algorithm.args.minibatch_size=8", "evaluation.baselines=[zero-shot]"]
     _run("train", "demo", *small, f"run_dir={reader}")
     _run("evaluate", str(reader), "--episodes", "3")

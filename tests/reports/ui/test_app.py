@@ -40,10 +40,7 @@ def test_requests_need_the_token(roots: list[Path]) -> None:
     asked.cookies.set(name, "another")
     assert asked.get("/").status_code == 403
     assert (answer.status_code, answer.headers["location"]) == (303, "/compare?run=a&run=b")
-    assert (
-        "HttpOnly" in answer.headers["set-cookie"]
-        and "samesite=strict" in answer.headers["set-cookie"].lower()
-    )
+    assert "HttpOnly" in answer.headers["set-cookie"] and "samesite=strict" in answer.headers["set-cookie"].lower()
 
 
 def test_other_names_of_this_machine_are_refused(roots: list[Path]) -> None:
@@ -201,21 +198,13 @@ def _damage(name: str, to: str | bytes, find: str = "") -> Callable[[Path], None
     one_in(
         3,
         [
-            (
-                _damage("metrics.jsonl", r'"entropy": "high"', r'"entropy": [^,}]*'),
-                "entropy=&#39;high&#39; of update",
-            ),
-            (
-                _damage("metrics.jsonl", r'"return_mean": [1]', r'"return_mean": [^,}]*'),
-                "return_mean=[1] of update",
-            ),
+            (_damage("metrics.jsonl", r'"entropy": "high"', r'"entropy": [^,}]*'), "entropy=&#39;high&#39; of update"),
+            (_damage("metrics.jsonl", r'"return_mean": [1]', r'"return_mean": [^,}]*'), "return_mean=[1] of update"),
             (_damage("metrics.jsonl", b"\xff\n"), "is not a row of metrics"),
             (_damage("config.yaml", b"name: \xff"), "config.yaml"),
             (_damage("samples/held-out.json", '[{"overrides": [], "task": 5, "success": {}}]'), None),
             (
-                _damage(
-                    "evaluation/held-out.json", '{"agents": {"a": {"figures": {"x": {"value": "many"}}}}}'
-                ),
+                _damage("evaluation/held-out.json", '{"agents": {"a": {"figures": {"x": {"value": "many"}}}}}'),
                 "no evaluation",
             ),
             (_damage("validation.jsonl", '{"update": 1, "step": 1}\n'), "is damaged: KeyError"),
@@ -266,9 +255,7 @@ def test_names_and_tables_that_are_not_utf8_are_shown(shown) -> None:
 
 def test_links_of_a_dataset_and_of_predictions_are_not_followed(roots: list[Path], shown) -> None:
     home, client = shown
-    (home / "outside.jsonl").write_text(
-        '{"prompt": "root:", "generation": "", "metrics": {}, "references": []}\n'
-    )
+    (home / "outside.jsonl").write_text('{"prompt": "root:", "generation": "", "metrics": {}, "references": []}\n')
     shutil.copytree(roots[0] / "writer", home / "writer")
     (home / "writer" / "predictions" / "test-trained-2.jsonl").symlink_to(home / "outside.jsonl")
     shutil.copytree(roots[1] / "pairs", home / "pairs")
@@ -293,9 +280,7 @@ def test_a_long_run_is_read_once_and_drawn_with_few_points(shown) -> None:
     assert len(first.content) < 150_000 and max(curve["y"]) == 1.0 and curve["x"][-1] == count
     assert len(curve["smooth_x"]) <= 1000 and curve["smooth_x"][-1] == count
     with path.open("a") as file:
-        file.write(
-            json.dumps({"update": count + 1, "step": count + 1, "entropy": 2.0}) + "\n" + '{"update": 20002, '
-        )
+        file.write(json.dumps({"update": count + 1, "step": count + 1, "entropy": 2.0}) + "\n" + '{"update": 20002, ')
     read: list[int] = []
     check = row_files._check
 

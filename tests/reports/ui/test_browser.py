@@ -16,9 +16,7 @@ from tests.thorough import thorough
 webdriver = pytest.importorskip("selenium.webdriver")
 pytest.importorskip("groundling.reports.ui.app")
 if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
-    pytest.skip(
-        "there is no chromium with its chromedriver: apt-get install chromium-driver", allow_module_level=True
-    )
+    pytest.skip("there is no chromium with its chromedriver: apt-get install chromium-driver", allow_module_level=True)
 
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -31,9 +29,7 @@ _SECONDS = 60
 @pytest.fixture(scope="module")
 def address(roots: list[Path]) -> Iterator[str]:
     command = [sys.executable, "-m", "groundling", "ui", *map(str, roots)]
-    served = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
+    served = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         assert served.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", served.stdout.readline())
@@ -135,13 +131,10 @@ def test_a_study_is_shown(browser, until) -> None:
     assert "ones" in browser.find_element(By.TAG_NAME, "table").text
 
 
-@pytest.mark.parametrize(
-    "place", ["/", "/run?id=runs/reader", "/judge?id=data/pairs", "/study?id=results/made"]
-)
+@pytest.mark.parametrize("place", ["/", "/run?id=runs/reader", "/judge?id=data/pairs", "/study?id=results/made"])
 def test_a_phone_need_not_scroll_sideways(browser, until, place: str) -> None:
     browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True},
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     )
     try:
         browser.get(_at(browser, place))

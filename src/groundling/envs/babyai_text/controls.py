@@ -21,9 +21,7 @@ CONTROLS = {
 }
 
 
-def swap(
-    env: Any, asked: list[Asked], mission: str, rng: np.random.Generator
-) -> tuple[str, list[Asked]] | None:
+def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
     """Name another thing instead of each that the mission asks to interact with first.
 
     The other thing is within reach, and no description of the mission fits it; unique things are preferred.

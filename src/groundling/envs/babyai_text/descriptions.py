@@ -45,9 +45,7 @@ def describe(
     spoken = check_language(language)
     view = np.asarray(image)
     if view.ndim != 3 or view.shape[2] != 3:
-        raise ValueError(
-            f"the image has shape {view.shape}: expected (width, height, 3), Minigrid's symbolic view"
-        )
+        raise ValueError(f"the image has shape {view.shape}: expected (width, height, 3), Minigrid's symbolic view")
     width, height = view.shape[:2]
     codes = view.reshape(-1).tolist()  # cell by cell, column-major: object, colour, state
     kinds = bytes(codes[::3])
@@ -102,11 +100,7 @@ def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language:
     if language == "english":
         words = [condition, adjective, noun] if condition else [adjective, noun]
         return f"You see a {' '.join(words)} {_position(right, ahead, language)}"
-    words = [
-        FRENCH_NOUNS[noun],
-        FRENCH_COLOURS[adjective],
-        *([FRENCH_STATES[condition]] if condition else []),
-    ]
+    words = [FRENCH_NOUNS[noun], FRENCH_COLOURS[adjective], *([FRENCH_STATES[condition]] if condition else [])]
     return f"Tu vois une {' '.join(words)} {_position(right, ahead, language)}"
 
 

@@ -147,6 +147,4 @@ def _bit(place: tuple[int, int]) -> int:
 
 
 def _places(agent: int, direction: int, things: Sequence[int]) -> Places:
-    return Places(
-        (agent % _SIDE, agent // _SIDE), direction, [(cell % _SIDE, cell // _SIDE) for cell in things]
-    )
+    return Places((agent % _SIDE, agent // _SIDE), direction, [(cell % _SIDE, cell // _SIDE) for cell in things])

@@ -71,9 +71,7 @@ def asked_first(env: Any) -> list[Asked]:
 def descriptions(instruction: Instr) -> list[ObjDesc]:
     """Return the descriptions of things in an instruction, in the order of its words."""
     names = ("desc", "desc_move", "desc_fixed")
-    return [
-        getattr(clause, name) for clause in _clauses(instruction) for name in names if hasattr(clause, name)
-    ]
+    return [getattr(clause, name) for clause in _clauses(instruction) for name in names if hasattr(clause, name)]
 
 
 def _clauses(instruction: Instr) -> list[Instr]:
@@ -165,11 +163,7 @@ def _asked_to_open(env: Any, description: ObjDesc) -> Asked | None:
 
 
 def _within_reach(
-    deed: Deed,
-    description: ObjDesc,
-    named: Collection[WorldObj],
-    reach: Iterable[WorldObj],
-    doors: bool = False,
+    deed: Deed, description: ObjDesc, named: Collection[WorldObj], reach: Iterable[WorldObj], doors: bool = False
 ) -> Asked | None:
     things = [thing for thing in reach if doors or thing.type != "door"]
     return Asked(deed, description, named, things) if _among(things, named) else None

@@ -20,14 +20,7 @@ from minigrid.envs.babyai.core.verifier import (
     PutNextInstr,
 )
 
-from groundling.envs.babyai_text.direct import (
-    MOST_THINGS,
-    NOUNS,
-    Places,
-    draw_nouns,
-    draw_places,
-    draw_places_by_door,
-)
+from groundling.envs.babyai_text.direct import MOST_THINGS, NOUNS, Places, draw_nouns, draw_places, draw_places_by_door
 from groundling.envs.bundled import MIXED_TASKS
 from groundling.errors import ConfigError
 from groundling.registry import unknown
@@ -85,9 +78,7 @@ _TASKS = {
 class _Sought(ObjDesc):
     """Minigrid's description of the objects of one type and maybe colour, with a faster search."""
 
-    def find_matching_objs(
-        self, env: Any, use_location: bool = True
-    ) -> tuple[list[WorldObj], list[tuple[int, int]]]:
+    def find_matching_objs(self, env: Any, use_location: bool = True) -> tuple[list[WorldObj], list[tuple[int, int]]]:
         """Find the objects, or (``use_location=False``) only the places of those found before, column by column."""
         grid = env.unwrapped.grid
         matches = [
@@ -227,9 +218,7 @@ class LocalLevel(RoomGridLevel):
         while True:
             RoomGrid._gen_grid(self, self.width, self.height)
             try:
-                instruction = (
-                    self._attempt_two_rooms() if name == "open" else self._attempt_room(_TASKS[name])
-                )
+                instruction = self._attempt_two_rooms() if name == "open" else self._attempt_room(_TASKS[name])
                 self.validate_instrs(instruction)
                 return instruction
             except (RejectSampling, RecursionError):

@@ -79,9 +79,7 @@ def translate_mission(mission: str, language: str) -> str:
     return _orders(mission)
 
 
-def change_things(
-    mission: str, change: Callable[[str], str], language: str = "english"
-) -> tuple[str, list[str]]:
+def change_things(mission: str, change: Callable[[str], str], language: str = "english") -> tuple[str, list[str]]:
     """Replace the phrases for things in a BabyAI mission.
 
     Args:

@@ -156,9 +156,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             self._mission = translation
         if asked:
             first = {id(part.description) for part in asked}
-            words = [
-                phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase
-            ]
+            words = [phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase]
             self._tracker = InteractionTracker(env, asked, words if len(phrases) == len(described) else [])
 
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:

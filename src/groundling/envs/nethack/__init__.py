@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     from groundling.envs.nethack.tasks import NetHackTask
 
 _WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
-ACTIONS = (
-    "more",
-    *_WINDS,
-    *(f"far {wind}" for wind in _WINDS),
-    "up",
-    "down",
-    "wait",
-    "kick",
-    "eat",
-    "search",
-)
+ACTIONS = ("more", *_WINDS, *(f"far {wind}" for wind in _WINDS), "up", "down", "wait", "kick", "eat", "search")
 """The actions. At a question, "northwest" is the key y, which means yes."""
 RECORDING = ("savedir", "save_ttyrec_every")
 """Arguments of nle's recordings: the folder, and the number of games of which one is recorded."""
@@ -73,9 +63,7 @@ def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
 def check_installed() -> None:
     """Raise `ConfigError` if nle is missing."""
     if importlib.util.find_spec("nle") is None:
-        raise ConfigError(
-            "NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'"
-        )
+        raise ConfigError("NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'")
 
 
 __all__ = ["ACTIONS", "RECORDING", "TASKS", "check_installed", "make_goal", "make_task", "recording_in"]

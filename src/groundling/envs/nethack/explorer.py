@@ -29,9 +29,7 @@ _STEPS: dict[int, int] = {
 }
 """The action that leads from a cell to another one, by the difference of their numbers, 80 · row + column."""
 _STRAIGHT = (-_COLUMNS, 1, _COLUMNS, -1)
-_MORE, _DOWN, _KICK, _EAT, _SEARCH = (
-    ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search")
-)
+_MORE, _DOWN, _KICK, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search"))
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
 _DOORS = np.isin(np.arange(256), list(b"+-|"))

@@ -123,9 +123,7 @@ class View:
         """Return the view of a task with these arguments (`groundling.envs.nethack.tasks.NetHackTask`)."""
         return cls(0 if "crop" in args.get("compat", ()) else 1, args.get("vector", "full"))
 
-    def windows(
-        self, seen: Mapping[str, np.ndarray], x: int, y: int, chars: np.ndarray, colours: np.ndarray
-    ) -> None:
+    def windows(self, seen: Mapping[str, np.ndarray], x: int, y: int, chars: np.ndarray, colours: np.ndarray) -> None:
         """Write the characters and colours around the hero at blstats ``(x, y)``, uint8 ``(12, 12)``."""
         window(seen["tty_chars"], y + self.row_offset, x, chars)
         window(seen["tty_colors"], y + self.row_offset, x, colours, fill=0)

@@ -319,8 +319,4 @@ class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Reco
         self.unwrapped._max_episode_steps = env.get_wrapper_attr("_max_episode_steps")  # type: ignore[attr-defined]
 
 
-GOALS: dict[str, type[NetHackTask]] = {
-    "score": NetHackScore,
-    "staircase": NetHackStaircase,
-    "oracle": NetHackOracle,
-}
+GOALS: dict[str, type[NetHackTask]] = {"score": NetHackScore, "staircase": NetHackStaircase, "oracle": NetHackOracle}

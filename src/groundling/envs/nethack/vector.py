@@ -124,19 +124,11 @@ class NetHackVectorEnv:
         self._memory = SharedArrays.create(num_envs)
         self._groups = [(g * self.group_size, (g + 1) * self.group_size) for g in range(num_groups)]
         self._in_flight = [False] * num_groups
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix="groundling-nethack-", ignore_cleanup_errors=True
-        )
+        self._temporary = tempfile.TemporaryDirectory(prefix="groundling-nethack-", ignore_cleanup_errors=True)
         self._envs: EnvSlices | SliceWorkers
         if num_workers:
             self._envs = SliceWorkers(
-                self._spec,
-                self._memory,
-                self._groups,
-                num_workers,
-                timeout,
-                self._temporary.name,
-                self._on_lost,
+                self._spec, self._memory, self._groups, num_workers, timeout, self._temporary.name, self._on_lost
             )
         else:
             arrays = self._memory.arrays
@@ -157,9 +149,7 @@ class NetHackVectorEnv:
         from groundling.envs.nethack.stepping import BEGIN
 
         if any(self._in_flight):
-            raise RunError(
-                f"group {self._in_flight.index(True)} was sent actions: receive its frames before reset"
-            )
+            raise RunError(f"group {self._in_flight.index(True)} was sent actions: receive its frames before reset")
         self._envs.send(BEGIN)
         self._report(self._envs.receive(BEGIN))
         return self._frames(0, self.num_envs)
@@ -274,6 +264,4 @@ def _check(task: str, num_envs: int, num_workers: int, num_groups: int, args: Ma
     try:
         json.dumps(dict(args))
     except TypeError as error:
-        raise ConfigError(
-            f"args of a NetHack task must be plain values, as JSON has them: {error}"
-        ) from error
+        raise ConfigError(f"args of a NetHack task must be plain values, as JSON has them: {error}") from error

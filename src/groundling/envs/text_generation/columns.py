@@ -89,9 +89,7 @@ class Listed(ColumnPool):
     def __post_init__(self) -> None:
         is_list = isinstance(self.samples, list | tuple) and len(self.samples) > 0
         if not is_list or not all(isinstance(row, Mapping) for row in self.samples):
-            raise ConfigError(
-                f"samples must be a list of rows, as in [{{prompt: …}}], got {self.samples!r:.80}"
-            )
+            raise ConfigError(f"samples must be a list of rows, as in [{{prompt: …}}], got {self.samples!r:.80}")
 
     def rows(self, split: Split) -> Iterable[Row]:
         return self.samples
@@ -115,9 +113,7 @@ class FilePool(ColumnPool):
     def __post_init__(self) -> None:
         shares = self.fractions
         if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
-            raise ConfigError(
-                f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1"
-            )
+            raise ConfigError(f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1")
         if isinstance(self.path, Mapping):
             for split in self.path:
                 check_split(split)
@@ -185,9 +181,7 @@ class Csv(FilePool):
         with open_csv(path, self.delimiter) as rows:
             for number, row in enumerate(rows, start=1):
                 if None in row or None in row.values():
-                    raise GroundlingError(
-                        f"{path}: row {number} has another number of values than the first line"
-                    )
+                    raise GroundlingError(f"{path}: row {number} has another number of values than the first line")
                 yield row
 
 

@@ -59,9 +59,7 @@ class Crd3(DatasetPool):
         max_context_size: Number of turns in the prompt at most; the first 2 turns of an episode have no sample.
     """
 
-    hub: ClassVar[DatasetSource] = DatasetSource(
-        "microsoft/crd3", PARQUET_BRANCH, "default/{split}/*.parquet", "crd3"
-    )
+    hub: ClassVar[DatasetSource] = DatasetSource("microsoft/crd3", PARQUET_BRANCH, "default/{split}/*.parquet", "crd3")
     max_context_size: int = 5
 
     def __post_init__(self) -> None:

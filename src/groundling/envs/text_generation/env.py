@@ -123,9 +123,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         super().reset(seed=seed)
         given = (options or {}).get("sample")
         self.sample: Sample = given or self.samples[int(self.np_random.integers(len(self.samples)))]
-        ids, mask = encode_prompts(
-            [self.sample], self.tokenizer, self.max_prompt_length, self.prompt_truncation_side
-        )
+        ids, mask = encode_prompts([self.sample], self.tokenizer, self.max_prompt_length, self.prompt_truncation_side)
         from groundling.tokenization.detokenize import Continuation  # slow to import
 
         self._prompt_ids, self._prompt_mask = ids[0].numpy(), mask[0].numpy()
@@ -171,9 +169,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         else:
             rewards = self.reward([sample.prompt], [self._text], [references], meta=[meta])
             if len(rewards) != 1:
-                raise GroundlingError(
-                    f"the reward gave {len(rewards)} numbers for one text: it must give one"
-                )
+                raise GroundlingError(f"the reward gave {len(rewards)} numbers for one text: it must give one")
             reward = float(rewards[0])
         if not math.isfinite(reward):
             raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")

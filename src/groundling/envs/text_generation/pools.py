@@ -79,9 +79,7 @@ class Sample:
         turns = [text for turn in self.earlier for text in turn]
         for text in (self.prompt, *self.references, *turns, *([] if self.system is None else [self.system])):
             if not isinstance(text, str):
-                raise GroundlingError(
-                    f"sample {self.id}: prompt and references must be texts, got {text!r:.80}"
-                )
+                raise GroundlingError(f"sample {self.id}: prompt and references must be texts, got {text!r:.80}")
             try:
                 text.encode()
             except UnicodeEncodeError:  # JSON can have half a character, which no tokenizer reads

@@ -43,12 +43,7 @@ class SampleOrder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as JSON."""
-        return {
-            "seed": self.seed,
-            "drawn": self.drawn,
-            "num_samples": len(self.samples),
-            "samples": self._fingerprint,
-        }
+        return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples), "samples": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Return to the position of `state_dict`.

@@ -130,9 +130,7 @@ class DatasetPool(Pool):
     def prepare(self, split: Split) -> list[Sample]:
         check_split(split)
         if self.max_size is not None and not (isinstance(self.max_size, int) and self.max_size > 0):
-            raise ConfigError(
-                f"max_size must be a whole number, at least 1, or null for all, got {self.max_size!r}"
-            )
+            raise ConfigError(f"max_size must be a whole number, at least 1, or null for all, got {self.max_size!r}")
         source = self.source(split)
         samples = list(islice(self.made(source.rows(self.offline), split), self.max_size))
         if not samples:

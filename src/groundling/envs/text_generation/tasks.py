@@ -65,9 +65,7 @@ class ImdbSeq2Seq(Imdb):
 
     def __post_init__(self) -> None:
         if not 0 < self.positive_ratio <= 1:
-            raise ConfigError(
-                f"positive_ratio={self.positive_ratio} is not a share: give one above 0, up to 1"
-            )
+            raise ConfigError(f"positive_ratio={self.positive_ratio} is not a share: give one above 0, up to 1")
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         reviews = list(enumerate(self._reviews(rows, split)))
@@ -134,10 +132,7 @@ class CnnDailyMail(DatasetPool):
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
-        "abisee/cnn_dailymail",
-        "96df5e686bee6baa90b8bee7c28b81fa3fa6223d",
-        "3.0.0/{split}-*.parquet",
-        "cnn_dailymail",
+        "abisee/cnn_dailymail", "96df5e686bee6baa90b8bee7c28b81fa3fa6223d", "3.0.0/{split}-*.parquet", "cnn_dailymail"
     )
     prompt_prefix: str = ""
     prompt_suffix: str = ""
@@ -153,9 +148,7 @@ class CnnDailyMail(DatasetPool):
                 f"truncate_by={self.truncate_by}: no article is cut without truncate_article, so give that too"
             )
         if count is not None and not (isinstance(count, int) and count > 0):
-            raise ConfigError(
-                f"truncate_article={count!r}: give a whole number of words, at least 1, or null for all"
-            )
+            raise ConfigError(f"truncate_article={count!r}: give a whole number of words, at least 1, or null for all")
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, row in enumerate(rows):
@@ -238,9 +231,7 @@ class Dummy(Pool):
 
     def __post_init__(self) -> None:
         if not isinstance(self.n_samples, int) or self.n_samples < 1:
-            raise ConfigError(
-                f"n_samples={self.n_samples!r}: a pool needs a whole number of samples, at least 1"
-            )
+            raise ConfigError(f"n_samples={self.n_samples!r}: a pool needs a whole number of samples, at least 1")
 
     def prepare(self, split: Split) -> list[Sample]:
         check_split(split)

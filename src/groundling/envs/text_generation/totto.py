@@ -42,9 +42,7 @@ class Totto(DatasetPool):
         representation: ``subtable``: the highlighted cells with their headers; ``fulltable``: all cells with theirs.
     """
 
-    hub: ClassVar[DatasetSource] = DatasetSource(
-        "GEM/totto", PARQUET_BRANCH, "totto/{split}/*.parquet", "totto"
-    )
+    hub: ClassVar[DatasetSource] = DatasetSource("GEM/totto", PARQUET_BRANCH, "totto/{split}/*.parquet", "totto")
     representation: str = "subtable"
 
     def __post_init__(self) -> None:

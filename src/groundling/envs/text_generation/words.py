@@ -43,16 +43,12 @@ def _tokenizer() -> Any:
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError as error:
-        raise GroundlingError(
-            f"nltk is not installed: pip install 'groundling[metrics]' ({error})"
-        ) from error
+        raise GroundlingError(f"nltk is not installed: pip install 'groundling[metrics]' ({error})") from error
     opening_quote = re.compile(r"'(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", re.IGNORECASE)
 
     class Tokenizer(NLTKWordTokenizer):
         STARTING_QUOTES = (*NLTKWordTokenizer.STARTING_QUOTES[:-1], (opening_quote, "' "))
-        PUNCTUATION = tuple(
-            rule for rule in NLTKWordTokenizer.PUNCTUATION if r"\u2012" not in rule[0].pattern
-        )
+        PUNCTUATION = tuple(rule for rule in NLTKWordTokenizer.PUNCTUATION if r"\u2012" not in rule[0].pattern)
         ENDING_QUOTES = tuple(rule for rule in NLTKWordTokenizer.ENDING_QUOTES if rule[0].pattern != r"\s+")
 
     return Tokenizer()

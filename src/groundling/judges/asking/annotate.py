@@ -135,10 +135,7 @@ class Annotation:
             )
         if refusal is not None:
             raise ConfigError(refusal)
-        identity = {
-            "question": question.identity(judge.answer_format),
-            "judge": judge.identity_about(question),
-        }
+        identity = {"question": question.identity(judge.answer_format), "judge": judge.identity_about(question)}
         self.store = Store(folder or pairs.folder / ANSWERS, identity, notice)
         rows = pairs.comparisons(question.blstats)
         distinct: dict[tuple[str, Captions], int] = {}
@@ -161,10 +158,7 @@ class Annotation:
             # Which is shown first is a coin toss that every process repeats, so that a position bias cancels out.
             orders = (False, True) if self.both_orders else (_number(captions) % 2 == 1,)
             items.append(
-                [
-                    Item(answer_key(self.store.hash, captions, o, context), captions, o, context)
-                    for o in orders
-                ]
+                [Item(answer_key(self.store.hash, captions, o, context), captions, o, context) for o in orders]
             )
         return items
 
@@ -175,15 +169,8 @@ class Annotation:
             ConfigError: no such chunk.
         """
         if chunks < 1 or not 0 <= chunk < chunks:
-            raise ConfigError(
-                f"chunk {chunk} of {chunks}: chunks are numbered from 0 to {max(chunks - 1, 0)}"
-            )
-        return [
-            item
-            for items in self._items
-            if _number(items[0].captions) // 2 % chunks == chunk
-            for item in items
-        ]
+            raise ConfigError(f"chunk {chunk} of {chunks}: chunks are numbered from 0 to {max(chunks - 1, 0)}")
+        return [item for items in self._items if _number(items[0].captions) // 2 % chunks == chunk for item in items]
 
     def estimate(self, chunk: int = 0, chunks: int = 1) -> AnnotationEstimate:
         """What is left to do; asks nothing and writes nothing."""
@@ -198,8 +185,7 @@ class Annotation:
         else:
             sample = missing[:: max(1, len(missing) // _SAMPLE)]
             lengths = [
-                sum(len(turn["content"]) for turn in conversation(self.judge, self.question, item))
-                for item in sample
+                sum(len(turn["content"]) for turn in conversation(self.judge, self.question, item)) for item in sample
             ]
             prompt = fmean(lengths) / _CHARACTERS_PER_TOKEN if lengths else 0.0
             completion, seconds = self.judge.expected_tokens, self.judge.expected_seconds
@@ -312,10 +298,7 @@ class Annotation:
             for items in self._items
             if len(items) == 2 and not _missing(items, answers)
         ]
-        prompt, completion = (
-            sum(a.prompt_tokens for a in answered),
-            sum(a.completion_tokens for a in answered),
-        )
+        prompt, completion = (sum(a.prompt_tokens for a in answered), sum(a.completion_tokens for a in answered))
         return Summary(
             labels={code.name.lower(): int((labels == code).sum()) for code in Preference},
             distinct=len(self.distinct),
@@ -347,9 +330,7 @@ def _oriented(preference: Preference, swapped: bool) -> Preference:
     return _SWAP.get(preference, preference) if swapped else preference
 
 
-def _combine(
-    answers: Sequence[Answer | None], items: Sequence[Item]
-) -> tuple[Preference, NDArray[np.float32] | None]:
+def _combine(answers: Sequence[Answer | None], items: Sequence[Item]) -> tuple[Preference, NDArray[np.float32] | None]:
     """The label of an unordered pair and its probabilities, for the sorted order."""
     labels, soft = [], []
     for answer, item in zip(answers, items, strict=True):

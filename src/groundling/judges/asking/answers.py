@@ -42,9 +42,7 @@ class Verdict:
     position: int
 
 
-def parse(
-    reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description"
-) -> Verdict | None:
+def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description") -> Verdict | None:
     """The verdict of a reply; None if it has none that counts.
 
     Args:

@@ -55,7 +55,5 @@ def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
             "record them again, or choose another --judge"
         )
     first, second = figures[:, 0], figures[:, 1]
-    labels = np.where(
-        first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE)
-    )
+    labels = np.where(first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE))
     return labels.astype(np.int8)

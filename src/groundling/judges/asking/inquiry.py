@@ -98,9 +98,7 @@ class Inquiry:
             self.failed += 1
             self.first_failure = self.first_failure or reply.failure
             if any(each.prompt_tokens or each.completion_tokens for each in replies):
-                self._keep(
-                    number, Preference.UNKNOWN
-                )  # what was paid for is counted; it is asked again all the same
+                self._keep(number, Preference.UNKNOWN)  # what was paid for is counted; it is asked again all the same
             self._on_answer(None)
             return None
         form = self._judge.answer_format

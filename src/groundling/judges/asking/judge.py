@@ -106,9 +106,7 @@ class Judge:
         Raises:
             ConfigError: the class defines neither this nor `ask`.
         """
-        raise ConfigError(
-            f"the judge {type(self).__name__} defines neither answer nor ask: define one of them"
-        )
+        raise ConfigError(f"the judge {type(self).__name__} defines neither answer nor ask: define one of them")
 
     def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
         """Answer all requests, and those that ``tell`` gives back.

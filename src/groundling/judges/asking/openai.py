@@ -88,10 +88,7 @@ class OpenAIJudge(Judge):
         }
         self._sampling = {key: value for key, value in self._sampling.items() if value is not None}
         # What a server may not know; each is left out for good once a request goes through only without it.
-        self._optional = [
-            *_constraint(answer),
-            *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else []),
-        ]
+        self._optional = [*_constraint(answer), *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else [])]
         self._failures = 0
 
     def identity(self) -> dict[str, Any]:
@@ -151,9 +148,7 @@ class OpenAIJudge(Judge):
         for count in range(len(known), -1, -1):
             for optional in combinations(known, count):
                 try:
-                    content = await self.server.complete(
-                        body | {k: v for o in optional for k, v in o.items()}
-                    )
+                    content = await self.server.complete(body | {k: v for o in optional for k, v in o.items()})
                 except RequestRefused as error:
                     refused = error
                     continue
@@ -229,9 +224,7 @@ class _KeptTogether:
                 self._kept = kept
 
 
-def _verdict_probabilities(
-    alternatives: list[dict[str, Any]], lead: str
-) -> tuple[float, float, float] | None:
+def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tuple[float, float, float] | None:
     """How the tokens that begin as the verdict's one did (with a blank or a quotation mark, say) share their mass."""
     masses = [0.0, 0.0, 0.0]
     for alternative in alternatives:
@@ -239,9 +232,7 @@ def _verdict_probabilities(
         word = token.removeprefix(lead).casefold() if token.startswith(lead) else ""
         for number, verdict in enumerate(WORDS):
             # A token may hold less than the word ("t" of "tie"), or more ('1"').
-            if word and (
-                verdict.startswith(word) or (word.startswith(verdict) and not word[len(verdict)].isalnum())
-            ):
+            if word and (verdict.startswith(word) or (word.startswith(verdict) and not word[len(verdict)].isalnum())):
                 masses[number] += math.exp(float(alternative["logprob"]))
     total = sum(masses)
     if not 0 < total < math.inf:

@@ -100,12 +100,7 @@ class Question:
         return self.subject.nouns.get(prompt, "description")
 
     def conversation(
-        self,
-        first: str,
-        second: str,
-        answer: AnswerFormat,
-        control_tokens: Sequence[str] = (),
-        context: str = "",
+        self, first: str, second: str, answer: AnswerFormat, control_tokens: Sequence[str] = (), context: str = ""
     ) -> list[Turn]:
         """System prompt and question, the captions fenced: only what stands behind the marks depends on them.
 
@@ -126,26 +121,16 @@ class Question:
         parts = [
             "\n".join(line.rstrip() for line in instructions.split("\n")),
             subject.notice.replace("{code}", code),
-            *(
-                fence.fence(text, label, code, control_tokens, subject.nothing)
-                for label, text in shown.items()
-            ),
+            *(fence.fence(text, label, code, control_tokens, subject.nothing) for label, text in shown.items()),
             verdict_form(answer, self.noun),
         ]
-        return [
-            {"role": "system", "content": subject.system},
-            {"role": "user", "content": "\n\n".join(parts)},
-        ]
+        return [{"role": "system", "content": subject.system}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def retry(self, conversation: Sequence[Turn], reply: str, answer: AnswerFormat) -> list[Turn]:
         """The same conversation after a reply without a verdict, and the question for it."""
         echo = reply[-_LONGEST_ECHO:].strip() or "(no answer)"  # servers refuse empty turns
         again = _AGAIN[answer].replace("{noun}", self.noun)
-        return [
-            *conversation,
-            {"role": "assistant", "content": echo},
-            {"role": "user", "content": again},
-        ]
+        return [*conversation, {"role": "assistant", "content": echo}, {"role": "user", "content": again}]
 
     def identity(self, answer: AnswerFormat) -> dict[str, Any]:
         """All its words and what else decides its answers, for the store."""

@@ -37,11 +37,7 @@ def code(captions: Sequence[str]) -> str:
 
 
 def fence(
-    caption: str,
-    label: str,
-    code: str,
-    control_tokens: Sequence[str] = (),
-    nothing: str = "(no message was shown)",
+    caption: str, label: str, code: str, control_tokens: Sequence[str] = (), nothing: str = "(no message was shown)"
 ) -> str:
     """A caption between its marks.
 
@@ -84,9 +80,7 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     square brackets get round ones; the colon after "verdict" goes; characters that are not seen are written out. So it
     goes for what looks alike: full-width forms, mathematical letters, Greek and Cyrillic ones.
     """
-    line = "".join(
-        f"\\u{ord(c):04x}" if c != "\t" and unicodedata.category(c) in _INVISIBLE else c for c in line
-    )
+    line = "".join(f"\\u{ord(c):04x}" if c != "\t" and unicodedata.category(c) in _INVISIBLE else c for c in line)
     line = _bend(line)
     if not line.isascii() and _needs_bending(plain := _plain(line)):  # what is left only looks like it
         line = _bend(plain)

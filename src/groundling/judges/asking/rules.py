@@ -89,6 +89,4 @@ def _compile(table: Table) -> _Compiled:
     try:
         return [(re.compile(expression, re.IGNORECASE), float(value)) for expression, value in table]
     except (re.error, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"rules {table!r}: expected pairs of a regular expression and a number ({error})"
-        ) from error
+        raise ConfigError(f"rules {table!r}: expected pairs of a regular expression and a number ({error})") from error

@@ -54,9 +54,7 @@ def register_subject(world: str, subject: Subject) -> None:
         ConfigError: the name is taken by another one.
     """
     if _SUBJECTS.setdefault(world, subject) != subject:
-        raise ConfigError(
-            f"a world {world!r} is registered for judges already, with other texts: choose another name"
-        )
+        raise ConfigError(f"a world {world!r} is registered for judges already, with other texts: choose another name")
 
 
 def find_subject(world: str) -> Subject:

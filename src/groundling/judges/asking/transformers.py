@@ -69,16 +69,10 @@ class TransformersJudge(Judge):
         self._sampling: dict[str, Any] = {}
         if answer != "choice":
             sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-            self._sampling = {
-                "max_new_tokens": max_tokens,
-                **(sampled if temperature else {"do_sample": False}),
-            }
+            self._sampling = {"max_new_tokens": max_tokens, **(sampled if temperature else {"do_sample": False})}
 
     def identity(self) -> dict[str, Any]:
-        return {
-            **self._identity,
-            "sampling": {**self._sampling, "seed": self._seed if self._sampling else None},
-        }
+        return {**self._identity, "sampling": {**self._sampling, "seed": self._seed if self._sampling else None}}
 
     def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
         queue = iter(requests)

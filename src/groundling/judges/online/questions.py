@@ -22,9 +22,7 @@ _SHOWN = 200
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
-def online_judge(
-    judge: Judge, question: Question
-) -> Callable[[list[tuple[str, ...]], list[str]], list[float | None]]:
+def online_judge(judge: Judge, question: Question) -> Callable[[list[tuple[str, ...]], list[str]], list[float | None]]:
     """Have ``judge`` answer the questions of `OnlineReward`.
 
     Of two captions it is asked which one it prefers, as in annotation: what both have in common is told once. (ONI asks
@@ -88,9 +86,7 @@ def online_judge(
         try:
             judge.ask((_request(judge, question, n, questions[n], contexts[n]) for n in to_ask), tell)
             if to_ask and len(failures) == len(to_answer):
-                raise RunError(
-                    f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}"
-                )
+                raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
             if not verdicts and len(without_verdict) >= _HOPELESS:
                 raise RunError(
                     f"the judge gave no verdict in {len(without_verdict)} answers, each asked for twice; the last: "
@@ -101,9 +97,7 @@ def online_judge(
                 raise
             # It was not set up wrongly, as a `RunError` before any answer would say: it has answered.
             raise RuntimeError(str(error)) from error
-        answers = [
-            0.0 if texts == _EMPTY else done.get(key) for texts, key in zip(questions, keys, strict=True)
-        ]
+        answers = [0.0 if texts == _EMPTY else done.get(key) for texts, key in zip(questions, keys, strict=True)]
         for key in keys:
             done.pop(key, None)
         return answers

@@ -45,14 +45,7 @@ class OnlineLearning:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
-        for name in (
-            "train_every",
-            "epochs",
-            "learning_rate",
-            "batch_size",
-            "comparisons",
-            "judge_batch_size",
-        ):
+        for name in ("train_every", "epochs", "learning_rate", "batch_size", "comparisons", "judge_batch_size"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be greater than 0, got {getattr(self, name)}")
 
@@ -246,9 +239,7 @@ class OnlineReward:
     def _asked(self, places: _Places) -> tuple[tuple[str, ...], str]:
         """A question as the judge is asked it: its captions without what they begin with, and that."""
         captions = tuple(self._captions[place] for place in places)
-        context = self._contexts[
-            max(places)
-        ]  # of the newest: a checkpoint does not keep what others begin with
+        context = self._contexts[max(places)]  # of the newest: a checkpoint does not keep what others begin with
         begins = in_context(context, "")
         if not all(caption.startswith(begins) for caption in captions):
             return captions, ""
@@ -305,9 +296,7 @@ class OnlineReward:
         self._tested += training.tested
         self._agreed += training.agreed
         if training.error is not None:
-            self._warn(
-                f"the reward model could not be trained ({training.error}); its weights stay unchanged"
-            )
+            self._warn(f"the reward model could not be trained ({training.error}); its weights stay unchanged")
             return False
         self.model.load_state_dict(training.model.state_dict())
         self.model.normalization = training.model.normalization
@@ -327,9 +316,7 @@ def _to_bytes(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
 
 def _from_bytes(written: Tensor, lengths: Tensor) -> list[str]:
     """What `_to_bytes` was given."""
-    return [
-        part.numpy().tobytes().decode("utf-8", "surrogatepass") for part in written.split(lengths.tolist())
-    ]
+    return [part.numpy().tobytes().decode("utf-8", "surrogatepass") for part in written.split(lengths.tolist())]
 
 
 class _Training:
@@ -342,9 +329,7 @@ class _Training:
         error: What ended it early.
     """
 
-    def __init__(
-        self, model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning
-    ) -> None:
+    def __init__(self, model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning) -> None:
         self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
         self.answers, self._trained_on = len(pairs), trained_on
         self.tested = self.agreed = 0

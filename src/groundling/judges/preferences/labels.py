@@ -160,14 +160,7 @@ def load_array(path: Path) -> NDArray:
     """
     try:
         array: NDArray = np.lib.format.open_memmap(path, mode="r")
-    except (
-        ValueError,
-        EOFError,
-        TypeError,
-        OverflowError,
-        SyntaxError,
-        TokenError,
-    ) as error:  # of its header
+    except (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError) as error:  # of its header
         raise ConfigError(f"{path} is no array that can be read ({error})") from error
     if not array.size and any(array.shape[:1]):
         raise ConfigError(

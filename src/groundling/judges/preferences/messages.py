@@ -74,9 +74,7 @@ class MessagePairs(Pairs):
         return cls(folder, "motif", data, info)
 
     @classmethod
-    def create(
-        cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif"
-    ) -> Self:
+    def create(cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif") -> Self:
         """Write a new dataset; the folder is there as a whole or not at all.
 
         Args:
@@ -111,15 +109,11 @@ class MessagePairs(Pairs):
         """
         texts = [key for key, array in self.info.items() if array.dtype.kind in "US" and format == "parquet"]
         if texts:
-            warnings.warn(
-                f"{folder}: left out of Parquet, which holds numbers: {', '.join(texts)}", stacklevel=2
-            )
+            warnings.warn(f"{folder}: left out of Parquet, which holds numbers: {', '.join(texts)}", stacklevel=2)
         info = {key: array for key, array in self.info.items() if key not in texts}
         new = MessagePairs.create(folder, self.data, info, format)
         if (self.folder / ANSWERS).is_dir():
-            shutil.copytree(
-                self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims")
-            )
+            shutil.copytree(self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims"))
         for name in self.annotators():
             account = self.read_account(name)
             if account:
@@ -176,9 +170,7 @@ def check(data: Arrays, info: Arrays, where: str) -> None:
         raise ConfigError(f"{where}: no message among the data ({', '.join(sorted(data)) or 'none'})")
     messages = data["message"]
     if messages.dtype != np.uint8 or messages.ndim != 4 or messages.shape[1::2] != (2, 256):
-        raise ConfigError(
-            f"{where}: message is {messages.dtype} {messages.shape}, expected uint8 (N, 2, L, 256)"
-        )
+        raise ConfigError(f"{where}: message is {messages.dtype} {messages.shape}, expected uint8 (N, 2, L, 256)")
     if not messages.shape[2]:
         raise ConfigError(
             f"{where}: message has segments of no steps, its shape is {messages.shape}: expected uint8 (N, 2, L, 256) "

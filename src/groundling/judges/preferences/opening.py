@@ -21,7 +21,5 @@ def open_pairs(folder: str | Path) -> Pairs:
     if any((folder / "data").glob("*.parquet")):
         return TextPairs.open(folder) if parquet.holds_texts(folder) else MessagePairs.open(folder)
     if not any((folder / "data").glob("*.npy")):
-        raise ConfigError(
-            f"{folder} holds no preference pairs: expected {folder / 'data'}/message.npy or *.parquet"
-        )
+        raise ConfigError(f"{folder} holds no preference pairs: expected {folder / 'data'}/message.npy or *.parquet")
     return MessagePairs.open(folder)

@@ -77,9 +77,7 @@ def read_texts(folder: Path) -> tuple[list[tuple[TextSegment, TextSegment]], dic
             for place in _PLACES
         ]
         keys = [name.removeprefix("first_info_") for name in table.column_names if "first_info_" in name]
-        columns = {
-            key: [table.column(f"{place}_info_{key}").combine_chunks() for place in _PLACES] for key in keys
-        }
+        columns = {key: [table.column(f"{place}_info_{key}").combine_chunks() for place in _PLACES] for key in keys}
     except KeyError as error:
         raise ConfigError(f"{folder}: {error.args[0]}") from error
     for one in (segment for side in sides for segment in side):
@@ -93,9 +91,7 @@ def read_texts(folder: Path) -> tuple[list[tuple[TextSegment, TextSegment]], dic
     return list(zip(*sides, strict=True)), info
 
 
-def write_texts(
-    folder: Path, pairs: Sequence[tuple[TextSegment, TextSegment]], info: Mapping[str, NDArray]
-) -> None:
+def write_texts(folder: Path, pairs: Sequence[tuple[TextSegment, TextSegment]], info: Mapping[str, NDArray]) -> None:
     """Write pairs of segments and figures (N, 2) into an empty folder.
 
     Raises:
@@ -187,9 +183,7 @@ def read_preferences(folder: Path, name: str) -> tuple[NDArray, NDArray[np.float
     return labels, np.stack([figures(name).astype(np.float32) for name in (*_PLACES, "tie")], axis=1)
 
 
-def write_preferences(
-    folder: Path, name: str, labels: NDArray[np.int8], soft: NDArray[np.float32] | None
-) -> None:
+def write_preferences(folder: Path, name: str, labels: NDArray[np.int8], soft: NDArray[np.float32] | None) -> None:
     """Write beside and rename; then name the annotator in the dataset's card."""
     pa, pq = _pyarrow()
     columns: dict[str, Any] = {"preference": pa.array(labels)}

@@ -81,9 +81,7 @@ class TextRecording:
         firsts, seconds = taken[::2], taken[1::2]
         texts = [(one.segment, other.segment) for one, other in zip(firsts, seconds, strict=True)]
         info = {
-            key: np.array(
-                [[one.figures[key], other.figures[key]] for one, other in zip(firsts, seconds, strict=True)]
-            )
+            key: np.array([[one.figures[key], other.figures[key]] for one, other in zip(firsts, seconds, strict=True)])
             for key in taken[0].figures
             if all(key in one.figures for one in taken)
         }

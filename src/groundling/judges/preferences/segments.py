@@ -104,7 +104,5 @@ def message_ids(messages: NDArray[np.uint8]) -> NDArray[np.int64]:
     width = messages.shape[-1]
     flat = np.ascontiguousarray(messages).reshape(-1, width)
     contents = flat.view(f"S{width}")[:, 0].tolist()  # without the NULs at their ends
-    ids = (
-        int.from_bytes(hashlib.blake2b(c, digest_size=8).digest(), "little", signed=True) for c in contents
-    )
+    ids = (int.from_bytes(hashlib.blake2b(c, digest_size=8).digest(), "little", signed=True) for c in contents)
     return np.fromiter(ids, np.int64, len(contents)).reshape(messages.shape[:-1])

@@ -128,9 +128,7 @@ class Store:
                     merged[answer.key] = answer if known is None else _together(known, answer)
             if broken and path not in self._noticed:
                 self._noticed.add(path)
-                self.notice(
-                    f"{path}: {broken} incomplete line(s) left out (its process was killed, or is writing)"
-                )
+                self.notice(f"{path}: {broken} incomplete line(s) left out (its process was killed, or is writing)")
         return merged
 
     def append(self, answer: Answer) -> None:

@@ -54,11 +54,7 @@ class TextPairs(Pairs):
 
     @classmethod
     def create(
-        cls,
-        folder: Path,
-        texts: Sequence[TextSegments],
-        info: Mapping[str, NDArray],
-        about: Mapping[str, Any],
+        cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
         """Write a new dataset; the folder is there as a whole or not at all.
 
@@ -85,10 +81,7 @@ class TextPairs(Pairs):
     def segments(self) -> Segments:
         """Each caption with its context before it: it is read alone."""
         return Segments.of_texts(
-            [
-                [[in_context(one.context, text) for text in one.captions] for one in pair]
-                for pair in self.texts
-            ]
+            [[[in_context(one.context, text) for text in one.captions] for one in pair] for pair in self.texts]
         )
 
     def returns(self) -> NDArray:

@@ -11,12 +11,7 @@ from groundling.judges.reward_models.characters import CharacterRewardModel
 from groundling.judges.reward_models.language_model import LanguageRewardModel
 from groundling.judges.reward_models.message_network import ClassifierRewardModel, MotifRewardModel
 from groundling.judges.reward_models.message_table import TableRewardModel
-from groundling.judges.reward_models.reward_model import (
-    DESCRIPTION,
-    Normalization,
-    RewardModel,
-    reward_models,
-)
+from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization, RewardModel, reward_models
 from groundling.runtime.devices import find_device
 
 __all__ = [
@@ -54,9 +49,7 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
         model = kind._load(folder, description["args"])
         if description["normalization"] is not None:
             values = description["normalization"]
-            model.normalization = Normalization(
-                values["mean"], values["variance"], tuple(values["quantiles"])
-            )
+            model.normalization = Normalization(values["mean"], values["variance"], tuple(values["quantiles"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         pass_out_of_memory(error)
         raise ConfigError(f"{folder} holds no reward model that can be read: {error!r}") from error

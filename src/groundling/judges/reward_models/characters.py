@@ -37,9 +37,7 @@ class CharacterRewardModel(RewardModel):
 
     id = "characters"
 
-    def __init__(
-        self, channels: int = 64, blocks: int = 3, hidden_size: int = 128, max_bytes: int = 4096
-    ) -> None:
+    def __init__(self, channels: int = 64, blocks: int = 3, hidden_size: int = 128, max_bytes: int = 4096) -> None:
         super().__init__(channels=channels, blocks=blocks, hidden_size=hidden_size, max_bytes=max_bytes)
         for name, value in self.args.items():
             if value < 1:

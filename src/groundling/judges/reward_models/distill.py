@@ -35,9 +35,7 @@ class Distillation:
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be greater than 0 and finite, got {getattr(self, name)}")
         if not 0 <= self.validation_fraction < 1:
-            raise ConfigError(
-                f"validation_fraction must lie in [0, 1), got {self.validation_fraction}: 0.2 is usual"
-            )
+            raise ConfigError(f"validation_fraction must lie in [0, 1), got {self.validation_fraction}: 0.2 is usual")
         if not 0 <= self.seed < 2**31:
             raise ConfigError(f"seed must lie in [0, 2**31), got {self.seed}")
 

@@ -46,9 +46,7 @@ class MessageNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(256, 32, padding_idx=0)
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(channels, 64, width) for channels, width, _ in _CONVOLUTIONS
-        )
+        self.convolutions = nn.ModuleList(nn.Conv1d(channels, 64, width) for channels, width, _ in _CONVOLUTIONS)
         layers: list[nn.Module] = []
         for wide_in, wide_out in pairwise((5 * 64, 128, 256, 512, 1)):
             linear = nn.Linear(wide_in, wide_out)

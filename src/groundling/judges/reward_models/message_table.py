@@ -68,10 +68,7 @@ class TableRewardModel(RewardModel):
         worth = np.concatenate([values[::-1], self.values.cpu().numpy()]).astype(np.float32)
         distinct, first = np.unique(known, return_index=True)
         device = self.ids.device
-        self.ids, self.values = (
-            torch.from_numpy(distinct).to(device),
-            torch.from_numpy(worth[first]).to(device),
-        )
+        self.ids, self.values = (torch.from_numpy(distinct).to(device), torch.from_numpy(worth[first]).to(device))
         self.mark_changed()
 
     @property

@@ -33,10 +33,7 @@ class TrainingPairs:
 
     @classmethod
     def of(
-        cls,
-        segments: Segments,
-        preferences: NDArray[np.integer],
-        soft: NDArray[np.floating] | None = None,
+        cls, segments: Segments, preferences: NDArray[np.integer], soft: NDArray[np.floating] | None = None
     ) -> Self:
         """From a dataset's segments; pairs without an answer are left out.
 
@@ -51,9 +48,7 @@ class TrainingPairs:
         """
         annotated = np.flatnonzero(preferences != 3)
         if not len(annotated):
-            raise ConfigError(
-                f"none of the {len(preferences)} pairs has an answer: run `groundling annotate` first"
-            )
+            raise ConfigError(f"none of the {len(preferences)} pairs has an answer: run `groundling annotate` first")
         targets = _TARGETS[preferences[annotated]]
         if soft is not None:
             probabilities = soft[annotated]

@@ -44,9 +44,7 @@ def adapter_base(path: str) -> str | None:
     except (ValueError, KeyError) as error:
         raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
     if settings.get("megatron_config"):  # with which peft imports the module that megatron_core names
-        raise GroundlingError(
-            f"{saved} would import a module (megatron_core): set its megatron_config to null"
-        )
+        raise GroundlingError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
     if (saved.parent / BASE_FOLDER).is_dir():
         return str(saved.parent / BASE_FOLDER)
     if not isinstance(base, str) or not base:
@@ -77,9 +75,7 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     """
     lora_config = _peft().LoraConfig
     if settings.get("lora_dropout"):
-        raise GroundlingError(
-            "lora_dropout must be 0: dropout would make the probability ratios of PPO random"
-        )
+        raise GroundlingError("lora_dropout must be 0: dropout would make the probability ratios of PPO random")
     if (init := settings.get("init_lora_weights", True)) not in _INITS:
         raise GroundlingError(
             f"init_lora_weights={init} cannot be used: it changes the weights under the adapter, so that the model "

@@ -100,12 +100,7 @@ def resolve(path: str | Path) -> str:
             'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
             "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and name FOLDER"
         )
-    if (
-        folder.exists()
-        or folder.is_absolute()
-        or str(path).startswith((".", "~"))
-        or str(path).count("/") > 1
-    ):
+    if folder.exists() or folder.is_absolute() or str(path).startswith((".", "~")) or str(path).count("/") > 1:
         raise GroundlingError(
             f"no model folder at {path}: give a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
@@ -195,12 +190,7 @@ class Placement:
 
 
 def load_model(
-    source: Source,
-    init: Init,
-    seed: int | None,
-    dtype: torch.dtype,
-    attention: str | None,
-    placement: Placement,
+    source: Source, init: Init, seed: int | None, dtype: torch.dtype, attention: str | None, placement: Placement
 ) -> PreTrainedModel:
     """A causal or encoder-decoder model, without dropout; of a vision-language model its language model.
 
@@ -223,15 +213,8 @@ def load_model(
     if whole is not None:
         try:
             config = text_config(whole, source.path)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:  # of a config that is like no other
-            raise GroundlingError(
-                f"the config of {source.path} cannot be read: {first_line(error)}"
-            ) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # of a config that is like no other
+            raise GroundlingError(f"the config of {source.path} cannot be read: {first_line(error)}") from error
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")

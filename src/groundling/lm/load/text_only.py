@@ -45,9 +45,7 @@ def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
         kind, more = _SAME_ON_TEXTS[text.model_type]
         settings = {name: value for name, value in text.to_dict().items() if name != "model_type"} | more
         rope = settings.get("rope_parameters") or {}
-        settings["rope_parameters"] = {
-            name: value for name, value in rope.items() if not name.startswith("mrope")
-        }
+        settings["rope_parameters"] = {name: value for name, value in rope.items() if not name.startswith("mrope")}
         text = AutoConfig.for_model(kind, **settings)
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise GroundlingError(
@@ -60,11 +58,7 @@ def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
 
 
 def load_text_only(
-    path: str,
-    config: PretrainedConfig,
-    text: PretrainedConfig,
-    options: dict[str, Any],
-    placed: dict[str, Any],
+    path: str, config: PretrainedConfig, text: PretrainedConfig, options: dict[str, Any], placed: dict[str, Any]
 ) -> PreTrainedModel:
     """The pretrained language model of a vision-language model.
 
@@ -81,9 +75,7 @@ def load_text_only(
         GroundlingError: weights are missing, or the language model alone says something else.
     """
     attention = options.pop("attn_implementation", None)  # which may be one for GPUs alone
-    loaded: Any = AutoModelForImageTextToText.from_pretrained(
-        path, config=config, output_loading_info=True, **options
-    )
+    loaded: Any = AutoModelForImageTextToText.from_pretrained(path, config=config, output_loading_info=True, **options)
     whole, report = loaded
     if report["missing_keys"]:
         raise GroundlingError(
@@ -98,9 +90,7 @@ def load_text_only(
     model, report = causal.from_pretrained(None, output_loading_info=True, **chosen)
     if report["missing_keys"] or report["unexpected_keys"]:
         strange = sorted([*report["missing_keys"], *report["unexpected_keys"]])
-        raise GroundlingError(
-            f"the language model of {path} is not like others of its kind: {', '.join(strange[:3])}"
-        )
+        raise GroundlingError(f"the language model of {path} is not like others of its kind: {', '.join(strange[:3])}")
     tolerance = _TOLERANCE if model.dtype == torch.float32 else _ROUNDED_TOLERANCE
     difference = _difference(whole.eval(), model.eval())
     if not difference <= tolerance:  # nor where it is NaN

@@ -31,12 +31,8 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence
     Returns:
         ``(num_prompts, hidden)``, where the model reads.
     """
-    if (
-        lm.is_encoder_decoder
-    ):  # of a candidate's last token the state that predicts it is read, never the token
-        answers = lm.read(
-            [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, written, strict=True)]
-        )
+    if lm.is_encoder_decoder:  # of a candidate's last token the state that predicts it is read, never the token
+        answers = lm.read([_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, written, strict=True)])
         return torch.stack([answer.rows[answer.targets[0, -1]] for answer in answers]).to(lm.device)
     texts = [(*prompt, *ids) for prompt, ids in zip(prompts, written, strict=True)]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
@@ -44,9 +40,7 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence
     return torch.stack([answers[places[text]].rows[0] for text in texts]).to(lm.device)
 
 
-def answer_states(
-    lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool
-) -> Tensor:
+def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool) -> Tensor:
     """The states that predict each token of each answer, where the model reads, with gradients: ``(number of tokens,
     hidden)``.
 
@@ -65,9 +59,7 @@ def answer_states(
     return F.embedding(places.to(states.device), states).to(lm.device)
 
 
-def log_probs_among(
-    logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()
-) -> Tensor:
+def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
     """Log-probabilities of what each token is chosen from, -inf where it cannot come.
 
     Args:

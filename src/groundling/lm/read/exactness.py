@@ -67,9 +67,7 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
         for way, scores in ways.items():
             computed = None
             try:
-                computed = scores(questions).to(
-                    expected.device
-                )  # a model over several devices ends on another
+                computed = scores(questions).to(expected.device)  # a model over several devices ends on another
             except REFUSALS as error:
                 pass_out_of_memory(error)
                 reasons.append(first_line(error, REASON_LENGTH))
@@ -90,9 +88,7 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
 def learns_alike(backbone: Backbone, start_token: int, scores: Scores, least: int) -> bool:
     """Whether gradients are those of the plain forward, seen on the first of the body's vectors that is trained."""
     weight = next((p for p in backbone.body.parameters() if p.requires_grad and p.ndim == 1), None)
-    weight = (
-        next((p for p in backbone.body.parameters() if p.requires_grad), None) if weight is None else weight
-    )
+    weight = next((p for p in backbone.body.parameters() if p.requires_grad), None) if weight is None else weight
     if weight is None:
         return True
     questions = _questions(backbone, least)[-1:]
@@ -141,9 +137,7 @@ def plain_scores(backbone: Backbone, start_token: int, question: ScoringQuestion
     return torch.stack(scores)
 
 
-def plain_logits(
-    backbone: Backbone, start_token: int, prompt: Sequence[int], written: Sequence[int]
-) -> Tensor:
+def plain_logits(backbone: Backbone, start_token: int, prompt: Sequence[int], written: Sequence[int]) -> Tensor:
     """(len(written) + 1, vocabulary): of each token written after a prompt, and of the one after it."""
     model, device = backbone.model, backbone.device
     if backbone.is_encoder_decoder:

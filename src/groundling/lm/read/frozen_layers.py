@@ -56,9 +56,7 @@ def num_frozen(body: nn.Module) -> int:
 
 
 def _is_frozen(layer: nn.Module) -> bool:
-    return not any(
-        p.requires_grad or any(part in name for part in _ADAPTERS) for name, p in layer.named_parameters()
-    )
+    return not any(p.requires_grad or any(part in name for part in _ADAPTERS) for name, p in layer.named_parameters())
 
 
 @dataclass
@@ -96,13 +94,7 @@ class FrozenLayers:
         if torch.is_inference_mode_enabled():  # no gradients could go through what it makes
             return False
         layers = backbone.layers
-        if (
-            layers.others
-            or layers.turns
-            or layers.window
-            or backbone.why_not_plain
-            or is_sharded(backbone.model)
-        ):
+        if layers.others or layers.turns or layers.window or backbone.why_not_plain or is_sharded(backbone.model):
             return False
         frozen = num_frozen(backbone.body)
         if frozen and frozen not in self._is_exact:
@@ -154,9 +146,7 @@ class FrozenLayers:
             handle = body.layers[stop - 1].register_forward_hook(
                 lambda module, given, made: output.append(made[0] if isinstance(made, tuple) else made)
             )
-        nothing = torch.ones(
-            1, 1, 1, 1, dtype=torch.bool, device=states.device
-        )  # which bodies pass on as it is
+        nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=states.device)  # which bodies pass on as it is
         attention = AttentionBy(tree.attend)
         try:
             with _layers(body, first, stop), _last_at(tree.read if stop is None else None, body), attention:
@@ -204,8 +194,7 @@ class FrozenLayers:
             return False
         tolerance = self.backbone.tolerance
         return all(
-            (one - other).abs().max() <= tolerance * (1 + other.abs().max())
-            for one, other in zip(*found, strict=True)
+            (one - other).abs().max() <= tolerance * (1 + other.abs().max()) for one, other in zip(*found, strict=True)
         )
 
 

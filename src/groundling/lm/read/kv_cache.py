@@ -251,9 +251,7 @@ def _attention_of_one(
     if len(mask):
         keys, values = (all_kept[None, :, : part.end] for all_kept in kept)
         asked, added = query[:, :, causal:], mask.to(query.dtype)
-        seen.append(
-            F.scaled_dot_product_attention(asked, keys, values, attn_mask=added, scale=scale, enable_gqa=True)
-        )
+        seen.append(F.scaled_dot_product_attention(asked, keys, values, attn_mask=added, scale=scale, enable_gqa=True))
     return seen
 
 

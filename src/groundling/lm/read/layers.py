@@ -102,8 +102,7 @@ def _turns(config: Any) -> tuple[int, ...]:
     # One set of parameters, or one for each kind of layer.
     every = [given, *(part for part in given.values() if isinstance(part, Mapping))]
     turns = {
-        part.get("original_max_position_embeddings")
-        or getattr(config, "original_max_position_embeddings", None)
+        part.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
         for part in every
         if part.get("rope_type", part.get("type")) == "longrope"
     }

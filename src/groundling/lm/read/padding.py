@@ -63,11 +63,7 @@ class Batches:
                 self._tell("anew", f"positions are encoded differently beyond {turn} tokens")
             read = more + 1 if self.backbone.is_encoder_decoder else longest + more
             least = self.backbone.layers.least(read)
-            manner = (
-                "anew"
-                if turn
-                else self._manner(least, 1 if len(indices) == 1 else 2 if len(sizes) == 1 else 3)
-            )
+            manner = "anew" if turn else self._manner(least, 1 if len(indices) == 1 else 2 if len(sizes) == 1 else 3)
             if manner == "padded":
                 batches.append((indices, manner))
             elif manner == "alone":
@@ -139,10 +135,7 @@ class Batches:
         model: Any = self.backbone.model
         with torch.autocast(device.type, enabled=False), configured(model, settings):
             output = model.generate(
-                input_ids=tokens,
-                attention_mask=mask,
-                return_dict_in_generate=True,
-                output_logits=True,
+                input_ids=tokens, attention_mask=mask, return_dict_in_generate=True, output_logits=True
             )
             written = output.sequences[:, 1 if encodes else tokens.shape[1] :].tolist()
             logits = torch.stack(output.logits, dim=1)  # (batch, new tokens, vocabulary)

@@ -92,9 +92,7 @@ class PromptCache:
             hidden.update(zip(group, self._read([parts[index] for index in group]), strict=True))
         for slot, question in zip(slots, questions, strict=True):
             slot.text = list(question.prompt)
-        return [
-            RowStates(hidden[index][part.new - 1 :], part.layout.targets) for index, part in enumerate(parts)
-        ]
+        return [RowStates(hidden[index][part.new - 1 :], part.layout.targets) for index, part in enumerate(parts)]
 
     def _read(self, parts: Sequence[Part]) -> list[Tensor]:
         """Final hidden states (tokens, hidden) of each part, all in one row."""

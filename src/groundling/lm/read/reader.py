@@ -81,17 +81,10 @@ class Reader:
             rows = self._decode_packed([question.prompt for question in questions], layouts)
         else:
             rows = self._read_packed([question.prompt for question in questions], layouts)
-        return [
-            RowStates(question_rows, layout.targets)
-            for question_rows, layout in zip(rows, layouts, strict=True)
-        ]
+        return [RowStates(question_rows, layout.targets) for question_rows, layout in zip(rows, layouts, strict=True)]
 
     def _layout(self, candidates: Sequence[Tokens]) -> Layout:
-        return (
-            as_chains(candidates, self.start_token)
-            if self.backbone.is_encoder_decoder
-            else as_tree(candidates)
-        )
+        return as_chains(candidates, self.start_token) if self.backbone.is_encoder_decoder else as_tree(candidates)
 
     def _read_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
         shared = _begin_alike(prompts)
@@ -102,11 +95,7 @@ class Reader:
         """Whether the first tokens of all prompts can be read once; tried once for each of `Layers.least`."""
         layers = self.backbone.layers
         # Gradient checkpointing, which is what the training mode means here, forgets what layers remember.
-        if (
-            shared < WORTH_SHARING
-            or self.backbone.model.training
-            or layers.stage(shared) != layers.stage(longest)
-        ):
+        if shared < WORTH_SHARING or self.backbone.model.training or layers.stage(shared) != layers.stage(longest):
             return False
         least = layers.least(longest)
         if least not in self._shares:
@@ -200,11 +189,7 @@ class Reader:
         return [answers[index] for index in range(len(questions))]
 
     def _go_on(
-        self,
-        memory: dict[str, Cache],
-        length: int,
-        runs: Sequence[Sequence[tuple[int, ...]]],
-        one_by_one: bool,
+        self, memory: dict[str, Cache], length: int, runs: Sequence[Sequence[tuple[int, ...]]], one_by_one: bool
     ) -> Iterator[Tensor]:
         """States (length of a run, hidden) of each text that is remembered, of each of its runs that is not empty."""
         rows = [(owner, run) for owner, text_runs in enumerate(runs) for run in text_runs if run]
@@ -224,9 +209,7 @@ class Reader:
         if self.backbone.is_encoder_decoder:
             hidden = self._decode_lines(prompts, owners, [[self.start_token, *line] for line in lines])
         else:
-            hidden = self._read_lines(
-                [prompts[owner] + line for owner, line in zip(owners, lines, strict=True)]
-            )
+            hidden = self._read_lines([prompts[owner] + line for owner, line in zip(owners, lines, strict=True)])
         answers = []
         first = 0
         for question in questions:
@@ -256,9 +239,7 @@ class Reader:
             for batch in self._batches([lengths[index] for index in indices])
         ]
 
-    def _decode_lines(
-        self, prompts: Sequence[Tokens], owners: Sequence[int], lines: Sequence[Tokens]
-    ) -> list[Tensor]:
+    def _decode_lines(self, prompts: Sequence[Tokens], owners: Sequence[int], lines: Sequence[Tokens]) -> list[Tensor]:
         encoded = self._encode(prompts)
         states: dict[int, Tensor] = {}
         for batch in self._batches([len(encoded[owner]) for owner in owners]):
@@ -295,9 +276,7 @@ class Reader:
         last = {tuple(prompt): states[-1] for prompt, states in zip(distinct, hidden, strict=True)}
         return torch.stack([last[tuple(prompt)] for prompt in prompts]).float()
 
-    def _batches(
-        self, lengths: Sequence[int], copies: int = 1, max_waste: float | None = None
-    ) -> list[list[int]]:
+    def _batches(self, lengths: Sequence[int], copies: int = 1, max_waste: float | None = None) -> list[list[int]]:
         batching = Batching.for_device(self.backbone.device)
         waste = batching.max_waste if max_waste is None else max_waste
         return batches(lengths, batching.max_tokens // copies, waste, batching.max_pairs / copies)
@@ -339,9 +318,7 @@ def _cut(hidden: Tensor, starts: Sequence[int], counts: Sequence[int]) -> list[T
 
 def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids and positions, int64 (batch, length), and the boolean mask (batch, 1, length, length)."""
-    lines = [
-        torch.tensor([*prompt, *layout.tokens[1:]]) for prompt, layout in zip(prompts, layouts, strict=True)
-    ]
+    lines = [torch.tensor([*prompt, *layout.tokens[1:]]) for prompt, layout in zip(prompts, layouts, strict=True)]
     tokens = pad_sequence(lines, batch_first=True)
     length = tokens.shape[1]
     positions = torch.zeros_like(tokens)

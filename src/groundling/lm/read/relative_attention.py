@@ -74,9 +74,7 @@ class _InBlocks(nn.Module):
         # Half precision rounds scores before the bias comes to them, which blocks do not.
         rounds = hidden_states.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
         if rounds or not reads_in_blocks(self, hidden_states):
-            return super().forward(
-                hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs
-            )
+            return super().forward(hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs)
         assert mask is None or mask.is_floating_point(), "a mask is added to the scores: 0 where a token is"
         batch, length, _ = hidden_states.shape
         table = self._bias_by_distance(length) if position_bias is None else position_bias
@@ -108,9 +106,7 @@ class _InBlocks(nn.Module):
             block = slice(first, min(first + num_queries, length))
             inputs = (query[:, block], key, value, table[:, first : block.stop + length - 1], hidden)
             if torch.is_grad_enabled():
-                attended[:, block] = checkpoint(
-                    _block, *inputs, use_reentrant=False, preserve_rng_state=False
-                )
+                attended[:, block] = checkpoint(_block, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
                 attended[:, block] = _block(*inputs)
         return attended.view(shape).flip(2)
@@ -139,9 +135,7 @@ def _places(mask: Tensor | None) -> list[tuple[slice, slice]] | None:
     kept = (mask[:, 0, 0] == 0).int()  # (batch, length)
     counts, firsts, after = kept.sum(1), kept.argmax(1), kept.shape[1] - kept.flip(1).argmax(1)
     places = []
-    for row, (count, first, last) in enumerate(
-        zip(counts.tolist(), firsts.tolist(), after.tolist(), strict=True)
-    ):
+    for row, (count, first, last) in enumerate(zip(counts.tolist(), firsts.tolist(), after.tolist(), strict=True)):
         if not count:
             continue
         if last - first != count:

@@ -97,9 +97,7 @@ class Scorer:
             Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
         """
         scores, states = self.token_scores(questions, raw, growing)
-        return sums_of(
-            [len(candidate) for question in questions for candidate in question.candidates], scores
-        ), states
+        return sums_of([len(candidate) for question in questions for candidate in question.candidates], scores), states
 
     def token_scores(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
@@ -124,9 +122,7 @@ class Scorer:
     def states(self, prompts: Sequence[Tokens], growing: bool = False) -> Tensor:
         """Float32 (num_prompts, hidden): each prompt's state when no candidate is scored."""
         if growing or self.frozen.suits(self.reader.plain):
-            return self.token_scores(
-                [ScoringQuestion(list(prompt), [[]]) for prompt in prompts], growing=growing
-            )[1]
+            return self.token_scores([ScoringQuestion(list(prompt), [[]]) for prompt in prompts], growing=growing)[1]
         return self.reader.states(prompts)
 
     @contextmanager
@@ -142,9 +138,7 @@ class Scorer:
             self.kept_bytes = self._kept.num_bytes
             self._kept, self._encoded = before, encoded_before
 
-    def _groups(
-        self, prompts: Sequence[Tokens], growing: bool, alone: _Read
-    ) -> Iterator[tuple[list[int], _Read]]:
+    def _groups(self, prompts: Sequence[Tokens], growing: bool, alone: _Read) -> Iterator[tuple[list[int], _Read]]:
         """Indices of what is read together, and how; ``alone`` where prompts do not grow."""
         if growing and self._growing_is_exact():
             keeps = self._kept is not None and not torch.is_grad_enabled()
@@ -261,9 +255,7 @@ class Scorer:
         """Float32 (num_targets,) log-probability of each `token` at its `row` of `rows` (num_rows, hidden)."""
         some_rows = max(1, _MAX_LOGITS // self.backbone.model.config.get_text_config().vocab_size)
         if not len(token):
-            return rows[
-                :0, 0
-            ].float()  # of the graph, so that a loss of nothing but certainties has gradients: 0
+            return rows[:0, 0].float()  # of the graph, so that a loss of nothing but certainties has gradients: 0
         if len(rows) <= some_rows:  # usual; an accelerator does not have to tell which targets are here
             return self._scores_among(rows, row, token, raw)
         scores = torch.zeros(len(token), device=rows.device)
@@ -346,11 +338,7 @@ class Scorer:
             return self._slow("gradient checkpointing forgets what was read", least)
         if least not in self._learns:
             self._learns[least] = learns_alike(self.backbone, self.start_token, self._scores_by(way), least)
-        return (
-            way
-            if self._learns[least]
-            else self._slow("what it remembers of a prompt has no gradients", least)
-        )
+        return way if self._learns[least] else self._slow("what it remembers of a prompt has no gradients", least)
 
     def _find_way(self, least: int) -> Way:
         layers = self.backbone.layers
@@ -359,9 +347,7 @@ class Scorer:
             ways = ["after", "steps", "lines"]
         if not layers.others and not (self.backbone.is_encoder_decoder and least):
             ways.insert(0, "tree")
-        way, why = find_way(
-            self.backbone, self.start_token, {way: self._scores_by(way) for way in ways}, least
-        )
+        way, why = find_way(self.backbone, self.start_token, {way: self._scores_by(way) for way in ways}, least)
         if way != "lines":
             return way
         if layers.others:

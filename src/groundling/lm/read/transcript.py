@@ -161,9 +161,7 @@ def _attention_of(rows: Sequence[tuple[int, Sequence[_Part]]], lengths: Sequence
 
     def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         queries, keys, values = (one.split(list(lengths), dim=2) for one in (query, key, value))
-        seen = [
-            _attention(row, q, k, v, scale) for row, q, k, v in zip(rows, queries, keys, values, strict=True)
-        ]
+        seen = [_attention(row, q, k, v, scale) for row, q, k, v in zip(rows, queries, keys, values, strict=True)]
         return torch.cat(list(itertools.chain.from_iterable(seen)), dim=2)
 
     return attend

@@ -84,9 +84,7 @@ def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...
     # In sorted order a text has the longest beginning in common with one of its neighbours.
     distinct = sorted(set(texts))
     common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
-    return {
-        text: max(before, after) for text, (before, after) in zip(distinct, pairwise(common), strict=True)
-    }
+    return {text: max(before, after) for text, (before, after) in zip(distinct, pairwise(common), strict=True)}
 
 
 def guided_log_probs(
@@ -115,9 +113,7 @@ def guided_log_probs(
         if key not in known:
             known[key] = Trie.of(candidates, end_tokens)
         tries.append(known[key])
-    chosen = [
-        ScoringQuestion(asked.prompt, trie.chosen) for asked, trie in zip(questions, tries, strict=True)
-    ]
+    chosen = [ScoringQuestion(asked.prompt, trie.chosen) for asked, trie in zip(questions, tries, strict=True)]
     logits, states = scorer.token_scores(chosen, True, growing)
     return written_log_probs(tries, logits, temperature), states
 

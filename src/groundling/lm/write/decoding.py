@@ -73,19 +73,13 @@ class Decoder:
         self.ends = list(lm.end_tokens.ids)
         # Backbones of its own: a step is traced, and never compiled.
         self._stepper = Stepper(Backbone(lm.model), self.start_token)
-        self._mask_stepper = (
-            Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm is not None else None
-        )
+        self._mask_stepper = Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm is not None else None
         self._steppers = [self._stepper, *([self._mask_stepper] if self._mask_stepper else [])]
         self._announced: set[str] = set()
 
     @torch.no_grad()
     def __call__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        uniforms: Tensor,
-        max_new_tokens: int | None = None,
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, uniforms: Tensor, max_new_tokens: int | None = None
     ) -> Decoded:
         """Continue each prompt.
 
@@ -102,9 +96,7 @@ class Decoder:
         self._check(prompts, new_tokens)
         given = [1 if self.lm.is_encoder_decoder else len(prompt) for prompt in prompts]
         ends = self.ends if sampling.terminate_on_eos else ()
-        choice = _Choice(
-            sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device
-        )
+        choice = _Choice(sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device)
         with self.lm.remembering(), nullcontext() if self.mask_lm is None else self.mask_lm.remembering():
             if self._steps_with(given, new_tokens):
                 with self.lm.autocast():
@@ -119,9 +111,7 @@ class Decoder:
             if not prompt:
                 raise GroundlingError(f"prompt {index} is empty: a text needs something to begin with")
             # An encoder-decoder reads the prompt elsewhere; the last token is never read.
-            needed = (
-                max(len(prompt), new_tokens) if self.lm.is_encoder_decoder else len(prompt) + new_tokens - 1
-            )
+            needed = max(len(prompt), new_tokens) if self.lm.is_encoder_decoder else len(prompt) + new_tokens - 1
             if room is not None and needed > room:
                 raise GroundlingError(
                     f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but this model has room for "
@@ -281,12 +271,7 @@ class _Choice:
             scores = logits if mask_logits is None else mask_logits.to(logits.device, torch.float32)
             # A mask that an end token fills alone would leave nothing where it cannot come yet.
             allowed = self.mask(scores if banned is None else scores.masked_fill(banned, -torch.inf))
-        if (
-            banned is None
-            and allowed is None
-            and not self.sampling.chooses_a_set
-            and self.sampling.temperature == 1
-        ):
+        if banned is None and allowed is None and not self.sampling.chooses_a_set and self.sampling.temperature == 1:
             return raw
         return filtered(logits, self.sampling, banned, allowed)
 
@@ -305,13 +290,7 @@ class _Choice:
         for written in (tokens, log_probs, raw_log_probs):
             written.masked_fill_(~counts, 0)
         lengths = counts.sum(1).cpu() if self.chosen else torch.zeros(self.num_texts, dtype=torch.long)
-        return Decoded(
-            tokens.cpu(),
-            lengths,
-            log_probs.cpu(),
-            raw_log_probs.cpu(),
-            self.sets.sets(lengths),
-        )
+        return Decoded(tokens.cpu(), lengths, log_probs.cpu(), raw_log_probs.cpu(), self.sets.sets(lengths))
 
 
 class _Chooser(LogitsProcessor):

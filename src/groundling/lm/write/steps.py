@@ -151,13 +151,7 @@ class Stepper:
         return groups
 
     def _put(
-        self,
-        texts: Texts,
-        rows: Tensor,
-        place: Tensor,
-        logits: Tensor,
-        states: Tensor,
-        memory: Sequence[Tensor],
+        self, texts: Texts, rows: Tensor, place: Tensor, logits: Tensor, states: Tensor, memory: Sequence[Tensor]
     ) -> None:
         """Lay down what was read of distinct prompts for each row that has them."""
         if not texts.memory:
@@ -218,9 +212,7 @@ class Stepper:
             warnings.simplefilter("ignore")  # of tensors turned into numbers, which the example tells apart
             try:
                 model = self.backbone.model
-                begin = torch.jit.trace(
-                    _Traceable(self._begin, model), (tokens, mask, last), check_trace=False
-                )
+                begin = torch.jit.trace(_Traceable(self._begin, model), (tokens, mask, last), check_trace=False)
                 step = torch.jit.trace(_Traceable(self._step, model), example, check_trace=False)
             except REFUSALS as error:
                 pass_out_of_memory(error)
@@ -239,9 +231,9 @@ class Stepper:
         """The same from the model's own forward, text by text."""
         return torch.stack(
             [
-                plain_logits(
-                    self.backbone, self.start_token, prompt, [words[step + row] for step in range(3)]
-                )[-1].float()
+                plain_logits(self.backbone, self.start_token, prompt, [words[step + row] for step in range(3)])[
+                    -1
+                ].float()
                 for row, prompt in enumerate(prompts)
             ]
         )
@@ -258,9 +250,7 @@ class _Slots(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is left to do."""
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Put (rows, heads, 1, size) into the slot; give back all slots, which the mask tells apart."""
         assert self.keys is not None and self.values is not None
         self.keys.index_copy_(2, self.slot, key_states)
@@ -284,9 +274,7 @@ class _Slots(CacheLayerMixin):
 class _First(DynamicLayer):
     """A layer that is read into only once, and so keeps what comes as it is instead of a copy."""
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         self.keys, self.values, self.is_initialized = key_states, value_states, True
         return key_states, value_states
 
@@ -340,9 +328,7 @@ class _Begin:
             # What pads a row on its right is seen by nothing before it: plain causal attention is right.
             states, past = torch.zeros(0, device=tokens.device), _empty_cache()
             more = {"attention_mask": torch.ones_like(tokens)}
-        hidden = backbone.body(
-            input_ids=tokens, past_key_values=past, use_cache=True, **more
-        ).last_hidden_state
+        hidden = backbone.body(input_ids=tokens, past_key_values=past, use_cache=True, **more).last_hidden_state
         caches = (
             [past.self_attention_cache, past.cross_attention_cache]
             if more.get("encoder_hidden_states") is not None

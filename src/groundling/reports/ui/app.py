@@ -159,12 +159,7 @@ class _Views:
             }
             for moment in episode.frames
         ]
-        about: dict[str, Any] = {
-            "suite": suite,
-            "number": number,
-            "count": len(episodes),
-            "episode": episode,
-        }
+        about: dict[str, Any] = {"suite": suite, "number": number, "count": len(episodes), "episode": episode}
         return self._page(request, "episode.html", folder=folder, moments=moments, **about)
 
     def judge(self, request: Request) -> Response:
@@ -173,9 +168,7 @@ class _Views:
         label = query.get("label") or None
         if label is not None and label not in LABELS:
             raise HTTPException(404, f"There is no label {label!r}.")
-        selection = Selection(
-            query.get("judge") or None, label, query.get("against") or None, query.get("words", "")
-        )
+        selection = Selection(query.get("judge") or None, label, query.get("against") or None, query.get("words", ""))
         first = _number(request, "first")
         return self._page(
             request,
@@ -293,9 +286,7 @@ def _titles(run: RunFolder) -> dict[str, list[dict[str, Any]]]:
     titles: dict[str, list[dict[str, Any]]] = {}
     for sample in run.samples:
         about = sample.get("mission") or sample.get("task") or "episode"
-        titles.setdefault(str(sample["suite"]), []).append(
-            {"about": str(about), "success": sample.get("success")}
-        )
+        titles.setdefault(str(sample["suite"]), []).append({"about": str(about), "success": sample.get("success")})
     return titles
 
 

@@ -72,9 +72,7 @@ class Curves:
         """Return by metric a few thousand points: ``x``, ``y``, and its moving mean ``smooth_x``, ``smooth_y``."""
         with self._lock:
             columns = {
-                name: [np.array(one) for one in self._columns[name]]
-                for name in figures
-                if name in self._columns
+                name: [np.array(one) for one in self._columns[name]] for name in figures if name in self._columns
             }
         curves = {}
         for name, (steps, values) in columns.items():
@@ -83,9 +81,7 @@ class Curves:
             if not len(steps):
                 continue
             x, y = thinned(steps, values)
-            places = np.unique(
-                np.linspace(0, len(steps) - 1, min(_MAX_SMOOTH, len(steps))).round().astype(int)
-            )
+            places = np.unique(np.linspace(0, len(steps) - 1, min(_MAX_SMOOTH, len(steps))).round().astype(int))
             means = smooth(values, np.ones_like(values))
             curves[name] = {
                 "x": x.tolist(),

@@ -51,11 +51,7 @@ class Folder:
     def changed(self) -> float:
         """Time of the last change, in seconds since 1970."""
         names = {"run": ("metrics.jsonl", "config.yaml"), "pairs": ("preference",), "study": ("README.md",)}
-        times = [
-            (self.path / name).lstat().st_mtime
-            for name in names[self.kind]
-            if os.path.lexists(self.path / name)
-        ]
+        times = [(self.path / name).lstat().st_mtime for name in names[self.kind] if os.path.lexists(self.path / name)]
         return max(times, default=0.0)
 
     @property

@@ -55,9 +55,7 @@ class Guard:
         elif self._knows(_cookie(self._cookie, Headers(scope=scope).get("cookie", ""))):
             await self._app(scope, receive, send_guarded)
         else:
-            text = (
-                "This page needs the token of the address that `groundling ui` printed: open that address.\n"
-            )
+            text = "This page needs the token of the address that `groundling ui` printed: open that address.\n"
             await PlainTextResponse(text, 403)(scope, receive, send_guarded)
 
     def _knows(self, token: str) -> bool:

@@ -14,12 +14,7 @@ from groundling.judges.preferences.pairs import Comparison
 
 PAGE = 20
 """Pairs on a page."""
-LABELS = {
-    "first": Preference.FIRST,
-    "second": Preference.SECOND,
-    "tie": Preference.TIE,
-    "none": Preference.UNKNOWN,
-}
+LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Preference.TIE, "none": Preference.UNKNOWN}
 """Answers of a judge, by name."""
 
 
@@ -108,10 +103,7 @@ def select(folder: Path, selection: Selection, first: int) -> Judged:
             replies.get(frozenset((one.first, one.second)), ()),
         )
 
-    counts = {
-        name: {label: int((of == code).sum()) for label, code in LABELS.items()}
-        for name, of in labels.items()
-    }
+    counts = {name: {label: int((of == code).sum()) for label, code in LABELS.items()} for name, of in labels.items()}
     return Judged(list(labels), counts, _agreement(labels), int(chosen.sum()), [shown(n) for n in numbers])
 
 

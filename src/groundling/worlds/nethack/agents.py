@@ -55,9 +55,7 @@ class PolicyAgent:
         ConfigError: The policy does not play NetHack.
     """
 
-    def __init__(
-        self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None
-    ) -> None:
+    def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):
             raise ConfigError(f"{type(policy).__name__} does not play NetHack: set policy.id=nethack")
         self._policy, self._deterministic, self._view = policy, deterministic, view or View()
@@ -83,12 +81,7 @@ class PolicyActor:
     """A policy in a custom loop of a task, one episode after the other (`groundling.worlds.protocols.Actor`)."""
 
     def __init__(
-        self,
-        policy: Policy,
-        task: str,
-        args: Mapping[str, Any],
-        deterministic: bool,
-        generator: torch.Generator,
+        self, policy: Policy, task: str, args: Mapping[str, Any], deterministic: bool, generator: torch.Generator
     ) -> None:
         seed = int(torch.randint(2**31, (), generator=generator))
         self._agent = PolicyAgent(policy, deterministic, seed, View.of(args))

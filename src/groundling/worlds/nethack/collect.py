@@ -66,11 +66,7 @@ class NetHackCollector(Collector):
         self._actor: Policy | None = None
 
     def collect(
-        self,
-        policy: Policy,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
         """Collect a rollout; see `Collector.collect`.
 
@@ -119,11 +115,7 @@ class NetHackCollector(Collector):
         return torch.Generator().manual_seed(seed + self._rank)
 
     def _start(
-        self,
-        thread: ThreadPoolExecutor,
-        policy: Policy,
-        generator: torch.Generator,
-        on_step: Callable[[int], None],
+        self, thread: ThreadPoolExecutor, policy: Policy, generator: torch.Generator, on_step: Callable[[int], None]
     ) -> "Future[_Steps]":
         """Let a copy of the policy collect the next rollout."""
         if self._actor is None:
@@ -154,9 +146,7 @@ class NetHackCollector(Collector):
         self._last = {name: array[-1] for name, array in steps.seen.items()}
         return steps
 
-    def _act(
-        self, group: int, step: int, policy: Policy, generator: torch.Generator, steps: "_Steps"
-    ) -> None:
+    def _act(self, group: int, step: int, policy: Policy, generator: torch.Generator, steps: "_Steps") -> None:
         rows = self._rows(group)
         memory = None if self._memory is None else steps.forget(self._memory[rows], step, rows)
         if memory is not None and steps.memories is not None and step % policy.recurrence == 0:
@@ -261,9 +251,7 @@ class _Steps:
         memories = None
         if policy.memory_size:
             memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
-        return cls(
-            seen, actions, log_probs, values, extrinsic, truncation_values, memories, torch.empty(num_envs)
-        )
+        return cls(seen, actions, log_probs, values, extrinsic, truncation_values, memories, torch.empty(num_envs))
 
     def observations(self, steps: int | slice, rows: slice = slice(None)) -> NetHackObservations:
         """Return the observations of one step, or of several steps one after the other."""
@@ -276,9 +264,7 @@ class _Steps:
         """Return ``memory`` ``(n, memory_size)`` before ``step``: 0 at the beginning of episodes."""
         return memory * ~torch.from_numpy(self.seen["dones"][step, rows])[:, None]
 
-    def rollout(
-        self, rewards: Tensor, parts: Mapping[str, Tensor], truncation_values: Tensor | None
-    ) -> Rollout:
+    def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor], truncation_values: Tensor | None) -> Rollout:
         dones = torch.from_numpy(self.seen["dones"])
         return Rollout(
             observations=self.observations(slice(0, len(self.actions))),

@@ -50,9 +50,7 @@ class NetHackConfig(WorldConfig):
             )
         limit = self.args.get("max_episode_steps", 1)
         if type(limit) is not int or limit < 1:  # nle would end each game at once, or play on without end
-            raise ConfigError(
-                f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}"
-            )
+            raise ConfigError(f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}")
 
     def unused(self, use: Use) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""

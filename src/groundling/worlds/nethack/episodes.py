@@ -68,9 +68,7 @@ def play(
         seed: Seed of the random draws of an agent by rules.
         scores: Scores of messages, for the intrinsic return.
     """
-    envs = [
-        make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))
-    ]
+    envs = [make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))]
     present: dict[int, Game] = {}
     shown: dict[int, Any] = {}
 

@@ -72,11 +72,7 @@ def make_message_scores(
     Raises:
         ConfigError: The reward model is missing, or its part's options do not fit it.
     """
-    named = [
-        (name, part)
-        for name, part in reward.items()
-        if part is not None and (part.id or name) == "reward_model"
-    ]
+    named = [(name, part) for name, part in reward.items() if part is not None and (part.id or name) == "reward_model"]
     if not named:
         return None
     name, settings = named[0]

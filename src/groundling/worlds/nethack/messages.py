@@ -29,17 +29,13 @@ def most_frequent(games: Mapping[str, Sequence[Game]], scores: MessageScores | N
             "message": message_text(message),
             "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
             "per_episode": {name: occurrences[name][message] / len(played) for name, played in games.items()},
-            "share_of_episodes": {
-                name: episodes[name][message] / len(played) for name, played in games.items()
-            },
+            "share_of_episodes": {name: episodes[name][message] / len(played) for name, played in games.items()},
         }
         for message in dict.fromkeys(top)
     ]
 
 
-def top_messages(
-    counts: Mapping[bytes, int], scores: MessageScores | None, limit: int = 100
-) -> list[dict[str, Any]]:
+def top_messages(counts: Mapping[bytes, int], scores: MessageScores | None, limit: int = 100) -> list[dict[str, Any]]:
     """Return an episode's messages, the most frequent first, with the sum of each one's rewards."""
     return [
         {

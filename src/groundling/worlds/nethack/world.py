@@ -115,10 +115,7 @@ class NetHackWorld(World):
         )
 
     def record_pairs(
-        self,
-        players: Sequence[Demonstrator],
-        settings: PairSettings,
-        on_segment: Callable[[], None] = lambda: None,
+        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
         if settings.length == 0:
             raise ConfigError(
@@ -173,9 +170,7 @@ class NetHackWorld(World):
         yield from frames_of(steps, number, self.message_scores)
 
     def actor(self, policy: Policy, generator: torch.Generator) -> PolicyActor:
-        return PolicyActor(
-            policy, self.config.env, self.config.args, self.evaluation.deterministic, generator
-        )
+        return PolicyActor(policy, self.config.env, self.config.args, self.evaluation.deterministic, generator)
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
         return view(self.reward_parts, self.device, run_dir, sample)

@@ -28,9 +28,7 @@ class TextActor:
         generator: Draws the actions.
     """
 
-    def __init__(
-        self, config: TextConfig, policy: Policy, deterministic: bool, generator: torch.Generator
-    ) -> None:
+    def __init__(self, config: TextConfig, policy: Policy, deterministic: bool, generator: torch.Generator) -> None:
         self._policy, self._deterministic, self._generator = policy, deterministic, generator
         known = known_actions_of(config)
         self._names, self._config = known.names, config
@@ -93,8 +91,6 @@ class TextActor:
         shown = read_text_step(observation, info, self._state.goal or None, has_lists=self._names is None)
         actions = self._names if shown.actions is None else shown.actions
         if actions is None:
-            raise ConfigError(
-                f"info lists no admissible actions: expected a list of texts, as {', '.join(ACTIONS)}"
-            )
+            raise ConfigError(f"info lists no admissible actions: expected a list of texts, as {', '.join(ACTIONS)}")
         self._state.show(observation, shown, actions)
         return self._state.observation()

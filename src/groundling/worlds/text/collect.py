@@ -68,11 +68,7 @@ class EnvCollector(Collector):
 
     @torch.no_grad()
     def collect(
-        self,
-        policy: Policy,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
         """Collect a rollout; see `Collector.collect`.
 
@@ -98,11 +94,7 @@ class EnvCollector(Collector):
         return rollout, [episode_of(episode.number, episode) for episode in buffer.episodes]
 
     def _play(
-        self,
-        policy: Policy,
-        buffer: RolloutBuffer,
-        generator: torch.Generator,
-        on_step: Callable[[int], None],
+        self, policy: Policy, buffer: RolloutBuffer, generator: torch.Generator, on_step: Callable[[int], None]
     ) -> list[TextObservation]:
         """Take the steps of a rollout, and return the observations after them."""
         envs, present = self.envs, self.envs.observations()
@@ -115,9 +107,7 @@ class EnvCollector(Collector):
             chosen = action.actions.tolist()
             step = envs.step([one if acts else None for one, acts in zip(chosen, acting, strict=True)])
             if not np.isfinite(step.rewards).all():
-                raise RunError(
-                    f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those"
-                )
+                raise RunError(f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those")
             buffer.add(present, starts, memory, action, step, acting)
             if self._bootstrap is not None:
                 values = _truncation_values(policy, step, action.memory)
@@ -190,9 +180,7 @@ class EnvCollector(Collector):
     def state_dict(self) -> list[dict[str, Any]]:
         states = self.envs.state_dict()
         for name, counts in self._counts.items():
-            states = [
-                {**state, name: count} for state, count in zip(states, counts.state_dict(), strict=True)
-            ]
+            states = [{**state, name: count} for state, count in zip(states, counts.state_dict(), strict=True)]
         return states
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:

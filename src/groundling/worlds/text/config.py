@@ -137,14 +137,8 @@ class TextConfig(WorldConfig):
                 idle[f"world.{name}"] = "its algorithm learns from a dataset"
         if not use.policy_reads and self.dataset is None:  # a dataset is refused for showing no symbols
             idle["world.history"] = idle["world.probes"] = "its policy reads no words"
-            if (
-                not use.captions_read
-                and len(self.actions or ()) == _NUM_USUAL
-                and self.env.startswith(_GRIDS)
-            ):
-                idle["world.actions"] = (
-                    f"its policy reads no words, and there are {_NUM_USUAL} actions anyway"
-                )
+            if not use.captions_read and len(self.actions or ()) == _NUM_USUAL and self.env.startswith(_GRIDS):
+                idle["world.actions"] = f"its policy reads no words, and there are {_NUM_USUAL} actions anyway"
         return idle
 
 

@@ -23,9 +23,7 @@ MEANINGS = {
 _USUAL = "held-out"
 
 
-def control_table(
-    settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]
-) -> ReportTable | None:
+def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> ReportTable | None:
     """Compare the evaluations with original and changed missions; None without changed ones.
 
     Only evaluations in the run's world count: figures of another task or language are not comparable.
@@ -52,11 +50,7 @@ def control_table(
     rows = [
         [
             "original" if suite == _USUAL else suite,
-            *(
-                _share(one["agents"].get(name), figure)
-                for name in agents
-                for figure in ("success", "first_precision")
-            ),
+            *(_share(one["agents"].get(name), figure) for name in agents for figure in ("success", "first_precision")),
             _share(next(iter(one["agents"].values())), "first_chance"),
         ]
         for suite, one in by_suite.items()

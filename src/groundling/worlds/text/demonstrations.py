@@ -70,11 +70,7 @@ class Demonstrations(Collector):
         return self._observations(indices, self._take(indices))
 
     def collect(
-        self,
-        policy: Policy,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
         """Return the next ``num_steps`` steps of the dataset; the policy does not matter."""
         rollout = self.rollout(self._num_steps)
@@ -216,16 +212,12 @@ def _read(folder: Path, split: str) -> Any:
             _check_rows(path, table)
             tables.append(table)
         except KeyError as error:
-            raise ConfigError(
-                f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}"
-            ) from error
+            raise ConfigError(f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}") from error
         except (pa.ArrowException, DocumentError) as error:
             raise RunError(f"cannot read {path}: {error}") from error
     rows = pa.concat_tables(tables)
     if not rows.num_rows:
-        raise ConfigError(
-            f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds"
-        )
+        raise ConfigError(f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds")
     return rows
 
 
@@ -283,9 +275,7 @@ def _check_rows(path: Path, table: Any) -> None:
             pc.fill_null(pc.list_value_length(table["descriptions"]), 0),
         ),
         "actions must be texts, one at least": texts("actions", 1, False),
-        "action_index must be one of its actions'": pc.and_(
-            pc.greater_equal(index, 0), pc.less(index, count)
-        ),
+        "action_index must be one of its actions'": pc.and_(pc.greater_equal(index, 0), pc.less(index, count)),
         "reward must be a finite number": pc.fill_null(pc.is_finite(table["reward"]), False),
         "done must be true or false": pc.is_valid(table["done"]),
     }

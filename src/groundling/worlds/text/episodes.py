@@ -83,9 +83,7 @@ def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[C
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
 
-    def choose(
-        envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
-    ) -> Choice:
+    def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
         memory = policy.initial_memory(len(indices))  # (len(indices), memory_size), or None
         starts = envs.at_start()
         for row, env in enumerate(indices):
@@ -114,13 +112,9 @@ def expert_chooser() -> Iterator[Chooser]:
     """
     experts: dict[int, Expert] = {}
 
-    def choose(
-        envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
-    ) -> Choice:
+    def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
         if not envs.envs:
-            raise ExpertError(
-                "the expert needs the env itself, which is in a worker process: set world.num_workers=0"
-            )
+            raise ExpertError("the expert needs the env itself, which is in a worker process: set world.num_workers=0")
         experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
         actions = [experts[i].act() for i in indices]
         assert envs.actions is not None  # those of BabyAI's

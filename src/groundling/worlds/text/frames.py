@@ -63,14 +63,11 @@ def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping
         return probabilities
     ranked = sorted(probabilities, key=lambda name: (name != action, -probabilities[name]))
     return {
-        name: probabilities[name]
-        for name in sorted(ranked[:_MOST_ACTIONS], key=lambda name: -probabilities[name])
+        name: probabilities[name] for name in sorted(ranked[:_MOST_ACTIONS], key=lambda name: -probabilities[name])
     }
 
 
-def watch(
-    config: TextConfig, player: Player, number: int, *, deterministic: bool, seed: int
-) -> Iterator[Frame]:
+def watch(config: TextConfig, player: Player, number: int, *, deterministic: bool, seed: int) -> Iterator[Frame]:
     """Play a held-out episode step by step; the last frame has the outcome.
 
     Args:
@@ -108,9 +105,7 @@ def watch(
 
 def _last_frame(episode: TextEpisode, step: Step, number: int) -> Frame:
     outcome = "success" if episode.success else "failure"
-    title = (
-        f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {len(episode.actions)} steps"
-    )
+    title = f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {len(episode.actions)} steps"
     lines = [episode.mission, *step.final_observations[0].descriptions[-1]]
     return Frame(lines, summary=Summary(title))
 

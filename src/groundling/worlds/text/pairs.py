@@ -107,13 +107,9 @@ def _checked(settings: PairSettings) -> tuple[int, int]:
     """
     length, stride = settings.length or 0, settings.stride
     if stride is not None and not length:
-        raise ConfigError(
-            f"--stride {stride} does nothing where segments are whole episodes: give --length N, too"
-        )
+        raise ConfigError(f"--stride {stride} does nothing where segments are whole episodes: give --length N, too")
     if stride is not None and stride < length:
-        raise ConfigError(
-            f"--stride {stride} is less than the segments' --length {length}: give at least as much"
-        )
+        raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
     if settings.format not in (None, "parquet"):
         raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
     parquet.check_installed()  # before anything is played
@@ -135,9 +131,7 @@ def _play_round(player: Demonstrator, number: int, length: int, stride: int) -> 
     seed = player.world.training_seed(1, number)
     rng = np.random.default_rng(seed)
 
-    def note(
-        indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step
-    ) -> None:
+    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
         for env, observation, action in zip(indices, observations, choice.actions, strict=True):
             seen = step.final_observations.get(env, step.observations[env])
             captioned = _CaptionedStep(

@@ -52,9 +52,7 @@ SETS = dict(zip(PROBE_SETS, (PROBES[1], PROBES[2], PROBES[1] + PROBES[2]), stric
 """Probes by values of world.probes."""
 
 
-def observations(
-    probes: Sequence[Probe], actions: tuple[str, ...], history: int | None
-) -> list[TextObservation]:
+def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int | None) -> list[TextObservation]:
     """Return the probes as observations with these actions and at most ``history`` descriptions."""
     return [
         TextObservation(p.goal, p.descriptions, p.past_actions, actions, {"mission": p.goal}).recent(history)
@@ -114,10 +112,7 @@ class ProbeLog:
         outputs = self._policy.outputs(self._observations)
         assert outputs is not None
         by_probe = [
-            {
-                action: round(p, 6) if math.isfinite(p) else None
-                for action, p in zip(o.actions, values, strict=True)
-            }
+            {action: round(p, 6) if math.isfinite(p) else None for action, p in zip(o.actions, values, strict=True)}
             for o, values in zip(self._observations, outputs.log_probs.exp().tolist(), strict=True)
         ]
         probabilities = dict(zip(self._titles, by_probe, strict=True))

@@ -93,9 +93,7 @@ def _record(
     present: dict[int, _Rows] = {}  # of the present episodes, by env
     read = PromptReader("glam", player.world.config.language)
 
-    def note(
-        indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step
-    ) -> None:
+    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
         prompts = None if player.policy is None else player.policy.prompts(observations)
         if prompts is None:
             prompts = [read(observation) for observation in observations]

@@ -126,9 +126,7 @@ class _CaptionBuffer:
     """Captions of one kind; ``counts`` has the numbers of their occurrences in the present episodes."""
 
     def __init__(self, counts: EpisodeCounts) -> None:
-        self._rows: list[
-            tuple[int, str, str, str, int]
-        ] = []  # place, text, goal, context, number of occurrences
+        self._rows: list[tuple[int, str, str, str, int]] = []  # place, text, goal, context, number of occurrences
         self.counts = counts
 
     def add(self, env: int, place: int, text: str, goal: str, context: str = "") -> None:

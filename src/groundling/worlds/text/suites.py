@@ -26,12 +26,8 @@ class Suite:
 
     about: str
     overrides: Sequence[str] = ()
-    keeps: Sequence[
-        str
-    ] = ()  # arguments of the env that stay as in the run, of those that the overrides remove
-    replacements: Mapping[str, Mapping[str, str]] = field(
-        default_factory=dict
-    )  # of words of the prompt, by language
+    keeps: Sequence[str] = ()  # arguments of the env that stay as in the run, of those that the overrides remove
+    replacements: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of words of the prompt, by language
     form: Mapping[str, str] = field(default_factory=dict)  # by language, words that the prompt must have
     prompt: str | None = None  # the prompt that the overrides set
     language: str | None = None  # None: the run's
@@ -72,9 +68,7 @@ class Suite:
 
 _TABLE = read_bundled(Path(__file__).with_suffix(".yaml"))
 _GLAM = {name: Suite(**fields) for name, fields in _TABLE["glam"].items()}
-_CONTROLS = {
-    name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()
-}
+_CONTROLS = {name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()}
 _BALROG = {
     f"balrog-{task.replace(' ', '-')}": Suite(
         f"BALROG's task {task}: only the things that the mission names, in the original's levels",
@@ -158,6 +152,4 @@ def _check_prompt(suite: Suite, config: TextConfig, policy: ComponentConfig) -> 
         if "prompt" not in inspect.signature(policies.get(policy.id)).parameters:
             raise ConfigError(f"it changes the prompt, and policy {policy.id!r} reads none")
         if policy.args.get("system") is not None:
-            raise ConfigError(
-                "it is a text, and the run reads conversations, with a system prompt of its own"
-            )
+            raise ConfigError("it is a text, and the run reads conversations, with a system prompt of its own")

@@ -128,9 +128,7 @@ class TextWorld(World):
         if config.dataset is not None:
             names, folder = actions_of(config).names, Path(config.dataset)
             check_env(folder, config.env)
-            return Demonstrations(
-                folder, config.num_envs, rows, names, config.history, seed, config.num_steps
-            )
+            return Demonstrations(folder, config.num_envs, rows, names, config.history, seed, config.num_steps)
         count, group = rows.stop - rows.start, config.group_size or 1
         envs = make_envs(config, count, lambda i, k: training_seed(seed, (rows.start + i) // group, k))
         envs.reset()
@@ -197,10 +195,7 @@ class TextWorld(World):
         return Collected(count_episodes(output), transitions=count_transitions(output))
 
     def record_pairs(
-        self,
-        players: Sequence[Demonstrator],
-        settings: PairSettings,
-        on_segment: Callable[[], None] = lambda: None,
+        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
         for player in players:
             self.check_player(player)

@@ -72,11 +72,7 @@ class WrittenTexts(PoolCollector):
 
     @torch.no_grad()
     def collect(
-        self,
-        policy: Policy,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
         """Let the policy write to the next prompts.
 
@@ -116,12 +112,7 @@ class WrittenTexts(PoolCollector):
         self._episodes = [
             Episode(
                 {"return": total, "length": float(len(text)), **figures},
-                record={
-                    "sample_id": sample.id,
-                    "prompt": sample.prompt,
-                    "generation": text[-1],
-                    "reward": total,
-                },
+                record={"sample_id": sample.id, "prompt": sample.prompt, "generation": text[-1], "reward": total},
             )
             for sample, text, total, figures in zip(samples, texts, totals, _figures(writing), strict=True)
         ]
@@ -146,9 +137,7 @@ def texts_so_far(
     for prompt, row in zip(prompts, rows, strict=True):
         written = lm.continuation(prompt.ids)
         texts.append(
-            [written.append(token) for token in row]
-            if per_token
-            else [""] * (len(row) - 1) + [written.append(*row)]
+            [written.append(token) for token in row] if per_token else [""] * (len(row) - 1) + [written.append(*row)]
         )
     return texts
 
@@ -211,9 +200,5 @@ def _figures(writing: Writing) -> list[dict[str, float]]:
     """Return means over each text's tokens, as RL4LMs logs them."""
     lengths = writing.mask.sum(0)  # (num_texts,)
     quantities = {"log_prob": writing.log_probs, "value": writing.values, "kl": writing.kl}
-    means = {
-        name: ((x * writing.mask).sum(0) / lengths).tolist()
-        for name, x in quantities.items()
-        if x is not None
-    }
+    means = {name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in quantities.items() if x is not None}
     return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]

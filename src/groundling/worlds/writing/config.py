@@ -51,9 +51,7 @@ class WritingConfig(WorldConfig):
         """See `WorldConfig.check`."""
         check_component(pools, ComponentConfig(self.pool, self.args), "world")
         if self.prompt_truncation_side not in get_args(Side):
-            named = unknown(
-                "value of world.prompt_truncation_side", self.prompt_truncation_side, get_args(Side)
-            )
+            named = unknown("value of world.prompt_truncation_side", self.prompt_truncation_side, get_args(Side))
             raise ConfigError(named)
         if self.num_texts % self.texts_per_prompt:
             raise ConfigError(

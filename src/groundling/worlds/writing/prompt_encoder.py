@@ -66,9 +66,7 @@ class PromptEncoder:
                 raise ConfigError(
                     f"sample {sample.id} is a conversation, which needs a chat template: set world.chat=true"
                 )
-        encoded = encode_prompts(
-            samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens
-        )
+        encoded = encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens)
         return TokenPrompt.unpad(*encoded)
 
     def _in_conversation(self, chat: Chat, sample: Sample) -> TokenPrompt:
@@ -110,11 +108,5 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
     lm, side = policy.lm, cast(Side, config.prompt_truncation_side)
     chat = lm.chat if config.chat else None
     return PromptEncoder(
-        lm.tokenizer,
-        config.max_prompt_length,
-        side,
-        chat,
-        config.system,
-        lm.end_tokens,
-        lm.add_special_tokens,
+        lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens, lm.add_special_tokens
     )

@@ -55,11 +55,7 @@ class References(PoolCollector):
         self._control_tokens = encode.control_tokens(order.samples[0])  # the same for all samples of a pool
 
     def collect(
-        self,
-        policy: Policy,
-        *,
-        generator: torch.Generator,
-        on_step: Callable[[int], None] = lambda transitions: None,
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
         """Return the next samples' references; values and log-probabilities are 0.
 

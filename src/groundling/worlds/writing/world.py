@@ -40,15 +40,9 @@ class WritingWorld(World):
     config: WritingConfig
     evaluation: WritingEvaluation
     offers = WorldSpec(
-        "a pool",
-        frozenset({"prompt"}),
-        "token",
-        evidence=frozenset({"captions", "references"}),
-        subject="writing",
+        "a pool", frozenset({"prompt"}), "token", evidence=frozenset({"captions", "references"}), subject="writing"
     )
-    suites: ClassVar[Mapping[str, str]] = {
-        split: f"the pool's {split} split" for split in ("test", "val", "train")
-    }
+    suites: ClassVar[Mapping[str, str]] = {split: f"the pool's {split} split" for split in ("test", "val", "train")}
     experiment = "rl4lms/increasing_numbers_ppo"
     presentation = Presentation(
         unit="tokens",
@@ -139,10 +133,7 @@ class WritingWorld(World):
         return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
 
     def record_pairs(
-        self,
-        players: Sequence[Demonstrator],
-        settings: PairSettings,
-        on_segment: Callable[[], None] = lambda: None,
+        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
         settings.refuse_screens()
         return pairs.record(players, settings, on_segment)
