@@ -25,11 +25,13 @@ class TextEpisode:
     episode with a positive reward, as in GLAM. False if the episode was cut."""
     first: FirstInteraction | None = None  # the first interaction, if the env reports it
     success_key: str | None = None  # the info's key that decided; None: the last reward did, or it was cut
+    invalid_actions: float | None = None  # share of the turns whose written action was invalid, if actions are written
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Figures of the first interaction."""
-        return {} if self.first is None else self.first.figures
+        """Figures of the first interaction, and the share of invalid actions."""
+        figures = {} if self.first is None else dict(self.first.figures)
+        return figures if self.invalid_actions is None else {**figures, "invalid_actions": self.invalid_actions}
 
     @property
     def length(self) -> int:

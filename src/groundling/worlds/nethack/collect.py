@@ -74,10 +74,10 @@ class NetHackCollector(Collector):
             RunError: Workers were lost several times in a row.
         """
         if self._thread is None:
-            return self.rewarded(self._play(policy, self._draws(generator), on_step))
+            return self._rewarded(self._play(policy, self._draws(generator), on_step))
         steps = (self._next or self._start(self._thread, policy, generator, on_step)).result()
         self._next = self._start(self._thread, policy, generator, on_step)
-        return self.rewarded(steps)
+        return self._rewarded(steps)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the episode that each env plays next; the present one is lost, since NetHack cannot be saved."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,6 @@ def _pictures(sample: Mapping[str, Any], scores: MessageScores | None) -> list[F
     with closing(steps):
         for step in islice(steps, len(actions) + 1):  # no action is left for the last one
             if step.step in chosen:
-                picture = np.asarray(step.screen.image())
-                frames.append(Frame([step.figures_line()], lambda picture=picture: picture))
+                frames.append(Frame([step.figures_line()], partial(np.asarray, step.screen.image())))
     is_same = step.ended and step.step == len(actions)
     return frames if is_same and math.isclose(step.episode_return, sample["figures"]["return"]) else []

@@ -86,8 +86,13 @@ class EnvCollector(Collector):
             present = self._play(policy, buffer, generator, on_step)
             last_values = policy.values(present, self._present_memory()).detach().cpu()
         captions = {name: one.read() for name, one in buffer.captions.items()}
-        shape = (self._num_steps, envs.num_envs)
-        rewarded = self.reward(Stretch(shape, torch.stack(buffer.env_rewards), **captions))
+        stretch = Stretch(
+            (self._num_steps, envs.num_envs),
+            torch.stack(buffer.env_rewards),
+            captions.get("captions"),
+            captions.get("judged"),
+        )
+        rewarded = self.reward(stretch)
         rollout = buffer.rollout(policy, rewarded, last_values, present)
         if self._group_size is not None:
             rollout = self._grouped(rollout, buffer)

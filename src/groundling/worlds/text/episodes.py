@@ -67,7 +67,7 @@ def play(
             env, number = episode.env_index, present[episode.env_index]
             if number in invalid_turns:  # one more than its steps where its env was lost
                 share = sum(invalid_turns[number]) / len(invalid_turns[number])
-                episode = replace(episode, figures={**episode.figures, "invalid_actions": share})
+                episode = replace(episode, invalid_actions=share)
             present[env] = number + envs.num_envs
             if present[env] >= num_episodes:
                 del present[env]
