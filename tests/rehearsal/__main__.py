@@ -155,7 +155,7 @@ def page(done: list[Rehearsal]) -> str:
         "",
         "`python -m tests.rehearsal --output results/rehearsal` (`make rehearsal`), torch "
         f"{torch.__version__.split('+')[0]}. What it is, and what it cannot find: "
-        "[docs/architecture.md](../../docs/architecture.md#rehearsing-an-accelerator).",
+        "[docs/rehearsal.md](../../docs/rehearsal.md).",
         "",
         f"{len(done)} paths, of which {sum(bool(one.problems) for one in done)} are wrong; in {exact} of them all "
         "figures and weights are those of the CPU to the last bit, in the others they differ by at most "
