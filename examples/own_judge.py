@@ -3,12 +3,12 @@
     groundling annotate DATASET --judge variety least=2 --import examples.own_judge
 
 It prefers the segment that tells more different things. It reads the captions as a language model would read them, out
-of the conversation; a client of your own server would send `request.conversation` there and return its words.
+of the conversation; a client of your own server would send `request.conversation` there and return its text.
 """
 
 from typing import Any
 
-from groundling.judges import Judge, Reply, Request, fence, register
+from groundling.judges import Judge, Request, register
 
 
 @register("variety")
@@ -23,12 +23,11 @@ class VarietyJudge(Judge):
         self.least = least
 
     def identity(self) -> dict[str, Any]:
-        """What decides the answers: with another value, the store's answers are not these."""
+        """Return what the answers depend on: those of another value are not reused."""
         return {"judge": "variety", "least": self.least}
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> str:
         """Its last line must be the verdict, as the conversation asks."""
-        text = request.conversation[-1]["content"]
-        first, second = (len(set(caption.lower().split())) for caption in fence.read_both(text))
+        first, second = (len(set(caption.lower().split())) for caption in request.captions)
         verdict = "tie" if abs(first - second) < self.least else "1" if first > second else "2"
-        return Reply(f"{first} words against {second}.\nVerdict: {verdict}")
+        return f"{first} words against {second}.\nVerdict: {verdict}"

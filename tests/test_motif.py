@@ -87,7 +87,7 @@ def reward_model(folder: Path) -> Path:
     return folder / "runs" / "motif" / "reward"
 
 
-def test_every_phase_leaves_what_the_next_one_needs(folder: Path) -> None:
+def test_every_phase_writes_the_input_of_the_next(folder: Path) -> None:
     motif = folder / "runs" / "motif"
     pairs = open_pairs(motif / "pairs")
     assert len(pairs) == 40 and set(pairs.preferences("rules").tolist()) <= {0, 1, 2}
@@ -108,7 +108,7 @@ def test_a_gif_shows_every_step_and_its_figures(folder: Path) -> None:
     assert height > width * 24 / 80 * 1.5  # more lines than the terminal's 24
 
 
-def test_evaluations_are_of_the_same_held_out_episodes(folder: Path) -> None:
+def test_evaluations_play_the_same_held_out_episodes(folder: Path) -> None:
     evaluation = folder / "runs" / "motif" / "agent" / "evaluation"
     held_out = json.loads((evaluation / "held-out.json").read_text())
     assert list(held_out["agents"]) == ["trained", "random", "explorer"]
@@ -160,7 +160,7 @@ def test_the_sample_is_an_episode_that_can_be_played_again(folder: Path) -> None
     assert sum(row["count"] for row in sample["messages"]) == len(steps)
 
 
-def test_the_study_tells_of_every_arm(folder: Path) -> None:
+def test_the_study_reports_every_arm(folder: Path) -> None:
     results = folder / "results" / "motif"
     summary = json.loads((results / "summary.json").read_text())
     assert not summary["unfinished"]
@@ -176,7 +176,7 @@ def test_the_study_tells_of_every_arm(folder: Path) -> None:
     assert "explorer" in (results / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_studys_results_are_laid_out_as_the_committed_ones(folder: Path) -> None:
+def test_the_studys_results_have_the_committed_layout(folder: Path) -> None:
     committed, ours = DOCS.parents[1] / "results" / "motif", folder / "results" / "motif"
 
     def header(path: Path) -> str:
@@ -243,7 +243,7 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
         (["evaluate", "explorer", "world.env=BabyAI-GoToLocal-v0"], "explorer does not play BabyAI-GoToLocal-v0"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_errors_are_one_line(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -274,7 +274,7 @@ def _wait_for_rows(run_dir: Path, count: int, process: Any) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_training_goes_on_from_its_last_checkpoint(
+def test_a_killed_training_resumes_from_its_last_checkpoint(
     tmp_path: Path, reward_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (tmp_path / "log").open("w") as log:
@@ -291,7 +291,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
 
 
 @THOROUGH
-def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, reward_model: Path) -> None:
+def test_a_crashed_worker_costs_only_its_episodes(tmp_path: Path, reward_model: Path) -> None:
     process = _start(_training(tmp_path, reward_model, "training.steps=480", "world.num_workers=1"))
     _wait_for_rows(tmp_path, 2, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -319,7 +319,7 @@ _README_FLAGS = {
 }
 
 
-def test_the_originals_flags_name_keys_that_there_are() -> None:
+def test_the_originals_flags_name_existing_keys() -> None:
     """Each key that the migration page names for the original's flags is one of `motif/score`, with a value."""
     page = (Path(__file__).parents[1] / "docs" / "migration" / "motif.md").read_text()
     parts = _SECTION.split(page)

@@ -13,7 +13,7 @@ import pytest
 from groundling.errors import GroundlingError
 from groundling.evaluation.evaluate import evaluate, read_evaluation
 from groundling.evaluation.target import Target, find
-from groundling.judges.preferences.labels import Labels
+from groundling.judges import MessagePairs
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.reports import rating
@@ -153,19 +153,19 @@ def test_a_normalisation_belongs_to_its_weights(tmp_path: Path, monkeypatch: pyt
 
 
 def test_probabilities_belong_to_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = Labels(tmp_path, "motif", 1)
+    pairs = MessagePairs.create(tmp_path / "pairs", {"message": np.zeros((1, 2, 1, 256), np.uint8)})
 
     def write(code: int) -> None:
-        labels.write_preferences("judge", np.array([code]), np.eye(3, dtype=np.float32)[[code]])
+        pairs.write_preferences("judge", np.array([code]), np.eye(3, dtype=np.float32)[[code]])
 
     write(0)
     for rename in range(2):
         assert _killed_at(rename, monkeypatch, lambda: write(1))
-        if "judge" in labels.annotators():
-            soft = labels.soft_preferences("judge")
-            assert soft is not None and labels.preferences("judge")[0] == soft[0].argmax()
+        if "judge" in pairs.annotators():
+            soft = pairs.soft_preferences("judge")
+            assert soft is not None and pairs.preferences("judge")[0] == soft[0].argmax()
     write(1)
-    assert labels.preferences("judge").tolist() == [1]
+    assert pairs.preferences("judge").tolist() == [1]
 
 
 def test_an_unfinished_form_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

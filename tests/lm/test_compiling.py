@@ -10,7 +10,7 @@ from groundling.lm import backbone
 from groundling.lm.load import loading
 from groundling.policies import TokenPolicy
 from tests.lm.families import CONFIGS
-from tests.policies.test_token import ending_often, prompts, uniforms
+from tests.policies.writing import ending_often, prompts, uniforms
 from tests.thorough import thorough
 
 _LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1, "num_decoder_layers": 1}}

@@ -53,7 +53,7 @@ def _policy(lm: LanguageModel, **args: Any) -> ActionGeneratingPolicy:
         [("thinking, free", "starter-causal"), ("thinking, guided", "starter")],
     ),
 )
-def test_what_was_written_is_evaluated_as_it_was_drawn(form: str, starter: str) -> None:
+def test_written_answers_are_evaluated_as_they_were_drawn(form: str, starter: str) -> None:
     """Prompts that are read on from what is kept, texts, and an encoder-decoder; kept or not, together or alone."""
     for prompt in ("brief", "conversation") if starter == "starter-causal" else ("brief",):
         policy = _policy(LanguageModel.from_pretrained(starter), prompt=prompt, **_FORMS[form])
@@ -107,7 +107,7 @@ def test_an_encoder_reads_a_prompt_once_for_a_whole_answer(monkeypatch: pytest.M
     assert len(read) > 2
 
 
-def test_a_conversation_is_learnt_from_with_the_gradients_of_each_turn_alone(lm: LanguageModel) -> None:
+def test_gradients_of_a_conversation_are_those_of_its_turns_alone(lm: LanguageModel) -> None:
     policy = _policy(copy.deepcopy(lm), prompt="conversation", **_FORMS["thinking, guided"])
     first = _see(*_SIGNS)
     later = TextObservation("go left", (*first.descriptions, ("You see a wall",)), ("go",), _SIGNS, {})
@@ -162,7 +162,7 @@ def test_an_answer_names_an_action_or_none(text: str, named: int | None) -> None
     assert find_action(text, _SIGNS) == named
 
 
-def test_an_action_to_the_letter_comes_first() -> None:
+def test_an_exact_action_comes_first() -> None:
     assert [find_action(text, ["left", ".", "*"]) for text in ("", "!", " ** ", ".")] == [None, None, None, 1]
     assert [find_action(text, ["wait", "wait!", "Wait"]) for text in ("wait!", " Wait ", "WAIT")] == [1, 2, 0]
 
@@ -229,7 +229,7 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
         ({"temperature": 0.0}, "greater than 0"),
     ],
 )
-def test_settings_that_cannot_be_followed(lm: LanguageModel, args: dict[str, Any], says: str) -> None:
+def test_settings_without_effect_are_refused(lm: LanguageModel, args: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         _policy(lm, **args)
 
@@ -253,7 +253,7 @@ class Signpost(gymnasium.Env[str, str]):
 
 
 @pytest.mark.parametrize("credit", ["poad", *thorough("turn", "token")])
-def test_it_learns_what_pays(lm: LanguageModel, credit: Literal["turn", "token", "poad"]) -> None:
+def test_it_learns_the_rewarded_action(lm: LanguageModel, credit: Literal["turn", "token", "poad"]) -> None:
     """Through a thought of two tokens, by each kind of credit."""
     policy = _policy(copy.deepcopy(lm), prompt="brief", thought_ends=":", max_thought_tokens=2)
     ppo = PPO(learning_rate=1e-3, epochs=2, normalize_advantages=True, entropy_coefficient=0, credit=credit)
@@ -270,7 +270,7 @@ def test_it_learns_what_pays(lm: LanguageModel, credit: Literal["turn", "token",
     assert rates[0] < 0.7 and sum(rates[-3:]) / 3 > 0.9, rates
 
 
-def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -> None:
+def test_credit_of_a_turn_with_one_choice_is_the_turns(lm: LanguageModel) -> None:
     policy = _policy(lm, prompt="brief")
     actions = ["left", "right", "stay"]  # told apart by their first tokens
     envs = TextVectorEnv(Corridor, 4, actions, lambda env, episode: 2 * env)
@@ -287,7 +287,7 @@ def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -
 
 @THOROUGH
 @pytest.mark.parametrize("actions", [["turn left", "turn right"], *thorough(["wait"])])
-def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(lm: LanguageModel, actions: list[str]) -> None:
+def test_the_value_of_a_turn_with_a_certain_first_token_is_learnt(lm: LanguageModel, actions: list[str]) -> None:
     """Advantages rest on it."""
     policy = _policy(copy.deepcopy(lm), prompt="brief")
     with torch.no_grad():
@@ -311,7 +311,7 @@ def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(lm: Lang
     assert (policy.values([_see(*actions)]) - 1).abs() < (turn.values[0] - 1).abs() / 2
 
 
-def test_an_action_that_is_longer_than_may_be_written_is_not_cloned(lm: LanguageModel) -> None:
+def test_an_action_longer_than_the_limit_is_not_cloned(lm: LanguageModel) -> None:
     rules = _policy(lm, guided=False, max_action_tokens=2).rules
     assert rules.plain_turn(_see(*_SIGNS), 3).text.strip() == "wait"
     with pytest.raises(ConfigError, match=r"max_action_tokens=2 leaves no room for the action 'go left now', which"):

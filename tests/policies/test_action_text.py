@@ -26,7 +26,7 @@ _SEEN = [
 ]
 
 
-def test_compat_says_alone_how_actions_are_scored() -> None:
+def test_compat_excludes_normalize() -> None:
     lm = LanguageModel.from_pretrained("starter")
     with pytest.raises(ConfigError, match=r"policy\.args\.normalize=token does nothing with compat=glam"):
         ActionScoringPolicy(lm, normalize="token", compat="glam")
@@ -64,7 +64,7 @@ def test_actions_are_compared_to_a_frozen_model(kind: type[ActionTextPolicy]) ->
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_with_adapters_to_the_model_without_them(kind: type[ActionTextPolicy]) -> None:
+def test_with_adapters_the_reference_is_the_model_without_them(kind: type[ActionTextPolicy]) -> None:
     lm = LanguageModel.from_pretrained("starter", lora={"r": 2, "target_modules": ["q"]})
     policy = kind(lm, lm)
     _check_reference(policy, policy.outputs(_SEEN).log_probs, "lora_B")
@@ -90,7 +90,7 @@ def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_pat
     assert row["kl_coefficient"] == 0.5 and abs(row["kl_mean"]) > 1e-3
 
 
-def test_what_it_began_with_is_there_for_training_alone() -> None:
+def test_the_reference_is_loaded_for_training_only() -> None:
     config = compose("demo-easy", ["algorithm.args.kl_coefficient=0.5"])
     assert policy_of(config).reference is None
     assert policy_of(config, learns=True).reference is not None
@@ -118,7 +118,7 @@ def test_a_calibrated_policy_prefers_no_action_everywhere(kind: type[ActionTextP
         policy.calibrate([*_SEEN, replace(_SEEN[0], actions=_ACTIONS[:2])])
 
 
-def test_a_runs_calibration_is_of_random_play_and_equal_for_equal_seeds() -> None:
+def test_calibration_uses_random_play_and_the_seed() -> None:
     config = compose("demo-easy", ["policy.args.calibration=16", "device=cpu"])
     one, other = policy_of(config), policy_of(config)
     seen = world_of(config).random_play(64)

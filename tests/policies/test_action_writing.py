@@ -28,7 +28,7 @@ def policy() -> ActionWritingPolicy:
     return ActionWritingPolicy(lm, prompt="brief", value_hidden_sizes=(8,))  # which does not list the actions
 
 
-def test_what_was_written_is_evaluated_as_it_was_drawn(policy: ActionWritingPolicy) -> None:
+def test_written_answers_are_evaluated_as_they_were_drawn(policy: ActionWritingPolicy) -> None:
     """Whatever the list: one action or hundreds, such as begin others, such as share tokens, the same twice."""
     many = [f"take the {colour} {thing} {n}" for colour in ("red", "blue") for thing in "ab" for n in range(40)]
     seen = [_see(*_SIGNS), _see("wait"), _see(*many, "take"), _see("wait", "go", "wait"), _see(*_SIGNS[::-1])]
@@ -47,7 +47,7 @@ def test_what_was_written_is_evaluated_as_it_was_drawn(policy: ActionWritingPoli
     assert outputs.log_probs[3, 0] == outputs.log_probs[3, 2]  # the same text twice
 
 
-def test_what_two_actions_begin_with_is_chosen_once() -> None:
+def test_a_common_beginning_is_chosen_once() -> None:
     """From a model that finds all tokens alike a fork is worth as much as a single action; scoring goes by length."""
     lm = LanguageModel.from_pretrained("starter-causal")
     with torch.no_grad():
@@ -94,7 +94,7 @@ class Signpost(gymnasium.Env[str, str]):
         return "You see a signpost", {"goal": self.wanted, "actions": self.listed}
 
 
-def test_a_world_in_which_to_end_is_a_choice_is_learnt() -> None:
+def test_a_world_where_ending_is_a_choice_is_learnt() -> None:
     """Scoring cannot: the sum of "go left" is below that of "go", whatever the goal."""
     torch.manual_seed(0)
     policy = ActionWritingPolicy(LanguageModel.from_pretrained("starter"), prompt="brief", value_hidden_sizes=(8,))

@@ -96,7 +96,7 @@ def test_an_episode_is_what_its_steps_are_alone(kind: str, room: int | None) -> 
         torch.testing.assert_close(gradient, other, atol=1e-4, rtol=1e-4)
 
 
-def test_what_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_is_read_on_from_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = LanguageModel.from_pretrained("starter-causal")
     policy, steps = _policy("scoring", lm), _steps(12, num_envs=1)
     read: list[int] = []
@@ -125,7 +125,7 @@ def test_what_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("kind", ["scoring", "writing"])
-def test_the_reference_reads_for_itself(kind: str) -> None:
+def test_the_reference_has_its_own_cache(kind: str) -> None:
     lm = LanguageModel.from_pretrained("starter-causal", lora={"r": 2})
     policy = {"scoring": ActionScoringPolicy, "writing": ActionWritingPolicy}[kind](
         lm, lm, prompt="conversation", value_hidden_sizes=(8,)
@@ -148,7 +148,7 @@ def test_the_reference_reads_for_itself(kind: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["starter", "starter-causal"])
-def test_a_model_that_cannot_go_on_reads_all_and_says_so(path: str, make_lm: Callable[..., LanguageModel]) -> None:
+def test_a_model_without_exact_caching_reads_all_and_warns(path: str, make_lm: Callable[..., LanguageModel]) -> None:
     lm = LanguageModel.from_pretrained(path, gradient_checkpointing=path == "starter-causal")
     policy, steps = _policy("scoring", lm), _steps(5)
     with pytest.warns(UserWarning, match="cannot go on from what it has read of a conversation"):
@@ -186,7 +186,7 @@ def test_minibatches_keep_conversations_together() -> None:
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_lists_that_change_are_told_where_they_change() -> None:
+def test_changing_actions_are_listed_when_they_change() -> None:
     envs = TextVectorEnv.make("test/Doors-v0", 1, history=None, seed=3)
     observation = envs.reset()[0]
     shown = [observation.actions]
@@ -204,7 +204,7 @@ def test_lists_that_change_are_told_where_they_change() -> None:
     assert observation.recent(2).past_choices == (shown[2],)
 
 
-def test_the_system_prompt_is_the_experiments() -> None:
+def test_the_experiment_sets_the_system_prompt() -> None:
     lm = LanguageModel.from_pretrained("starter-causal")
     observation = TextObservation("go", (("You see a wall",),), (), _ACTIONS, {})
     policy = ActionScoringPolicy(
@@ -217,14 +217,14 @@ def test_the_system_prompt_is_the_experiments() -> None:
         text.prompts([observation])
 
 
-def test_the_plain_form_is_for_those_that_read_texts() -> None:
+def test_a_conversation_has_a_plain_form() -> None:
     conversation = Conversation(
         "Be quick.", "Goal: go", ("a wall", "a door"), ("Actions: wait", "Actions: open"), ("wait",)
     )
     assert str(conversation) == "Be quick.\n\nGoal: go\nActions: wait\n\na wall\nwait\na door\nActions: open\n"
 
 
-def test_a_view_that_is_too_long_loses_its_beginning() -> None:
+def test_a_long_view_loses_its_beginning() -> None:
     lm = LanguageModel.from_pretrained("starter-causal", max_prompt_tokens=60)
     policy = _policy("scoring", lm)
     view = tuple(f"You see a ball {number} steps forward" for number in range(40))

@@ -47,7 +47,9 @@ def _policy(kind: str, lm: LanguageModel, folder: Path) -> Policy:
 
 
 @pytest.mark.parametrize("kind", ["scoring", "writing", "generating", "drrn"])
-def test_they_are_taken_as_often_as_is_reported(kind: str, lm: LanguageModel, tmp_path: Path) -> None:
+def test_actions_with_equal_tokens_are_taken_as_often_as_reported(
+    kind: str, lm: LanguageModel, tmp_path: Path
+) -> None:
     policy = _policy(kind, lm, tmp_path)
     outputs = policy.outputs([_SEEN])
     assert outputs is not None
@@ -83,7 +85,7 @@ def test_written_tokens_do_not_carry_the_share_of_an_action(lm: LanguageModel, t
 
 
 @pytest.mark.parametrize("thought", [{}, {"thought_ends": ":", "max_thought_tokens": 1}])
-def test_a_free_answer_in_their_tokens_is_each_of_them(lm: LanguageModel, thought: dict[str, Any]) -> None:
+def test_a_free_answer_in_shared_tokens_is_each_of_the_actions(lm: LanguageModel, thought: dict[str, Any]) -> None:
     policy = ActionGeneratingPolicy(
         lm,
         prompt="brief",

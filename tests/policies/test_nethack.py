@@ -98,7 +98,7 @@ def test_computing_distinct_crops_and_messages_once_changes_no_gradient() -> Non
             torch.testing.assert_close(shared[name], parameter.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_what_was_seen_before_is_computed_once_while_the_weights_stay() -> None:
+def test_windows_are_computed_once_while_the_weights_do_not_change() -> None:
     policy, seen = _policy(), _observations(30, distinct=7)
     computed: list[int] = []
     policy.image.register_forward_hook(lambda module, inputs, output: computed.append(len(output)))

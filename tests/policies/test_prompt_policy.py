@@ -31,7 +31,7 @@ def policies() -> dict[str, Policy]:
 
 
 @pytest.mark.parametrize("name", ["scoring", "writing", "head", "drrn"])
-def test_what_is_remembered_is_what_would_be_computed(policies: dict[str, Policy], name: str) -> None:
+def test_cached_outputs_are_those_computed_again(policies: dict[str, Policy], name: str) -> None:
     policy = policies[name]
     shown = [_see("You see a wall"), _see("You see a key"), _see("You see a wall")]
     plain = policy.outputs(shown)
@@ -62,7 +62,7 @@ class _Counting(PromptPolicy):
     def load_weights(self, folder: object) -> None: ...
 
 
-def test_equal_observations_are_computed_once_as_long_as_weights_stay() -> None:
+def test_equal_observations_are_computed_once_while_the_weights_do_not_change() -> None:
     policy = _Counting()
     wall, key, fewer = _see("You see a wall"), _see("You see a key"), _see("You see a wall", _ACTIONS[:2])
     with policy.unchanged():

@@ -14,7 +14,7 @@ def test_frequencies_follow_the_probabilities() -> None:
     assert torch.allclose(counts, probabilities, atol=0.02)
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+def test_a_row_does_not_depend_on_other_rows() -> None:
     torch.manual_seed(0)
     log_probs = torch.randn(8, 5).log_softmax(-1)
     all_rows = sample_categorical(log_probs, torch.Generator().manual_seed(3))

@@ -42,7 +42,7 @@ def alone(lm, lines):
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
-def test_texts_to_one_prompt_are_what_they_are_alone(tokenizers, family, variant):
+def test_texts_read_together_have_the_states_of_texts_read_alone(tokenizers, family, variant):
     lm = lm_of(family, dict(variants(family))[variant], tokenizers)
     lines = made(lm)
     weights = [weight for weight in lm.parameters() if weight.requires_grad]

@@ -10,7 +10,7 @@ from groundling.lm import LanguageModel
 from groundling.lm.load.adapters import merge_adapters
 from groundling.policies import TokenPolicy
 from tests.lm.reference import plain_ids_log_probs
-from tests.policies.test_token import ending_often, prompts, uniforms
+from tests.policies.writing import ending_often, prompts, uniforms
 from tests.thorough import THOROUGH, thorough
 
 LORA = {"r": 2, "target_modules": "all-linear"}
@@ -79,7 +79,7 @@ def test_each_adapter_changes_its_own_part_alone(make_policy, family):
     torch.testing.assert_close(seen.values, values_moved.values.T, atol=1e-5, rtol=0)
 
 
-def test_to_merge_its_adapter_changes_no_value(make_policy):
+def test_merging_the_adapter_changes_no_value(make_policy):
     policy = make_policy("llama")
     moved(policy)
     before = write(policy)
@@ -111,7 +111,7 @@ def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpoint
 
 
 @pytest.mark.parametrize("family", ["llama", *thorough("bart")])
-def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, family):
+def test_training_separates_values_from_the_policys_states(make_policy, family):
     policy, shared = make_policy(family), make_policy(family, value="shared")
     shared.value_head.load_state_dict(policy.value_head.state_dict())
     torch.testing.assert_close(write(policy).values, write(shared).values)  # the adapter has learnt nothing yet
@@ -133,7 +133,7 @@ def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, fam
 @pytest.mark.parametrize(
     ("family", "value"), [("bart", "lora"), ("llama", "separate"), *thorough(("bart", "separate"), ("llama", "lora"))]
 )
-def test_what_is_frozen_is_there_once(make_policy, family, value):
+def test_frozen_weights_are_shared(make_policy, family, value):
     policy = make_policy(family, value=value, mask_type="learned_top_k", top_mask=9)
     whole = sum(p.numel() for p in policy.lm.parameters())
     adapter = sum(p.numel() for p in policy.lm.parameters() if p.requires_grad)
@@ -144,7 +144,7 @@ def test_what_is_frozen_is_there_once(make_policy, family, value):
 
 
 @pytest.mark.parametrize("family", ["llama", *thorough("bart")])
-def test_of_a_policy_trained_as_a_whole_it_stands_on_the_reference(make_policy, family):
+def test_the_adapter_of_a_fully_trained_policy_is_on_the_reference(make_policy, family):
     policy = make_policy(family, adapter=False, value_lora=LORA)
     trained = [name for name, p in policy.value_lm.named_parameters() if p.requires_grad]
     assert trained and all("lora_" in name for name in trained)
@@ -191,7 +191,7 @@ def test_saved_and_loaded_again(make_policy, family, adapter, lora, tmp_path):
         other.load_weights(saved)
 
 
-def test_what_cannot_be_is_told(make_lm, make_policy):
+def test_invalid_arguments_get_a_message(make_lm, make_policy):
     with pytest.raises(ConfigError, match=r"value=lora needs frozen weights .* model\.lora"):
         TokenPolicy(make_lm("llama"), value="lora")
     with pytest.raises(ConfigError, match="value_lora is for value=lora, this one is separate"):

@@ -32,7 +32,7 @@ _FORMS = ["glam", "brief", "tagged", "narrative"]
 
 @pytest.mark.parametrize("language", ["english", "french"])
 @pytest.mark.parametrize("form", ["glam", "tagged", "narrative"])
-def test_a_form_says_all_in_its_order(form: str, language: str) -> None:
+def test_a_form_contains_everything_in_order(form: str, language: str) -> None:
     text = PromptReader(form, language)(_SEEN)
     for words in (_SEEN.goal, *_SEEN.actions, *_SEEN.descriptions[0], *_SEEN.descriptions[1]):
         assert words in text
@@ -40,7 +40,7 @@ def test_a_form_says_all_in_its_order(form: str, language: str) -> None:
     assert wall < text.index("turn left", wall) < ball  # what was done in between
 
 
-def test_the_forms_to_the_letter() -> None:
+def test_the_forms_are_exact() -> None:
     assert PromptReader("tagged")(_SEEN) == (
         "<goal>go to a red ball</goal>\n<actions>turn left, go forward</actions>\n"
         "<view>You see a wall; You see a key</view>\n<action>turn left</action>\n"
@@ -52,7 +52,7 @@ def test_the_forms_to_the_letter() -> None:
     )
 
 
-def test_an_episode_is_told_in_one_form_and_episodes_in_all() -> None:
+def test_an_episode_uses_one_form_and_episodes_use_all() -> None:
     reader = PromptReader(_FORMS)
     texts = [PromptReader(form)(_SEEN) for form in _FORMS]
     for seeds in ([training_seed(1, 0, n) for n in range(400)], [held_out_seed(n) for n in range(400)]):
@@ -67,7 +67,7 @@ def test_an_episode_is_told_in_one_form_and_episodes_in_all() -> None:
     assert reader(later) == PromptReader(_FORMS[forms[0]])(later)
 
 
-def test_envs_tell_the_episode_that_they_are_in() -> None:
+def test_observations_have_their_episodes_seed() -> None:
     envs = TextVectorEnv.make("BabyAI-GoToRedBallNoDists-v0", 2, history=1, seed=3)
     first = envs.reset()
     assert [o.episode for o in first] == [training_seed(3, 0, 0), training_seed(3, 1, 0)]
@@ -87,7 +87,7 @@ def test_envs_tell_the_episode_that_they_are_in() -> None:
         (["glam", "breif"], "did you mean 'brief'"),
     ],
 )
-def test_lists_that_cannot_be(ids: list[str], message: str) -> None:
+def test_invalid_lists_of_prompts_get_a_message(ids: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PromptReader(ids)
 
@@ -98,7 +98,7 @@ def test_texts_and_conversations_are_not_mixed() -> None:
     assert isinstance(PromptReader(["balrog", "conversation"]).read(_SEEN), Conversation)
 
 
-def test_every_policy_that_reads_takes_several(chat: str = "http://localhost:1/v1") -> None:
+def test_every_policy_with_prompts_takes_several(chat: str = "http://localhost:1/v1") -> None:
     args = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
     for name in ("action_scoring", "action_writing", "action_generating", "action_head", "drrn", "chat_server"):
         check_component(
@@ -153,7 +153,7 @@ def _suites(run: str, *overrides: str) -> dict[str, str]:
     return refused
 
 
-def test_suites_that_change_a_prompt_suit_those_that_read_it() -> None:
+def test_suites_of_prompts_suit_policies_that_read_them() -> None:
     assert not _suites("demo-easy")
     assert not _suites("demo", "policy.args.prompt=[glam,tagged]").keys() - {"introduction-1"}
     several = _suites("demo-easy", "policy.args.prompt=[glam,tagged]")["introduction-1"]

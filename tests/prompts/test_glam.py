@@ -8,7 +8,7 @@ from tests.building import policy_of
 from tests.data import golden
 
 
-def test_every_recorded_prompt_to_the_letter() -> None:
+def test_every_recorded_prompt_is_exact() -> None:
     cases = golden("glam_prompts")
     assert len(cases) == 40
     for case in cases:
@@ -27,7 +27,7 @@ def _observation(case: dict) -> TextObservation:
     )
 
 
-def test_only_the_prompt_called_original_translates_goals() -> None:
+def test_only_glam_original_translates_goals() -> None:
     ours, original = PromptReader("glam", "french"), PromptReader("glam-original", "french")
     for case in golden("glam_prompts"):
         assert original(_observation(case)) == case["prompt_fr"]
@@ -37,7 +37,7 @@ def test_only_the_prompt_called_original_translates_goals() -> None:
 
 
 @pytest.mark.parametrize("goal", ["", "va chercher le pain"])
-def test_a_goal_that_is_not_of_babyai_stands_as_it_is(goal: str) -> None:
+def test_goals_of_other_worlds_stay(goal: str) -> None:
     case = golden("glam_prompts")[0] | {"goal": goal}
     for prompt in ("glam", "glam-original"):
         assert f" \n But de l'agent: {goal} \n" in PromptReader(prompt, "french")(_observation(case))
@@ -63,7 +63,7 @@ def test_the_form_with_one_observation_and_with_none_in_sight() -> None:
     )
 
 
-def test_a_french_mission_stands_as_it_is() -> None:
+def test_a_french_mission_stays() -> None:
     prompt = glam_prompt("ouvrir la porte bleue", ["toggle"], [["Tu vois un mur à 1 pas devant"]], [], "french")
     assert "But de l'agent: ouvrir la porte bleue \n" in prompt
     with pytest.raises(TranslationError, match="german"):

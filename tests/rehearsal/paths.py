@@ -369,7 +369,7 @@ def judged(device: str, folder: Path, answer: str) -> Outcome:
     judge = judges.create("transformers", model=model, answer=answer, device=device, max_tokens=8, temperature=0)
     replies: list[Any] = []
     requests = [
-        Request(number, question.conversation(first, second, answer=answer), question.goal, "text")
+        Request(number, question.conversation(first, second, answer=answer), question)
         for number, (first, second) in enumerate([("a key", "a door"), ("a wall", "a ball")])
     ]
     judge.ask(requests, lambda request, reply: replies.append(reply))

@@ -16,7 +16,8 @@ from groundling.envs.nethack.observation import message_id
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents, NetHackVectorEnv
 from groundling.errors import ConfigError
-from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.online.reward import OnlineReward
+from groundling.judges.online.training import OnlineLearning
 from groundling.judges.preferences.captions import decode
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.message_table import TableRewardModel

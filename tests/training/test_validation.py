@@ -182,7 +182,8 @@ def test_a_judge_does_not_generate_while_validation_texts_are_sampled(
 
     monkeypatch.setattr(policy.lm, "generate", measured)
     monkeypatch.setattr(judge.lm, "generate", slowly)
-    request = Request(0, Question(world="nethack").conversation("a", "b", "line"), "")
+    question = Question(world="nethack")
+    request = Request(0, question.conversation("a", "b", "line"), question)
     thread = threading.Thread(target=judge.ask, args=([request], lambda request, reply: None))
     torch.manual_seed(5)
     before = torch.get_rng_state()

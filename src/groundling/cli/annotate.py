@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
     from groundling.judges.asking.questions import Question
-    from groundling.judges.preferences.opening import open_pairs
+    from groundling.judges.preferences import open_pairs
 
     if arguments.chunk is None and arguments.chunks != 1:
         raise ConfigError(f"--chunks {arguments.chunks} needs --chunk I, from 0 to {arguments.chunks - 1}")

@@ -60,7 +60,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
     from groundling.config.grammar import read
     from groundling.judges.asking.subjects import find_subject
-    from groundling.judges.preferences.opening import open_pairs
+    from groundling.judges.preferences import open_pairs
     from groundling.judges.reward_models import reward_models
     from groundling.registry import check_component, unknown
     from groundling.training.distillation import DistillationConfig

@@ -1,4 +1,4 @@
-"""Judges: what states a preference between two captioned segments, and the datasets that keep what they said."""
+"""Judges: preferences between captioned segments, and the datasets that contain them."""
 
 from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, Summary
@@ -8,10 +8,10 @@ from groundling.judges.asking.openai import OpenAIJudge
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.rules import RulesJudge
 from groundling.judges.asking.transformers import TransformersJudge
+from groundling.judges.preferences import open_pairs
 from groundling.judges.preferences.captions import caption
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.messages import MessagePairs
-from groundling.judges.preferences.opening import open_pairs
 from groundling.judges.preferences.pairs import Comparison, Pairs
 from groundling.judges.preferences.texts import TextPairs
 

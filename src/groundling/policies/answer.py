@@ -172,21 +172,16 @@ class Answer:
 
     rules: AnswerRules
     choices: ActionTokens
-    prompt: Sequence[int] = ()
-    """Token ids before the answer; empty for an encoder-decoder."""
+    prompt: Sequence[int] = ()  # token ids before the answer; empty for an encoder-decoder
     tokens: list[int] = field(default_factory=list)
     among: list[Among] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    """Before each token; 0 before tokens that a rule inserts after another."""
+    values: list[float] = field(default_factory=list)  # before each token; 0 before most inserted ones
     thought: list[int] = field(default_factory=list)
-    action_ids: list[int] = field(default_factory=list)
-    """The action's tokens."""
+    action_ids: list[int] = field(default_factory=list)  # the action's tokens
     ended: bool = False
-    action: int = 0
-    """Index of the action named, or taken instead."""
-    invalid: bool = False
-    """True if the answer names no admissible action."""
+    action: int = 0  # index of the action named, or taken instead
+    invalid: bool = False  # the answer names no admissible action
 
     def __post_init__(self) -> None:
         self.thinks = self.rules.thought_ends is not None
@@ -275,7 +270,7 @@ def find_action(text: str, actions: Sequence[str]) -> int | None:
 
 
 def action_instead(invalid_action: str | None, actions: Sequence[str]) -> int:
-    """Return the index of ``invalid_action``, taken for invalid answers; 0 if it is None or not admissible."""
+    """Return the index of ``invalid_action``, taken for invalid answers; 0 if it is missing or not admissible."""
     named = None if invalid_action is None else find_action(invalid_action, actions)
     return 0 if named is None else named
 

@@ -33,14 +33,10 @@ class NetHackObservations(Sequence["NetHackObservations"]):
     An integer selects one step, without the first axis; a slice or an array of indices selects several.
     """
 
-    chars: np.ndarray
-    """uint8 ``(n, WINDOW, WINDOW)``."""
-    colours: np.ndarray
-    """uint8 ``(n, WINDOW, WINDOW)``, below 16."""
-    vector: np.ndarray
-    """float32 ``(n, 27)``."""
-    messages: np.ndarray
-    """uint8 ``(n, MESSAGE_LENGTH)``, padded with zeros."""
+    chars: np.ndarray  # uint8 (n, WINDOW, WINDOW)
+    colours: np.ndarray  # uint8 (n, WINDOW, WINDOW), below 16
+    vector: np.ndarray  # float32 (n, 27)
+    messages: np.ndarray  # uint8 (n, MESSAGE_LENGTH), padded with zeros
 
     def __len__(self) -> int:
         return len(self.chars)

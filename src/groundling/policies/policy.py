@@ -61,10 +61,8 @@ class Action:
 class Outputs(NamedTuple):
     """A policy's outputs at a batch of observations; float32, without gradients."""
 
-    log_probs: Tensor
-    """``(batch, num_actions)``; -inf for inadmissible actions."""
-    values: Tensor
-    """``(batch,)``."""
+    log_probs: Tensor  # (batch, num_actions); -inf for inadmissible actions
+    values: Tensor  # (batch,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +93,16 @@ class Segment:
     """Consecutive steps of one env, which a recurrent policy evaluates together."""
 
     observations: Sequence[Any]
-    memory: Tensor
-    """float32 ``(memory_size,)``: the memory before the first step."""
-    starts: Tensor
-    """bool ``(length,)``: an episode begins at this step, so the memory is set to 0."""
+    memory: Tensor  # float32 (memory_size,): before the first step
+    starts: Tensor  # bool (length,): an episode begins at this step, so the memory is set to 0
 
 
 class Work(NamedTuple):
     """The cost of evaluating an observation, by which minibatches are formed."""
 
-    tokens: int
-    """How many tokens are read."""
-    key: Hashable
-    """Equal for observations that are cheaper in one batch: equal prompts, or texts written to one prompt."""
-    text: Hashable | None = None
-    """Equal for the steps of one conversation, which are read as one text, so minibatches keep them together."""
+    tokens: int  # to read
+    key: Hashable  # equal for observations that are cheaper in one batch: equal prompts, or texts to one prompt
+    text: Hashable | None = None  # equal for the steps of one conversation, which minibatches keep together
 
 
 class Policy(nn.Module, ABC):
@@ -124,7 +117,7 @@ class Policy(nn.Module, ABC):
     recurrence: int = 1
     """Length of a `Segment`: the number of steps that gradients go back in time."""
     needs: ClassVar[frozenset[Offer]] = frozenset()
-    """What the policy reads of an observation; empty: it is allowed in any world."""
+    """The parts of an observation that the policy reads; empty: it is allowed in any world."""
     trainable: ClassVar[bool] = True
     weights_file: ClassVar[str] = "policy.safetensors"
     has_value_head: ClassVar[bool] = False

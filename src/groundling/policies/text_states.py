@@ -16,12 +16,9 @@ from groundling.runtime.processes import in_parts
 class Sequences(NamedTuple):
     """Token ids of prompts and texts; only the states of each text's last positions are wanted."""
 
-    prompts: Sequence[Sequence[int]]
-    """Read by the encoder, or first by a causal model."""
-    written: Sequence[Sequence[int]]
-    """Read after the prompt by a causal model, or by the decoder, with its start token."""
-    counts: Sequence[int]
-    """How many of the last positions; for a causal model those of the prompt's last token and the text."""
+    prompts: Sequence[Sequence[int]]  # read by the encoder, or first by a causal model
+    written: Sequence[Sequence[int]]  # read after that, or by the decoder, with its start token
+    counts: Sequence[int]  # number of last positions; of a causal model from the prompt's last token on
 
     def select(self, indices: Sequence[int]) -> "Sequences":
         """Return the sequences at these indices."""

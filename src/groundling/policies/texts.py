@@ -14,8 +14,7 @@ from groundling.lm.write.token_sets import TokenSets
 class TokenPrompt:
     """A prompt to write a text to."""
 
-    ids: tuple[int, ...]
-    """Token ids, special ones included, without padding."""
+    ids: tuple[int, ...]  # token ids, special ones included, without padding
 
     @classmethod
     def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
@@ -27,12 +26,9 @@ class TokenPrompt:
 class Written:
     """The observation of a whole text, whose tokens are the actions."""
 
-    prompt: tuple[int, ...]
-    """Token ids."""
-    length: int
-    """Number of tokens of the text."""
-    sets: TokenSets | None
-    """The tokens that each one was drawn from, if filters or masks left any out."""
+    prompt: tuple[int, ...]  # token ids
+    length: int  # number of tokens of the text
+    sets: TokenSets | None  # the tokens that each one was drawn from, if filters or masks left any out
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +36,13 @@ class Writing:
     """Written texts as a rollout holds them: tensors ``(num_tokens, num_texts)`` on the CPU, 0 after a text's end."""
 
     observations: list[Written]
-    actions: Tensor
-    """int64."""
+    actions: Tensor  # int64
     log_probs: Tensor
-    values: Tensor | None
-    """None without a value function."""
-    dones: Tensor
-    """bool: True at each text's last token, an end token or not."""
-    mask: Tensor
-    """bool: the token belongs to the text."""
-    kl: Tensor | None
-    """log π(token) - log π_ref(token) before filters; None without a reference."""
-    raw_log_probs: Tensor
-    """``log_probs`` before filters and masks."""
+    values: Tensor | None  # None without a value function
+    dones: Tensor  # bool: True at each text's last token, an end token or not
+    mask: Tensor  # bool: the token belongs to the text
+    kl: Tensor | None  # log π(token) - log π_ref(token) before filters; None without a reference
+    raw_log_probs: Tensor  # log_probs before filters and masks
 
     @classmethod
     def concatenate(cls, parts: Sequence["Writing"]) -> "Writing":

@@ -19,8 +19,7 @@ class Turn:
 
     observation: TextObservation
     tokens: tuple[int, ...]
-    among: tuple[Among, ...]
-    """The tokens that each one was chosen among; a single one was no choice."""
+    among: tuple[Among, ...]  # the tokens that each one was chosen among; a single one was no choice
     text: str = ""
 
     @property
@@ -33,18 +32,12 @@ class Turn:
 class TurnTokens:
     """The tokens of turns: tensors ``(..., num_tokens)`` on the CPU, padded with 0; float32 unless said otherwise."""
 
-    ids: Tensor
-    """int64."""
-    log_probs: Tensor
-    """Of the distribution that each token was drawn from; 0 where there was no choice."""
-    values: Tensor
-    """Before each token that counts."""
-    mask: Tensor
-    """bool: the token counts (`Turn.counted`)."""
-    invalid: Tensor
-    """bool ``(...)``: the answer names no admissible action."""
-    kl: Tensor | None = None
-    """log π - log π_ref of each token."""
+    ids: Tensor  # int64
+    log_probs: Tensor  # of the distribution that each token was drawn from; 0 where there was no choice
+    values: Tensor  # before each token that counts
+    mask: Tensor  # bool: the token counts (`Turn.counted`)
+    invalid: Tensor  # bool (...): the answer names no admissible action
+    kl: Tensor | None = None  # log π - log π_ref
 
     @classmethod
     def of(

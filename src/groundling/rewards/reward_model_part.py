@@ -21,7 +21,8 @@ from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.subjects import find_subject
 from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.online.reward import OnlineReward
+from groundling.judges.online.training import OnlineLearning
 from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization
 from groundling.registry import unknown
@@ -55,7 +56,7 @@ class OnlineJudge:
     captions; null: the one of these that suits the world), or table or, of NetHack's messages, classifier (labels: with
     normalize=false and threshold_quantile=0)."""
     learning: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `groundling.judges.online.reward.OnlineLearning`: train_every, epochs, learning_rate, …"""
+    """Arguments of `groundling.judges.online.training.OnlineLearning`: train_every, epochs, learning_rate, …"""
 
 
 @parts.register("reward_model")

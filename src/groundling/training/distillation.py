@@ -22,7 +22,7 @@ from groundling.io.files import write_atomically
 from groundling.io.locks import LOCK, locked
 from groundling.io.redaction import shareable
 from groundling.io.row_files import check_digest, digest_of
-from groundling.judges.preferences.opening import open_pairs
+from groundling.judges.preferences import open_pairs
 from groundling.judges.reward_models import RewardModel, TableRewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs

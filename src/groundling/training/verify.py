@@ -13,7 +13,7 @@ from groundling.io.documents import DocumentError, read_object, read_parquet
 from groundling.io.files import PARTIAL
 from groundling.io.locks import LOCK, is_locked, output_lock
 from groundling.io.row_files import digest_of, scan_rows
-from groundling.judges.preferences.opening import open_pairs
+from groundling.judges.preferences import open_pairs
 from groundling.judges.preferences.pairs import ANSWERS
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_MODEL

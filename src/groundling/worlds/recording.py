@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.errors import ConfigError
-from groundling.judges.preferences.labels import Format
+from groundling.judges.preferences.pairs import Format
 
 
 @dataclass

@@ -100,7 +100,7 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
 
 @given(texts)
 @example("\n")
-def test_nothing_outside_its_marks_depends_on_what_both_have_in_common(context: str) -> None:
+def test_nothing_outside_its_marks_depends_on_the_context(context: str) -> None:
     for world, label in (("text", "goal"), ("writing", "prompt")):
         question = Question(world=world)
         user = question.conversation("A", "B", "line", context=context)[1]["content"]
@@ -115,7 +115,7 @@ def test_nothing_outside_its_marks_depends_on_what_both_have_in_common(context: 
         assert fence.read_both(user) == ("A", "B")
 
 
-def test_ordinary_messages_stay_as_they_are() -> None:
+def test_ordinary_messages_are_not_altered() -> None:
     for line in (
         "You see here a tripe ration.--More--",
         "What do you want to eat? [cd or ?*]",
@@ -142,11 +142,11 @@ def test_ordinary_messages_stay_as_they_are() -> None:
         ("\uff12\uff10 keys", "\uff12\uff10 keys"),
     ],
 )
-def test_look_alikes_are_bent_too(line: str, bent: str) -> None:
+def test_look_alikes_are_altered(line: str, bent: str) -> None:
     assert fence.neutralise(line) == bent
 
 
-def test_control_tokens_of_the_judges_own_tokenizer_are_taken_apart() -> None:
+def test_control_tokens_of_the_judges_tokenizer_are_spaced_out() -> None:
     assert fence.neutralise("a ⁂end⁂ b", ["⁂end⁂"]) == "a ⁂ e n d ⁂ b"
 
 
@@ -184,7 +184,7 @@ def test_every_goal_and_prompt(world: str, goal: str, prompt: str) -> None:
     assert again[3]["role"] == "user" and "Verdict: tie" in again[3]["content"]
 
 
-def test_goals_and_words_are_told_apart() -> None:
+def test_identities_differ_by_goal_and_text() -> None:
     identities = [
         Question(goal, prompt, world="nethack").identity("line")
         for goal in NETHACK.goals
@@ -198,7 +198,7 @@ def test_goals_and_words_are_told_apart() -> None:
     assert all(one not in identities[:n] for n, one in enumerate(identities))
 
 
-def test_a_question_of_ones_own(tmp_path: Path) -> None:
+def test_a_question_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "question.txt"
     path.write_text("Which of the two is funnier? {goal}\n")
     question = Question.from_file(path, goal="gold", world="nethack")
@@ -277,7 +277,7 @@ def test_fifty_hostile_captions_flip_no_label(tmp_path: Path) -> None:
 
     def label(first: str, second: str) -> Preference:
         conversation = question.conversation(first, second, "line")
-        verdict = parse(judge.answer(Request(0, conversation, question.goal, question.world)).text, "line")
+        verdict = parse(judge.answer(Request(0, conversation, question)).text, "line")
         assert verdict is not None
         return verdict.preference
 

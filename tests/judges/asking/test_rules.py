@@ -15,8 +15,9 @@ KILL, WALL, GOLD, DOWN = ("You kill the newt!", "It's a wall.", "$ - 12 gold pie
 
 
 def reply(first: str, second: str, goal: str = "defaultgoal", judge: RulesJudge | None = None) -> str:
-    conversation = Question(goal, "reworded", world="nethack").conversation(first, second, "line")
-    return (judge or RulesJudge()).answer(Request(0, conversation, goal, "nethack")).text
+    question = Question(goal, "reworded", world="nethack")
+    request = Request(0, question.conversation(first, second, "line"), question)
+    return (judge or RulesJudge()).answer(request).text
 
 
 def label(*arguments: str) -> int:
@@ -61,7 +62,7 @@ def test_what_a_goal_does_not_count_is_a_tie(goal: str, first: str, second: str)
     assert label(first, second, goal) == Preference.TIE
 
 
-def test_it_tells_what_it_counted() -> None:
+def test_the_reply_quotes_the_counted_lines() -> None:
     assert reply(f"{KILL}\n{WALL} (x3)", "You hear a door open.") == (
         '1 is worth 3.5: "You kill the newt!" +5; "It\'s a wall. (x3)" -1.5\n'
         "2 is worth 0: nothing in it counts\n"
@@ -69,7 +70,7 @@ def test_it_tells_what_it_counted() -> None:
     )
 
 
-def test_a_table_of_ones_own() -> None:
+def test_a_custom_table() -> None:
     judge = RulesJudge(rules=[("wall", 1.0)])
     assert reply(KILL, WALL, "combat", judge).endswith("Verdict: 2")
     assert judge.identity() != RulesJudge().identity()

@@ -100,9 +100,9 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
         assert reply.complete == (reply.completion_tokens < 4)
         if len(request.conversation) > 2 or request.number % 2:
             return None
-        return Request(request.number, question.retry(request.conversation, reply.text, "line"), "")
+        return Request(request.number, question.retry(request.conversation, reply.text, "line"), question)
 
-    requests = [Request(n, question.conversation(f"a{n}", "b", "line"), "") for n in range(4)]
+    requests = [Request(n, question.conversation(f"a{n}", "b", "line"), question) for n in range(4)]
     judge.ask(iter(requests), tell)
     assert sizes == [3, 3], "the second batch: what 0 and 2 are asked again, and 3"
     assert sorted(replies) == [(0, 2), (0, 4), (1, 2), (2, 2), (2, 4), (3, 2)]
@@ -113,12 +113,13 @@ def test_equal_seeds_write_equal_answers() -> None:
     texts = []
     for _ in range(2):
         judge = TransformersJudge("starter-causal", "line", device="cpu", temperature=1.0, max_tokens=6, seed=3)
-        request = Request(0, Question(world="nethack").conversation("a", "b", "line"), "")
+        question = Question(world="nethack")
+        request = Request(0, question.conversation("a", "b", "line"), question)
         judge.ask(iter([request]), lambda request, reply: texts.append(reply.text))
     assert texts[0] == texts[1]
 
 
-def test_whoever_else_draws_random_numbers_draws_the_same_with_and_without_a_judge(chooser: TransformersJudge) -> None:
+def test_a_judge_does_not_disturb_the_global_generator(chooser: TransformersJudge) -> None:
     writer = TransformersJudge("starter-causal", "line", device="cpu", temperature=1.0, max_tokens=4)
     texts: list[str] = []
     for judge in (chooser, writer):
@@ -127,15 +128,14 @@ def test_whoever_else_draws_random_numbers_draws_the_same_with_and_without_a_jud
         torch.manual_seed(5)
         drawn = torch.rand(3)
         for _ in range(2):
-            request = Request(0, Question(world="nethack").conversation("a", "b", judge.answer_format), "")
+            question = Question(world="nethack")
+            request = Request(0, question.conversation("a", "b", judge.answer_format), question)
             judge.ask(iter([request]), lambda request, reply: texts.append(reply.text))
         assert torch.equal(torch.cat([drawn, torch.rand(3)]), expected)
     assert texts[2] != texts[3], "not the same numbers for each batch"
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ConfigError, match="unknown answer"):
-        TransformersJudge("starter-causal", answer="word")  # type: ignore[arg-type]
+def test_invalid_arguments_get_a_message() -> None:
     with pytest.raises(ConfigError, match="batch_size"):
         TransformersJudge("starter-causal", batch_size=0)
     with pytest.raises(GroundlingError):

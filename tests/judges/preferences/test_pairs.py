@@ -92,7 +92,7 @@ def test_both_formats_keep_every_bit(
         np.testing.assert_array_equal(pairs.soft_preferences("soft"), soft)
 
 
-def test_soft_labels_that_are_no_probabilities_are_named(tmp_path: Path) -> None:
+def test_soft_labels_must_be_probabilities(tmp_path: Path) -> None:
     pairs = MessagePairs.create(tmp_path / "pairs", {"message": make(3, 1)[0]["message"]})
     labels, fitting = np.array([0, 1, 2]), [[0.335, 0.335, 0.33], [np.nan] * 3, [0, 0, 1]]
     for soft in (fitting, np.round(fitting, 2)):  # to two decimals the first row sums to 1.01
@@ -127,7 +127,7 @@ def test_hugging_face_opens_it(tmp_path: Path) -> None:
     assert preference_rows[0] == {"preference": 1, "first": 0.25, "second": 0.75, "tie": 0.0}
 
 
-def test_captions_collapse_what_repeats_and_drop_what_is_empty() -> None:
+def test_captions_collapse_repetitions_and_drop_empty_messages() -> None:
     messages = encode("It's a wall.", "It's a wall.", "", "You kill the newt!", "", "", "You kill the newt!")
     assert caption(messages) == "It's a wall. (x2)\nYou kill the newt!\nYou kill the newt!"
     assert caption(encode("", "")) == ""
@@ -156,7 +156,7 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
     return {k: v for k, v in {**data, key: array}.items() if v is not None}
 
 
-def test_arrays_that_nothing_reads_may_be_of_any_kind(tmp_path: Path) -> None:
+def test_unused_arrays_may_be_of_any_kind(tmp_path: Path) -> None:
     """A folder in the published layout whose info/character.npy holds names, and files that are none of ours."""
     data, info = make(3, 1)
     pairs = MessagePairs.create(tmp_path / "pairs", data, info)
@@ -193,7 +193,7 @@ def test_arrays_of_another_machine_are_read_as_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("judge", "part", "key"), [("return", "data", "rewards"), ("score", "info", "score")])
-def test_figures_that_are_no_numbers_are_refused_rather_than_ties(
+def test_nan_figures_are_refused(
     judge: str, part: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, info = make(3, 1)
@@ -217,13 +217,13 @@ def test_figures_that_are_no_numbers_are_refused_rather_than_ties(
         (_wrong("other", np.full((2, 2, 1), "text")), "expected numbers"),
     ],
 )
-def test_arrays_that_do_not_fit_are_named(tmp_path: Path, data: dict, message: str) -> None:
+def test_misfitting_arrays_get_a_message(tmp_path: Path, data: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MessagePairs.create(tmp_path / "pairs", data)
     assert not any(tmp_path.iterdir())
 
 
-def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+def test_missing_or_broken_parts_get_a_message(tmp_path: Path) -> None:
     data, info = make(2, 1)
     with pytest.raises(ConfigError, match=r"info score has shape \(2,\)"):
         MessagePairs.create(tmp_path / "pairs", data, {"score": np.zeros(2)})

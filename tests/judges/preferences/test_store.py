@@ -110,14 +110,14 @@ def test_a_line_that_is_no_answer_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [pytest.param(10**3999, id="4000 digits"), 10**11, -1, 1.5, "7", None])
-def test_numbers_of_tokens_that_cannot_be_are_read_as_unknown(tmp_path: Path, count: object) -> None:
+def test_impossible_numbers_of_tokens_are_read_as_0(tmp_path: Path, count: object) -> None:
     store = Store(tmp_path, QUESTION)
     keep(store, answer(0, prompt_tokens=count, completion_tokens=5))
     (read,) = Store(tmp_path, QUESTION).read().values()
     assert (read.label, read.prompt_tokens, read.completion_tokens) == ("first", 0, 5)
 
 
-def test_keys_tell_questions_pairs_and_orders_apart() -> None:
+def test_keys_differ_by_question_pair_and_order() -> None:
     keys = {
         answer_key(question, captions, swapped)
         for question in ("q", "r")
@@ -170,9 +170,7 @@ def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_claims_of_a_job_that_is_over_do_not_make_chunks_collide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_of_finished_jobs_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of four processes looks whether any of another number of chunks is held, all at once."""
     for chunk in range(3):
         with Store(tmp_path, QUESTION).claim(chunk, 3):

@@ -25,7 +25,7 @@ def make(folder: Path, texts: list[TextSegments] = ROOM, world: str = "text") ->
     return TextPairs.create(folder, texts, {"return": returns}, {"world": world, "env": "Room-v0"})
 
 
-def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_dataset_of_texts_is_read_as_written(tmp_path: Path) -> None:
     pairs = make(tmp_path / "pairs")
     again = open_pairs(tmp_path / "pairs")
     assert isinstance(again, TextPairs)
@@ -42,7 +42,7 @@ def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None
         open_pairs(tmp_path / "pairs")
 
 
-def test_files_that_hold_no_texts_are_named(tmp_path: Path) -> None:
+def test_files_without_texts_get_a_message(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -62,14 +62,14 @@ def test_files_that_hold_no_texts_are_named(tmp_path: Path) -> None:
         open_pairs(pairs.folder)
 
 
-def test_what_both_segments_have_in_common_is_told_once(tmp_path: Path) -> None:
+def test_a_common_context_is_shown_once(tmp_path: Path) -> None:
     assert make(tmp_path / "pairs").comparisons() == [
         Comparison("a wall\nAction: go on (x2)\nAfter that:\na door", "a door\nAction: open", "Goal: win"),
         Comparison("Goal: win\na door\nAction: open", "Goal: lose\na 鍵\nAction: take"),
     ]
 
 
-def test_a_reward_model_reads_each_caption_with_what_stands_before_it(tmp_path: Path) -> None:
+def test_a_reward_model_reads_each_caption_with_its_context(tmp_path: Path) -> None:
     segments = make(tmp_path / "pairs").segments()
     assert [len(caption) for caption in segments.captions] == sorted(len(c) for c in segments.captions)
     read = [[[segments.captions[i] for i in side if i >= 0] for side in pair] for pair in segments.indices]
@@ -79,7 +79,7 @@ def test_a_reward_model_reads_each_caption_with_what_stands_before_it(tmp_path: 
     assert len(segments.captions) == 3
 
 
-def test_captions_are_known_by_their_content() -> None:
+def test_caption_ids_depend_on_content_alone() -> None:
     assert caption_id("é") != caption_id("e") and caption_ids(["a", "b", "a"]).tolist()[0::2] == [caption_id("a")] * 2
     assert Segments.of_texts([]).indices.shape == (0, 2, 1)
 

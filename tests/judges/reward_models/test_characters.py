@@ -19,7 +19,7 @@ def make() -> CharacterRewardModel:
 
 @given(st.lists(st.text(max_size=90), min_size=2, max_size=70))
 @settings(max_examples=20, deadline=None)
-def test_a_caption_s_reward_depends_on_nothing_beside_it(captions: list[str]) -> None:
+def test_a_reward_does_not_depend_on_other_captions(captions: list[str]) -> None:
     model = make()
     alone = torch.cat([model.rewards([caption]) for caption in captions])
     assert torch.allclose(model.rewards(captions), alone, atol=1e-6)
@@ -36,7 +36,7 @@ def test_every_part_of_a_caption_counts_but_the_middle_of_a_long_one() -> None:
         CharacterRewardModel(blocks=0)
 
 
-def test_motif_s_network_refuses_what_is_no_message() -> None:
+def test_motifs_network_refuses_other_captions() -> None:
     for text in ("é鍵", "a" * 257):
         with pytest.raises(ConfigError, match="--model characters"):
             MotifRewardModel().rewards([text])
@@ -69,7 +69,7 @@ def test_segments_of_unequal_lengths_are_compared_by_their_means() -> None:
         assert torch.allclose(ours, theirs, atol=1e-6)
 
 
-def test_a_rule_is_learnt_from_texts_in_any_script_and_is_there_again(tmp_path: Path) -> None:
+def test_a_rule_is_learnt_from_texts_in_any_script_and_saved(tmp_path: Path) -> None:
     training, validation = _pairs(200).split(0.2, 0)
     model = make()
     optimizer, order = torch.optim.Adam(model.parameters(), lr=1e-2), torch.Generator().manual_seed(0)

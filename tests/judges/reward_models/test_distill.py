@@ -19,7 +19,7 @@ from groundling.judges.reward_models.distill import (
     segment_scores,
     train_epoch,
 )
-from groundling.judges.reward_models.losses import label_loss, preference_loss
+from groundling.judges.reward_models.losses import preference_loss
 from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.judges.reward_models.training_pairs import TrainingPairs
@@ -36,7 +36,6 @@ def test_preference_loss_by_hand() -> None:
         0.75 * math.log(1 + math.exp(-2)) + 0.25 * math.log(1 + math.exp(2)),
     ]
     assert preference_loss(rewards, targets).item() == pytest.approx(sum(by_hand) / 4, abs=1e-6)
-    assert label_loss(torch.zeros(3), torch.tensor([0.0, 1.0, 0.5])).item() == pytest.approx(math.log(2))
 
 
 def test_segments_are_compared_by_the_mean_over_their_steps() -> None:
@@ -123,7 +122,7 @@ def test_a_rule_is_learnt_and_holds_for_unseen_pairs() -> None:
     assert after["calibration_error_at_temperature"] < 0.2
 
 
-def test_infinite_losses_stop_before_the_weights_are_spoilt() -> None:
+def test_infinite_losses_stop_before_their_step() -> None:
     model = MotifRewardModel()
     nn.init.constant_(model.network.head[-1].bias, math.nan)
     before = copy.deepcopy(model.state_dict())
@@ -138,7 +137,7 @@ def test_infinite_losses_stop_before_the_weights_are_spoilt() -> None:
 @pytest.mark.parametrize(
     "options", [{"learning_rate": 0}, {"batch_size": 0}, {"epochs": -1}, {"validation_fraction": 1.0}, {"seed": -1}]
 )
-def test_impossible_options_are_named(options: dict[str, float]) -> None:
+def test_options_out_of_bounds_get_a_message(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         Distillation(**options)
 
@@ -229,7 +228,7 @@ def test_the_table_takes_new_labels_and_changes_its_version() -> None:
         ("language_model", {"path": "starter-causal", "hidden_sizes": [8]}),
     ],
 )
-def test_every_model_comes_back_as_it_was_saved(id: str, args: dict, tmp_path) -> None:
+def test_every_model_is_loaded_as_saved(id: str, args: dict, tmp_path) -> None:
     torch.manual_seed(0)
     pairs = random_pairs(20, 0)
     model = reward_models.create(id, **args)
@@ -252,7 +251,7 @@ def test_every_model_comes_back_as_it_was_saved(id: str, args: dict, tmp_path) -
     assert torch.equal(load_reward_model(tmp_path / "again").rewards(pairs.captions), model.rewards(pairs.captions))
 
 
-def test_what_is_no_reward_model_is_named(tmp_path) -> None:
+def test_other_folders_get_a_message(tmp_path) -> None:
     with pytest.raises(ConfigError, match="there is no reward model in"):
         load_reward_model(tmp_path)
     MotifRewardModel().save(tmp_path)

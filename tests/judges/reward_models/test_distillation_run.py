@@ -88,7 +88,7 @@ def test_a_broken_checkpoint_is_no_fresh_start(dataset: Path, tmp_path: Path) ->
     assert _rows(output) == before
 
 
-def test_what_is_written(dataset: Path, tmp_path: Path) -> None:
+def test_the_files_of_a_distillation(dataset: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     _distill(_config(dataset), output)
     rows = _rows(output)
@@ -172,7 +172,7 @@ def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert load_reward_model(output).args == {"threshold": 0.25}
 
 
-def test_a_judge_that_prefers_nothing_is_not_distilled(dataset: Path, tmp_path: Path) -> None:
+def test_ties_alone_are_not_distilled(dataset: Path, tmp_path: Path) -> None:
     pairs = open_pairs(dataset)
     pairs.write_preferences("nobody", np.full(len(pairs), 2, dtype=np.int8))
     with pytest.raises(ConfigError, match="prefers nothing: 200 of 200 pairs are ties"):
@@ -180,7 +180,7 @@ def test_a_judge_that_prefers_nothing_is_not_distilled(dataset: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_not_measured_is_not_told(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmeasured_figures_are_left_out(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(dataset), "epochs=1", "device=cpu", "validation_fraction=0", "--preferences", "rule"]
     assert _command(*words, "--output", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
@@ -209,7 +209,7 @@ def test_a_distillation_is_verified(dataset: Path, tmp_path: Path) -> None:
         (["model.args.depth=2"], "depth"),
     ],
 )
-def test_what_cannot_be_run_is_named(words: list[str], message: str, dataset: Path, tmp_path: Path) -> None:
+def test_invalid_options_get_a_message(words: list[str], message: str, dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=message):
         _command(str(dataset), *words, "--preferences", "rule", "--output", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
@@ -220,7 +220,7 @@ def test_an_unknown_annotator_is_named(dataset: Path, tmp_path: Path) -> None:
         _command(str(dataset), "--preferences", "rules", "--output", str(tmp_path / "out"))
 
 
-def test_of_two_distillations_into_one_folder_one_is_told_so(dataset: Path, tmp_path: Path) -> None:
+def test_two_distillations_cannot_share_a_folder(dataset: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     _distill(_config(dataset, epochs=1), output)
     rows = (output / "metrics.jsonl").read_bytes()

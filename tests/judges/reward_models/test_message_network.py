@@ -39,7 +39,7 @@ def test_linear_layers_begin_orthogonal_and_nul_is_zero() -> None:
 
 
 @pytest.mark.parametrize("longest", [0, 1, 15, 16, 17, 77, 100, 249, 250, 255, 256])
-def test_what_is_saved_of_the_padding_changes_nothing(longest: int) -> None:
+def test_skipping_the_padding_changes_nothing(longest: int) -> None:
     torch.manual_seed(0)
     network = MessageNetwork()
     texts = ["".join(chr(33 + (7 * i + n) % 90) for n in range(i)) for i in (0, 1, longest // 2, longest)]
@@ -48,7 +48,7 @@ def test_what_is_saved_of_the_padding_changes_nothing(longest: int) -> None:
     assert torch.allclose(network(messages), expected, atol=1e-6, rtol=0)
 
 
-def test_the_padding_s_gradient_is_the_same_too() -> None:
+def test_skipping_the_padding_changes_no_gradient() -> None:
     torch.manual_seed(0)
     network = MessageNetwork().double()
     plain = copy.deepcopy(network)

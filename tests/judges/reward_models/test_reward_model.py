@@ -21,7 +21,7 @@ class Nested(RewardModel):
         return self.inner.scale * torch.tensor([float(len(caption)) for caption in captions])
 
 
-def test_taking_up_another_model_leaves_nothing_beside_it() -> None:
+def test_take_up_copies_everything() -> None:
     one, other = Nested(1.0), Nested(3.0)
     before = set(vars(one))
     one.take_up(other)
@@ -30,7 +30,7 @@ def test_taking_up_another_model_leaves_nothing_beside_it() -> None:
     assert one.version == other.version
 
 
-def test_a_table_takes_up_one_of_another_size() -> None:
+def test_take_up_a_table_of_another_size() -> None:
     one, other = TableRewardModel(), TableRewardModel()
     captions = ["a", "é", "鍵"]
     other.set(captions, torch.tensor([1.0, 2.0, 3.0]).numpy())

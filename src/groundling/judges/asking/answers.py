@@ -1,9 +1,9 @@
-"""From a judge's reply to its verdict.
+"""The verdict in a judge's reply.
 
-A reply may quote the captions, and those may hold forged verdicts; so a verdict counts only where nothing quoted
-stands: ``line``, alone on the last line of a reply that is complete; ``json``, in the object that is the whole reply;
-``choice``, as the whole reply. After each may stand one sentence with which chat models take leave ("I hope this
-helps!"), and none that could take the verdict back. ``motif`` reads replies as the original does, with its faults.
+A reply may quote captions, which may contain forged verdicts. So a verdict counts only where nothing can be quoted:
+``line``: alone on the last line of a complete reply; ``json``: in the object that is the whole reply; ``choice``: as
+the whole reply. Each may be followed by a polite closing sentence ("I hope this helps!"). ``motif`` reads replies as
+the original does, with its faults.
 """
 
 import functools
@@ -26,7 +26,7 @@ JSON_SCHEMA = {
 _LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`\"]*(1|2|tie)[*_`\"]*\.?[*_`]*", re.IGNORECASE)
 _WORD = re.compile(r"[*`\"']*(1|2|tie)[*`\"']*\.?", re.IGNORECASE)
 _THOUGHTS_END = "</think>"
-_LEAVE = re.compile(
+_CLOSING = re.compile(
     r"(?:I hope|Hope|Let me know|Please let me know|Feel free|Please feel free|Thank you|Thanks|If you)\b"
     r"[^.!?\"]*[.!?]*"
 )
@@ -36,26 +36,26 @@ _KEY = re.compile(r'(?<!\\)"verdict"\s*:\s*"?(1|2|tie)?')
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reply says: its preference, and where in the reply the word for it begins."""
+    """The preference in a reply, and the place where its word begins."""
 
     preference: Preference
     position: int
 
 
 def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description") -> Verdict | None:
-    """The verdict of a reply; None if it has none that counts.
+    """Return the verdict of a reply, or None.
 
     Args:
-        reply: The judge's words.
+        reply: The judge's text.
         answer: The form that was asked for.
-        complete: False if the reply was cut off: its last line may then be anything, also a quotation.
-        noun: What a caption is called in the question: ``motif`` asks for the best one by this word.
+        complete: False if the reply was cut off: then its last line may be a quotation.
+        noun: The name of a caption in the question, by which ``motif`` asks for the best one.
     """
     if answer == "motif":
         return _motif(reply, noun)
     if not complete:
         return None
-    reply = _without_leave(reply)
+    reply = _without_closing(reply)
     begin = _end_of_thoughts(reply)
     if answer == "json":
         return _json(reply, begin)
@@ -70,19 +70,18 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "
 
 
 def _end_of_thoughts(reply: str) -> int:
-    """Where the answer begins: models that think aloud do so first."""
-    text = reply.lstrip()
-    # The mark that opens them may stand in the prompt, as chat templates have it.
-    if not text.startswith(("{", "`")):
+    """Return the place where the answer begins, after thoughts."""
+    # The tag that opens thoughts may be part of the prompt, as in some chat templates.
+    if not reply.lstrip().startswith(("{", "`")):
         _, mark, answer = reply.partition(_THOUGHTS_END)
         return len(reply) - len(answer) if mark else 0
     return 0
 
 
-def _without_leave(reply: str) -> str:
-    """A reply without its last line, if that only takes leave."""
+def _without_closing(reply: str) -> str:
+    """Return a reply without its last line, if that is only a polite closing."""
     rest, newline, last = reply.rstrip().rpartition("\n")
-    return rest if newline and _LEAVE.fullmatch(last.strip()) else reply
+    return rest if newline and _CLOSING.fullmatch(last.strip()) else reply
 
 
 def _json(reply: str, begin: int) -> Verdict | None:
@@ -95,8 +94,8 @@ def _json(reply: str, begin: int) -> Verdict | None:
     verdict = content.get("verdict") if isinstance(content, dict) else None
     if isinstance(verdict, bool) or str(verdict) not in WORDS:
         return None
-    # A quotation inside the analysis has its quotation marks escaped. A key that stands there twice, once in an object
-    # inside, or in other characters ("ver\u0064ict", which no fence bends) does not count.
+    # In a quotation inside the analysis, quotation marks are escaped. A key that occurs twice, once in an inner object,
+    # or in other characters ("ver\u0064ict", which the fence does not alter), does not count.
     keys = [*_KEY.finditer(reply, begin)]
     if len(keys) != 1 or keys[0][1] != str(verdict):
         return None
@@ -111,9 +110,9 @@ def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:
 
 @functools.cache
 def _best(noun: str) -> re.Pattern[str]:
-    """The original's expression, whose first match counts; it takes either of its two nouns, whichever was asked for.
+    """Return the original's expression, whose first match counts; it accepts both of its nouns, whichever was used.
 
-    "best", what is judged, punctuation, perhaps one word more, the number.
+    "best", the noun, punctuation, perhaps one word more, the number.
     """
     nouns = f"description|message|{re.escape(noun)}"
     return re.compile(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", re.IGNORECASE)
@@ -125,5 +124,5 @@ def _motif(reply: str, noun: str) -> Verdict | None:
 
 
 def _verdict(word: str, position: int) -> Verdict | None:
-    word = word.lower()  # a pattern without case takes "tİe" for "tie", which in small letters it is not
+    word = word.lower()  # a case-insensitive pattern matches "tİe", which in lower case is not "tie"
     return Verdict(Preference(WORDS.index(word)), position) if word in WORDS else None

@@ -1,4 +1,4 @@
-"""The annotators of Motif that read no caption: by game score, by return, at random."""
+"""Motif's annotators that read no caption: by game score, by return, at random."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from groundling.registry import unknown
 
 @judges.register("score")
 class ScoreJudge(FigureJudge):
-    """Prefers the segment whose episode had the higher game score at that point; equal ones are a tie."""
+    """Prefers the segment whose episode had the higher game score at that point; equal scores are a tie."""
 
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
         if "score" not in pairs.info:
@@ -22,7 +22,7 @@ class ScoreJudge(FigureJudge):
 
 @judges.register("return")
 class ReturnJudge(FigureJudge):
-    """Prefers the segment with the higher sum of rewards; equal ones are a tie."""
+    """Prefers the segment with the higher sum of rewards; equal sums are a tie."""
 
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
         return _greater(pairs.returns(), "return")
@@ -30,11 +30,7 @@ class ReturnJudge(FigureJudge):
 
 @judges.register("random")
 class RandomJudge(FigureJudge):
-    """Prefers one of the two by a fair coin; never a tie.
-
-    Args:
-        seed: Of the coin.
-    """
+    """Prefers one of the two by a fair coin with this ``seed``; never a tie."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -44,12 +40,8 @@ class RandomJudge(FigureJudge):
 
 
 def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
-    """int8 (N,): which of the figures (N, 2) called ``name`` is greater.
-
-    Raises:
-        ConfigError: a figure is NaN, which compares as equal to all.
-    """
-    if (missing := np.isnan(figures).any(axis=1)).any():
+    """Return the label of each row of the figures ``(N, 2)`` called ``name``, int8 ``(N,)``."""
+    if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would compare as equal
         raise ConfigError(
             f"the {name} of {missing.sum()} of {len(figures)} pairs is NaN, the first of them pair {missing.argmax()}: "
             "record them again, or choose another --judge"

@@ -1,150 +1,188 @@
-"""Asking: items go to the judge, replies come back, are read, and become answers in the store."""
+"""Asking a judge about pairs of captions, a second time if a reply has no verdict."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from groundling.errors import RunError
-from groundling.judges.asking.answers import parse
-from groundling.judges.asking.judge import Judge, Reply, Request
-from groundling.judges.asking.questions import Question, Turn, verdict_form
+from groundling.judges.asking.answers import Verdict, parse
+from groundling.judges.asking.judge import Judge, Keep, Reply, Request, keep_nothing
+from groundling.judges.asking.questions import Message, Question
 from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.pairs import Comparison
 from groundling.judges.preferences.store import LABELS, Answer, Captions, Store
 
-_MOST_INVALID = 20
-"""So many answers in a row without a verdict, and a judge is left: each has cost two requests."""
-_TRIAL = 200
-"""So many answers say what a judge is good for: …"""
-_LEAST_VALID = 0.1
-"""… one of which a smaller share has a verdict is left."""
-_SAMPLE = 200
+_EXCERPT = 200
 """Characters of a reply that a message repeats."""
+_MAX_INVALID = 20
+"""Invalid answers in a row, each of two requests, after which annotation stops."""
+_TRIAL, _MIN_VALID = 200, 0.1
+"""After this many answers, annotation stops if a smaller share has a verdict."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The judge's replies about one pair; the last one has the verdict, if any."""
+
+    number: int
+    replies: list[Reply]
+    verdict: Verdict | None
+    seconds: float
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last request got no reply; None if it got one."""
+        return self.replies[-1].failure
+
+    @property
+    def excerpt(self) -> str:
+        """The beginning of the last reply in one line, for messages."""
+        text = self.replies[-1].text[: 10 * _EXCERPT]
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
+
+
+def conversation(judge: Judge, question: Question, pair: Comparison) -> list[Message]:
+    """Return the question about a pair as the judge is asked it."""
+    return question.conversation(pair.first, pair.second, judge.answer_format, judge.control_tokens, pair.context)
+
+
+def ask(
+    judge: Judge,
+    question: Question,
+    pairs: Iterable[Comparison],
+    on_outcome: Callable[[Outcome], None],
+    keep: Keep = keep_nothing,
+) -> None:
+    """Ask about all pairs, numbered from 0.
+
+    Args:
+        judge: The judge.
+        question: The question.
+        pairs: The captions in the order in which they are shown.
+        on_outcome: Called with the outcome of each pair as soon as it is known.
+        keep: See `Judge.ask`.
+
+    Raises:
+        RunError: the judge cannot continue, or ``on_outcome`` raised.
+    """
+    began: dict[int, float] = {}
+    replies: dict[int, list[Reply]] = {}
+
+    def requests() -> Iterator[Request]:
+        for number, pair in enumerate(pairs):
+            began[number], replies[number] = time.monotonic(), []
+            yield Request(number, conversation(judge, question, pair), question)
+
+    def tell(request: Request, reply: Reply) -> Request | None:
+        number, verdict = request.number, None
+        replies[number].append(reply)
+        if reply.failure is None:
+            verdict = _verdict(reply, judge, question)
+            if verdict is None and len(replies[number]) == 1:
+                again = question.retry(request.conversation, reply.text, judge.answer_format)
+                return replace(request, conversation=again)
+        seconds = time.monotonic() - began.pop(number)
+        on_outcome(Outcome(number, replies.pop(number), verdict, seconds))
+        return None
+
+    judge.ask(requests(), tell, keep)
+
+
+def _verdict(reply: Reply, judge: Judge, question: Question) -> Verdict | None:
+    verdict = parse(reply.text, judge.answer_format, reply.complete, question.noun)
+    if verdict is None and reply.probabilities is not None:
+        return Verdict(Preference(reply.probabilities.index(max(reply.probabilities))), 0)
+    return verdict
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to ask: an unordered pair, in one order."""
+    """An unordered pair in one order."""
 
     key: str
     captions: Captions
-    swapped: bool
-    """Whether the second of the sorted captions is shown first."""
-    context: str = ""
-    """What both have in common."""
+    swapped: bool  # the second of the sorted captions is shown first
+    context: str
 
     @property
-    def shown(self) -> Captions:
+    def shown(self) -> Comparison:
         """The captions in the order in which they are shown."""
-        return (self.captions[1], self.captions[0]) if self.swapped else self.captions
-
-
-def one_line(reply: str) -> str:
-    """The beginning of a judge's words, for a message."""
-    return " ".join("".join(c if c.isprintable() else " " for c in reply[: 10 * _SAMPLE]).split())[:_SAMPLE]
-
-
-def conversation(judge: Judge, question: Question, item: Item) -> list[Turn]:
-    """The question about an item, as the judge is asked it."""
-    return question.conversation(*item.shown, judge.answer_format, judge.control_tokens, item.context)
+        first, second = reversed(self.captions) if self.swapped else self.captions
+        return Comparison(first, second, self.context)
 
 
 class Inquiry:
-    """Puts items to a judge, and stores each answer as soon as it is there.
-
-    Attributes:
-        asked: Answers so far.
-        invalid: Of these, those without a verdict.
-        failed: Requests without one.
-        first_failure: Why the first of them has none.
-        invalid_reply: What the judge said in the last of those without a verdict, in one line.
-    """
+    """Puts questions to the judge and stores each answer; stops early if the judge gives no verdicts."""
 
     def __init__(
         self, judge: Judge, question: Question, store: Store, on_answer: Callable[[Answer | None], None]
     ) -> None:
         self._judge, self._question, self._store, self._on_answer = judge, question, store, on_answer
-        self.asked = self.invalid = self.failed = self._invalid_in_a_row = 0
+        self._items: Sequence[Item] = ()
+        self.asked = self.failed = self._invalid = self._invalid_in_a_row = 0
         self.first_failure: str | None = None
         self.invalid_reply: str | None = None
 
     def ask(self, items: Sequence[Item]) -> None:
-        """Ask about all items; those whose request fails stay without an answer.
+        """Ask; items whose request fails stay without an answer.
 
         Raises:
-            RunError: the judge cannot go on, or gives answers that are of no use; what it said is kept.
+            RunError: the judge cannot continue, or gives no verdicts; its answers are kept.
         """
         self._items = items
-        self._began: dict[int, float] = {}
-        self._replies: dict[int, list[Reply]] = {}
         if items:
-            self._judge.ask(self._requests(), self._tell, self._flush)
+            shown = (item.shown for item in items)
+            ask(self._judge, self._question, shown, self._store_outcome, self._keep)
 
-    def _requests(self) -> Iterator[Request]:
-        question = self._question
-        for number, item in enumerate(self._items):
-            self._began[number] = time.monotonic()
-            asked = conversation(self._judge, question, item)
-            yield Request(number, asked, question.goal, question.world, question.noun)
-
-    def _flush(self) -> None:
+    def _keep(self) -> None:
         if not self._judge.effortless:
             self._store.flush()
 
-    def _tell(self, request: Request, reply: Reply) -> Request | None:
-        number = request.number
-        replies = self._replies.setdefault(number, [])
-        replies.append(reply)
-        if reply.failure is not None:
+    def _store_outcome(self, outcome: Outcome) -> None:
+        answer = self._answer(outcome)
+        if outcome.failure is not None:
             self.failed += 1
-            self.first_failure = self.first_failure or reply.failure
-            if any(each.prompt_tokens or each.completion_tokens for each in replies):
-                self._keep(number, Preference.UNKNOWN)  # what was paid for is counted; it is asked again all the same
+            self.first_failure = self.first_failure or outcome.failure
+            if answer.prompt_tokens or answer.completion_tokens:  # paid for; asked again all the same
+                self._store.append(answer)
             self._on_answer(None)
-            return None
-        form = self._judge.answer_format
-        verdict = parse(reply.text, form, reply.complete, request.noun)
-        if verdict is None and len(replies) == 1:
-            again = self._question.retry(request.conversation, reply.text, form)
-            return replace(request, conversation=again)
-        answer = self._keep(number, Preference.UNKNOWN if verdict is None else verdict.preference)
+            return
+        self._store.append(answer)
         self.asked += 1
         self._on_answer(answer)
-        self._count(valid=verdict is not None, reply=reply.text)
-        return None
+        self._invalid_in_a_row = 0 if outcome.verdict is not None else self._invalid_in_a_row + 1
+        if outcome.verdict is None:
+            self._invalid += 1
+            self.invalid_reply = outcome.excerpt
+            self._check_judge()
 
-    def _count(self, valid: bool, reply: str) -> None:
-        """Leave a judge that is no good while little is spent."""
-        self._invalid_in_a_row = 0 if valid else self._invalid_in_a_row + 1
-        if valid:
-            return
-        self.invalid += 1
-        self.invalid_reply = one_line(reply)
-        valid_rate = 1 - self.invalid / self.asked
-        if self._invalid_in_a_row >= _MOST_INVALID:
-            problem = f"{self._invalid_in_a_row} answers in a row have no verdict"
-        elif self.asked >= _TRIAL and valid_rate < _LEAST_VALID:
-            problem = f"only {valid_rate:.0%} of {self.asked} answers have a verdict"
-        else:
-            return
-        raise RunError(
-            f"annotation stops: {problem} in the form {self._judge.answer_format!r}; the last reply: "
-            f"{self.invalid_reply!r}. It was told: {verdict_form(self._judge.answer_format, self._question.noun)} "
-            "Give a judge that is a model another model, or another answer=… form; let a class of yours reply so"
-        )
-
-    def _keep(self, number: int, preference: Preference) -> Answer:
-        item, replies = self._items[number], self._replies.pop(number)
-        answer = Answer(
+    def _answer(self, outcome: Outcome) -> Answer:
+        item, replies, verdict = self._items[outcome.number], outcome.replies, outcome.verdict
+        return Answer(
             key=item.key,
-            label=LABELS[preference],
-            probabilities=None if preference == Preference.UNKNOWN else replies[-1].probabilities,
+            label=LABELS[Preference.UNKNOWN if verdict is None else verdict.preference],
+            probabilities=None if verdict is None else replies[-1].probabilities,
             swapped=item.swapped,
             captions=item.captions,
             context=item.context,
             replies=tuple(reply.text for reply in replies if reply.failure is None),
             prompt_tokens=sum(reply.prompt_tokens for reply in replies),
             completion_tokens=sum(reply.completion_tokens for reply in replies),
-            seconds=time.monotonic() - self._began.pop(number),
+            seconds=outcome.seconds,
         )
-        self._store.append(answer)
-        return answer
+
+    def _check_judge(self) -> None:
+        """Raise `RunError` if too few answers have a verdict."""
+        valid_rate = 1 - self._invalid / self.asked
+        if self._invalid_in_a_row >= _MAX_INVALID:
+            problem = f"{self._invalid_in_a_row} answers in a row have no verdict"
+        elif self.asked >= _TRIAL and valid_rate < _MIN_VALID:
+            problem = f"only {valid_rate:.0%} of {self.asked} answers have a verdict"
+        else:
+            return
+        form = self._judge.answer_format
+        raise RunError(
+            f"annotation stops: {problem} in the form {form!r}; the last reply: {self.invalid_reply!r}. It was asked: "
+            f"{self._question.verdict_form(form)} Give a judge that is a model another model, or another answer=… "
+            "form; let a class of yours reply so"
+        )

@@ -1,4 +1,4 @@
-"""What a judge is: it answers conversations, or it labels whole datasets by other figures."""
+"""The contract of a judge: it answers conversations, or labels whole datasets by figures."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -10,41 +10,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError, RunError, foreign
-from groundling.judges.asking.questions import AnswerFormat, Question, Turn
+from groundling.judges.asking import quoting as fence
+from groundling.judges.asking.questions import AnswerFormat, Message, Question
 from groundling.judges.preferences.pairs import Pairs
 from groundling.registry import Registry
 
 
 @dataclass(frozen=True)
 class Request:
-    """A conversation that ends with a turn of the user's.
+    """A conversation that ends with a message of the user.
 
     Attributes:
-        number: The caller's; a retry has that of the request it follows.
-        conversation: What was said so far.
-        goal: The id of the question's goal.
-        world: The kind of world that it is about.
-        noun: What the question calls a caption.
+        number: Identifies the request; a retry has the number of the request that it follows.
+        conversation: The messages so far.
+        question: What is asked.
     """
 
     number: int
-    conversation: list[Turn]
-    goal: str
-    world: str = ""
-    noun: str = "description"
+    conversation: list[Message]
+    question: Question
+
+    @property
+    def captions(self) -> tuple[str, str]:
+        """Both captions, neutralised as a language model reads them."""
+        return fence.read_both(self.conversation[1]["content"])
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a judge answered.
+    """A judge's reply.
 
     Attributes:
-        text: Its words.
-        complete: False if they were cut off.
-        probabilities: Of first, second and tie as shown, where the judge has them.
-        prompt_tokens: How many it read.
-        completion_tokens: How many it wrote.
-        failure: Why there is no answer, in words; the request is then made again at the next run.
+        text: What the judge wrote.
+        complete: False if the text was cut off.
+        probabilities: Of first, second and tie as shown, if the judge has them.
+        prompt_tokens: Number of tokens read.
+        completion_tokens: Number of tokens written.
+        failure: Why there is no reply; the request is then made again in the next run.
     """
 
     text: str
@@ -56,25 +58,25 @@ class Reply:
 
 
 Tell = Callable[[Request, Reply], Request | None]
-"""Takes a reply as soon as it is there, and gives what is to be asked next because of it."""
+"""Takes a reply as soon as it arrives, and returns the request to make next because of it, if any."""
 Keep = Callable[[], None]
-"""Puts on the disk what was told; any thread may call it, one at a time."""
+"""Puts the replies so far on the disk; may be called from any thread, one at a time."""
 
 
 def keep_nothing() -> None:
-    """A `Keep` for answers that stay in memory."""
+    """A `Keep` for replies that stay in memory."""
 
 
 class Judge:
-    """Answers conversations; a subclass defines `answer`, or `ask` if it answers several at once.
+    """Answers conversations; a subclass implements `answer`, or `ask` to answer several at once.
 
     Attributes:
-        answer_format: The form in which it is asked for its verdict.
+        answer_format: The form in which the judge is asked for its verdict.
         control_tokens: Texts that its tokenizer does not read as text.
-        parallel: How many requests it works on at once.
-        expected_tokens: How many tokens a reply has, about; for estimates.
-        expected_seconds: How long a request takes, about; None if that cannot be said.
-        effortless: Making it loads nothing, asking again costs nothing: its answers need not reach the disk one by one.
+        parallel: Number of requests at once.
+        expected_tokens: Approximate length of a reply, for estimates.
+        expected_seconds: Approximate time of a request; None if unknown.
+        effortless: Asking costs nothing, so answers need not be put on the disk one by one.
     """
 
     answer_format: AnswerFormat = "line"
@@ -85,62 +87,61 @@ class Judge:
     effortless: bool = False
 
     def accepts(self, question: Question) -> str | None:
-        """Whether it can answer this question: None is yes, else why not, in one line."""
+        """Return why the judge cannot answer this question, in one line, or None."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """What decides its answers, as JSON holds it (model, revision, sampling).
+        """Return everything that its answers depend on, as JSON: model, revision, sampling.
 
-        Answers are kept by it. A judge whose code has changed needs another one (a version, say): it is not asked again
-        what one of the same identity has answered.
+        Stored answers are reused for a judge of the same identity. If its code changes, add a version.
         """
         return {"judge": type(self).__qualname__}
 
     def identity_about(self, question: Question) -> dict[str, Any]:
-        """`identity`, with what else decides its answers to this question."""
+        """Return `identity`, with what else its answers to this question depend on."""
         return self.identity()
 
-    def answer(self, request: Request) -> Reply:
-        """Answer one request.
+    def answer(self, request: Request) -> Reply | str:
+        """Answer one request; a text stands for a `Reply` with it.
 
         Raises:
-            ConfigError: the class defines neither this nor `ask`.
+            ConfigError: the class implements neither `answer` nor `ask`.
         """
         raise ConfigError(f"the judge {type(self).__name__} defines neither answer nor ask: define one of them")
 
     def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
-        """Answer all requests, and those that ``tell`` gives back.
+        """Answer all requests, and those that ``tell`` returns.
 
-        Whoever has told a reply calls ``keep`` before asking anything else: a process that is killed then loses no more
-        than what it was asking.
+        After telling a reply, call ``keep`` before asking anything else: then a killed process loses no more than the
+        requests in flight.
 
         Raises:
-            RunError: it makes no sense to go on; what was told is kept.
+            RunError: no further request can succeed; the replies so far are kept.
         """
         for request in requests:
             present: Request | None = request
             while present is not None:
                 with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
                     reply = self.answer(present)
-                if not isinstance(reply, Reply):
+                if not isinstance(reply, Reply | str):
                     raise RunError(
-                        f"the judge {type(self).__name__} answers {reply!r:.80}, expected a groundling.judges.Reply: "
-                        "return Reply(text)"
+                        f"the judge {type(self).__name__} answers {reply!r:.80}, expected a text or a "
+                        "groundling.judges.Reply: return Reply(text)"
                     )
-                present = tell(present, reply)
+                present = tell(present, Reply(reply) if isinstance(reply, str) else reply)
             keep()
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
-        """The price of so many tokens, in the user's currency; None if the judge has none."""
+        """Return the price of so many tokens, in the user's currency; None if unknown."""
         return None
 
 
 class FigureJudge(ABC):
-    """Labels whole datasets by figures beside the captions: nothing is asked, nothing is kept but the labels."""
+    """Labels whole datasets by figures; asks nothing and stores no answers."""
 
     @abstractmethod
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        """int8 (N,): codes of `Preference`.
+        """Return labels, int8 ``(N,)``: codes of `Preference`.
 
         Raises:
             ConfigError: the dataset lacks the figures.
@@ -148,7 +149,7 @@ class FigureJudge(ABC):
 
 
 class JudgeRegistry(Registry[Judge | FigureJudge]):
-    """Takes judges, and functions that make one from its arguments."""
+    """Registers judges, and functions that make one from its arguments."""
 
     def _hint(self, id: str) -> str:
         if inspect.isfunction(self._factories.get(id)):

@@ -1,4 +1,4 @@
-"""A language model behind an OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, TGI, hosted ones) as judge."""
+"""A language model behind an OpenAI-compatible server as judge: vLLM, SGLang, llama.cpp, Ollama, TGI, hosted ones."""
 
 import asyncio
 import math
@@ -13,41 +13,38 @@ from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
 from groundling.judges.asking.judge import Judge, Keep, Reply, Request, Tell, judges, keep_nothing
 from groundling.judges.asking.questions import AnswerFormat
 from groundling.judges.preferences.store import token_count
-from groundling.registry import unknown
 
-ANSWERS = ("line", "json", "choice", "motif")
 _EXPECTED_TOKENS = {"line": 400, "json": 200, "choice": 1, "motif": 400}
 _EXPECTED_SPEED = 30.0
-"""Tokens a second that one request gets, for the first estimate."""
-_MOST_FAILURES = 20
-"""So many requests in a row without an answer, and the run stops."""
-_MOST_TOKENS = 10**9
-"""A server that counts more of them in one request counts wrongly."""
+"""Tokens a second of one request, for the first estimate."""
+_MAX_FAILURES = 20
+"""Failed requests in a row after which the run stops."""
+_MAX_TOKENS = 10**9
+"""A greater number of tokens of one request is a server's error."""
 
 
 @judges.register("openai")
 class OpenAIJudge(Judge):
-    """Asks a model on a server with OpenAI's interface, several requests at once.
+    """Asks a model on a server with OpenAI's API, several requests at once.
 
     Args:
-        model: What the server calls it.
-        base_url: Of the server, up to and with ``/v1``.
-        answer: "line": reasoning, then a line with the verdict. "json": an object by a schema, which the server is
+        model: The server's name of the model.
+        base_url: Of the server, up to and including ``/v1``.
+        answer: "line": reasoning, then a line with the verdict. "json": an object with a schema, which the server is
             asked to enforce. "choice": the verdict alone, likewise; fastest. "motif": as the original asks and reads.
-        revision: Of the model, for the record: answers of another revision are others.
+        revision: Of the model; answers of another revision are not reused.
         temperature: Of sampling.
-        top_p: Likewise.
+        top_p: Of sampling.
         max_tokens: Of a reply; None: 8 for "choice", 2048 otherwise.
         soft_labels: Ask for the log-probabilities of the verdict's token.
-        extra: Further entries of a request's body, ``{top_k: 50}`` for instance; null takes one of ours out.
+        extra: Further entries of a request's body, such as ``{top_k: 50}``; null removes one of ours.
         concurrency: Requests at once.
         prompt_price: Of a million tokens, for estimates.
-        completion_price: Likewise.
-        server: The other arguments are those of `groundling.io.chat_server.ChatServer`
-            (``api_key_env``, ``timeout``, ``max_retries``, ``backoff``, ``max_reply_bytes``).
+        completion_price: Of a million tokens, for estimates.
+        api_key_env, timeout, max_retries, backoff, max_reply_bytes: See `groundling.io.chat_server.ChatServer`.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: a value is out of bounds.
     """
 
     def __init__(
@@ -70,8 +67,6 @@ class OpenAIJudge(Judge):
         backoff: float = 1.0,
         max_reply_bytes: int = 4 * 2**20,
     ) -> None:
-        if answer not in ANSWERS:
-            raise ConfigError(unknown("answer", answer, ANSWERS))
         if concurrency < 1:
             raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
         self.server = ChatServer(base_url, api_key_env, timeout, max_retries, backoff, max_reply_bytes)
@@ -87,7 +82,7 @@ class OpenAIJudge(Judge):
             **(extra or {}),
         }
         self._sampling = {key: value for key, value in self._sampling.items() if value is not None}
-        # What a server may not know; each is left out for good once a request goes through only without it.
+        # Entries that a server may refuse; each is dropped once a request succeeds only without it.
         self._optional = [*_constraint(answer), *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else [])]
         self._failures = 0
 
@@ -109,21 +104,21 @@ class OpenAIJudge(Judge):
     def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
         try:
             asyncio.run(self._ask_all(iter(requests), tell, keep))
-        except ExceptionGroup as group:  # the first worker's error; the others were called off
+        except ExceptionGroup as group:  # the first worker's error; the others were cancelled
             error: Exception = group
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             raise error from group
 
     async def _ask_all(self, requests: Iterator[Request], tell: Tell, keep: Keep) -> None:
-        kept = _KeptTogether(keep)
+        kept = _SharedKeep(keep)
 
         async def work() -> None:
-            for request in requests:  # shared: each worker takes the next one
+            for request in requests:  # shared by the workers
                 present: Request | None = request
                 while present is not None:
                     present = tell(present, await self._reply(present))
-                await kept.up_to_now()
+                await kept.wait()
 
         async with self.server, asyncio.TaskGroup() as group:
             for _ in range(self.parallel):
@@ -131,10 +126,10 @@ class OpenAIJudge(Judge):
 
     async def _reply(self, request: Request) -> Reply:
         try:
-            reply = self._read(await self._complete(request), request.noun)
+            reply = self._read(await self._complete(request), request.question.noun)
         except RequestFailed as error:
             self._failures += 1
-            if self._failures >= _MOST_FAILURES:
+            if self._failures >= _MAX_FAILURES:
                 raise RunError(
                     f"{self.server.base_url}: {self._failures} requests in a row got no answer; the last one: {error}"
                 ) from error
@@ -144,7 +139,7 @@ class OpenAIJudge(Judge):
 
     async def _complete(self, request: Request) -> dict[str, Any]:
         body = {"model": self.model, "messages": request.conversation, **self._sampling}
-        known = self._optional  # which another request may shorten meanwhile
+        known = self._optional  # another request may shorten it meanwhile
         for count in range(len(known), -1, -1):
             for optional in combinations(known, count):
                 try:
@@ -157,7 +152,7 @@ class OpenAIJudge(Judge):
         raise refused
 
     def _leave_out(self, refused: list[dict[str, Any]]) -> None:
-        """Send no such entries any more, and tell of those that were sent until now."""
+        """Stop sending these entries, and warn about those that were sent until now."""
         news = [next(iter(entries)) for entries in self._optional if entries in refused]
         self._optional = [entries for entries in self._optional if entries not in refused]
         if news:
@@ -169,7 +164,7 @@ class OpenAIJudge(Judge):
             )
 
     def _read(self, content: dict[str, Any], noun: str) -> Reply:
-        """A reply from what `ChatServer.complete` gave; nothing else about its shape is taken for granted."""
+        """Return the reply in a response checked by `ChatServer.complete`, of otherwise unknown shape."""
         choice = content["choices"][0]
         text = text_of(content) or ""
         usage = content.get("usage")
@@ -179,21 +174,21 @@ class OpenAIJudge(Judge):
             text=self.server.scrub(text),
             complete=complete,
             probabilities=self._probabilities(choice, text, complete, noun),
-            prompt_tokens=token_count(tokens.get("prompt_tokens"), _MOST_TOKENS),
-            completion_tokens=token_count(tokens.get("completion_tokens"), _MOST_TOKENS),
+            prompt_tokens=token_count(tokens.get("prompt_tokens"), _MAX_TOKENS),
+            completion_tokens=token_count(tokens.get("completion_tokens"), _MAX_TOKENS),
         )
 
     def _probabilities(
         self, choice: dict[str, Any], text: str, complete: bool, noun: str
     ) -> tuple[float, float, float] | None:
-        """Of first, second and tie, from the alternatives to the token in which the verdict begins."""
+        """Return those of first, second and tie, from the alternatives to the token where the verdict begins."""
         verdict = parse(text, self.answer_format, complete, noun)
         if verdict is None:
             return None
         try:
             tokens = choice["logprobs"]["content"]
             written = "".join(token["token"] for token in tokens)
-            # Thoughts that a server cuts off come before; anything else is no text that these tokens make.
+            # Thoughts that a server removes precede the text.
             begin = len(text) - len(written) if written.endswith(text) else len(text)
             for token in tokens:
                 end = begin + len(token["token"])
@@ -202,19 +197,19 @@ class OpenAIJudge(Judge):
                     return _verdict_probabilities(token["top_logprobs"], lead)
                 begin = end
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-            pass  # the server offers none, of another shape, or what no probability's logarithm can be
+            pass  # the server gives none, or something of another shape
         return None
 
 
-class _KeptTogether:
-    """Lets many workers wait for the disk at once, which takes as long as for one of them."""
+class _SharedKeep:
+    """Lets many workers wait for the disk together, which takes as long as for one of them."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep, self._lock = keep, asyncio.Lock()
         self._asked = self._kept = 0
 
-    async def up_to_now(self) -> None:
-        """Wait until what was told before this call is on the disk."""
+    async def wait(self) -> None:
+        """Wait until the replies before this call are on the disk."""
         self._asked += 1
         asked = self._asked
         async with self._lock:
@@ -225,13 +220,13 @@ class _KeptTogether:
 
 
 def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tuple[float, float, float] | None:
-    """How the tokens that begin as the verdict's one did (with a blank or a quotation mark, say) share their mass."""
+    """Normalise the probabilities of verdicts among tokens that begin like the verdict's (with a blank, say)."""
     masses = [0.0, 0.0, 0.0]
     for alternative in alternatives:
         token = alternative["token"]
         word = token.removeprefix(lead).casefold() if token.startswith(lead) else ""
         for number, verdict in enumerate(WORDS):
-            # A token may hold less than the word ("t" of "tie"), or more ('1"').
+            # A token may be shorter than the word ("t" of "tie"), or longer ('1"').
             if word and (verdict.startswith(word) or (word.startswith(verdict) and not word[len(verdict)].isalnum())):
                 masses[number] += math.exp(float(alternative["logprob"]))
     total = sum(masses)
@@ -241,10 +236,10 @@ def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tup
 
 
 def _constraint(answer: AnswerFormat) -> list[dict[str, Any]]:
-    """What makes a server keep to an answer's form, where it can."""
+    """Return the entries that ask a server to enforce an answer's form."""
     if answer == "json":
         schema = {"name": "verdict", "strict": True, "schema": JSON_SCHEMA}
         return [{"response_format": {"type": "json_schema", "json_schema": schema}}]
     if answer == "choice":
-        return [{"structured_outputs": {"choice": list(WORDS)}}]  # vLLM's; llama.cpp and Ollama pass over it
+        return [{"structured_outputs": {"choice": list(WORDS)}}]  # vLLM; ignored by llama.cpp and Ollama
     return []

@@ -1,4 +1,4 @@
-"""What a judge is asked about two captions: a world's goals and prompts, and the user's own."""
+"""The question about two captions: a world's goal and prompt, or the user's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.subjects import Subject, find_subject
 from groundling.registry import unknown
 
-Turn = dict[str, str]
-"""One turn of a conversation: ``role`` ("system", "user" or "assistant") and ``content``."""
+Message = dict[str, str]
+"""A message of a conversation: ``role`` ("system", "user" or "assistant") and ``content``."""
 AnswerFormat = Literal["line", "json", "choice", "motif"]
-"""How a judge tells its verdict: see `groundling.judges.asking.answers`."""
+"""The form of a verdict: see `groundling.judges.asking.answers`."""
 _FORMS = {
     "line": "End your answer with one line that holds your verdict and nothing else: 'Verdict: 1', 'Verdict: 2' or "
     "'Verdict: tie'.",
@@ -32,26 +32,23 @@ _AGAIN = {
     "motif": 'So which of the two is the best? Answer with ("best_{noun}": 1), ("best_{noun}": 2) or '
     '("best_{noun}": None).',
 }
-_LONGEST_ECHO = 8000
-"""Characters of a reply that the judge reads again: one that went on and on must not fill its context."""
-
-
-def verdict_form(answer: AnswerFormat, noun: str) -> str:
-    """How a judge is told to give its verdict on two captions that are called ``noun``."""
-    return _FORMS[answer].replace("{noun}", noun)
+_MAX_ECHO = 8000
+"""Characters of a reply that the judge reads again, so that an endless one does not fill its context."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question, asked about every pair of captions.
+    """A question to ask about every pair of captions.
 
     Attributes:
-        goal: An id of the world's goals, or a sentence of the user's about what is wanted; by default the world's
-            first.
-        prompt: An id of the world's prompts.
-        instructions: Words of the user's in place of the prompt's; ``{goal}`` in them becomes the goal's sentence.
-        blstats: Whether the captions tell the state of NetHack's player.
-        world: The kind of world whose segments are judged: see `groundling.judges.asking.subjects`.
+        goal: Id of one of the world's goals, or a sentence; the world's first goal by default.
+        prompt: Id of one of the world's prompts.
+        instructions: The user's instructions in place of the prompt's; ``{goal}`` stands for the goal's sentence.
+        blstats: Captions contain the state of NetHack's player.
+        world: The kind of world: see `groundling.judges.asking.subjects`.
+
+    Raises:
+        ConfigError: no such goal, prompt or world.
     """
 
     goal: str = ""
@@ -72,7 +69,7 @@ class Question:
 
     @classmethod
     def from_file(cls, path: Path, **fields: Any) -> Self:
-        """A question with the instructions that stand in a text file.
+        """Make a question with the instructions in a text file.
 
         Raises:
             ConfigError: the file cannot be read or is empty.
@@ -90,26 +87,30 @@ class Question:
 
     @property
     def subject(self) -> Subject:
-        """What is told of the world."""
+        """The description of the world."""
         return find_subject(self.world)
 
     @property
     def noun(self) -> str:
-        """What a caption is called: "description", "message" or "text"."""
+        """The name of a caption: "description", "message" or "text"."""
         prompt = "default" if self.instructions is not None else self.prompt
         return self.subject.nouns.get(prompt, "description")
 
+    def verdict_form(self, answer: AnswerFormat) -> str:
+        """Return the sentence that asks for the verdict in this form."""
+        return _FORMS[answer].replace("{noun}", self.noun)
+
     def conversation(
         self, first: str, second: str, answer: AnswerFormat, control_tokens: Sequence[str] = (), context: str = ""
-    ) -> list[Turn]:
-        """System prompt and question, the captions fenced: only what stands behind the marks depends on them.
+    ) -> list[Message]:
+        """Return system prompt and question, with fenced captions.
 
         Args:
-            first: The caption that is shown as number 1.
-            second: That as number 2.
-            answer: How the verdict is to be told.
+            first: The caption shown as number 1.
+            second: The caption shown as number 2.
+            answer: The form of the verdict.
             control_tokens: See `groundling.judges.asking.quoting.fence`.
-            context: What both have in common, shown before them.
+            context: Text that both captions share, shown before them.
         """
         subject = self.subject
         template = subject.prompts[self.prompt] if self.instructions is None else self.instructions
@@ -122,18 +123,18 @@ class Question:
             "\n".join(line.rstrip() for line in instructions.split("\n")),
             subject.notice.replace("{code}", code),
             *(fence.fence(text, label, code, control_tokens, subject.nothing) for label, text in shown.items()),
-            verdict_form(answer, self.noun),
+            self.verdict_form(answer),
         ]
         return [{"role": "system", "content": subject.system}, {"role": "user", "content": "\n\n".join(parts)}]
 
-    def retry(self, conversation: Sequence[Turn], reply: str, answer: AnswerFormat) -> list[Turn]:
-        """The same conversation after a reply without a verdict, and the question for it."""
-        echo = reply[-_LONGEST_ECHO:].strip() or "(no answer)"  # servers refuse empty turns
+    def retry(self, conversation: Sequence[Message], reply: str, answer: AnswerFormat) -> list[Message]:
+        """Return the conversation with a reply that had no verdict, and the request for one."""
+        echo = reply[-_MAX_ECHO:].strip() or "(no answer)"  # servers refuse empty messages
         again = _AGAIN[answer].replace("{noun}", self.noun)
         return [*conversation, {"role": "assistant", "content": echo}, {"role": "user", "content": again}]
 
     def identity(self, answer: AnswerFormat) -> dict[str, Any]:
-        """All its words and what else decides its answers, for the store."""
+        """Return everything about the question that answers depend on, for the store."""
         alone = self.conversation("FIRST", "SECOND", answer)
         identity = {
             "goal": self.goal,

@@ -1,8 +1,8 @@
-"""Captions come from a world, where players name things and graves speak: they must not speak for the user.
+"""Fences around captions, whose text comes from players and must not speak for the user.
 
-What a caption says stands between two marks that carry a code, on lines of its own that each begin with ``| ``. The
-code is computed from all that is shown, so that no caption can hold its own; the lines' beginning keeps a caption from
-opening a line with anything else; and what looks like a mark, a verdict or a control token is bent before.
+Each caption stands between two marks with a code, and each of its lines begins with ``| ``. The code is a hash of all
+that is shown, so no caption can contain it; the prefix keeps a caption from beginning a line with anything else; and
+what could pass for a mark, a verdict or a control token is altered.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 PREFIX = "| "
 
-# What chat models read as control tokens: <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS].
+# Chat models read <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS] as control tokens.
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
-# Letters and signs that are read as what they look like, and that no Unicode normalisation makes the same.
+# Characters that look like others and that no Unicode normalisation maps to them.
 _LOOK_ALIKE = str.maketrans(
     "\u0435\u0415\u0395\u1d07\u0441\u0421\u1d04\u0456\u0406\u0399\u03b9\u0131\u026a\u0442\u0422\u03a4\u1d1b\u0501"
     "\u1d05\u0475\u0474\u03bd\u1d20\u0433\u0280\u2236\ua789\u02f8\u02d0\u0589\u05c3\ufe30\ua4ff"
@@ -24,7 +24,7 @@ _LOOK_ALIKE = str.maketrans(
 )
 _ANGLE = re.compile("[<>]")
 _BRACKETS = re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]")
-_MARK = re.compile("[-\u2010-\u2015\u2212\u2500\u2501]{3,}")  # hyphens, dashes, lines of boxes
+_MARK = re.compile("[-\u2010-\u2015\u2212\u2500\u2501]{3,}")  # hyphens, dashes, box-drawing lines
 _VERDICT = re.compile(r"verdict[\W_]+", re.IGNORECASE)
 _VERDICT_SIGN = re.compile(r"verdict[\W_]*[:=]", re.IGNORECASE)
 _NO_COLON = str.maketrans(":=", "  ")
@@ -32,21 +32,21 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def code(captions: Sequence[str]) -> str:
-    """16 hexadecimal digits that depend on every character of all captions, and on their order."""
+    """Return 16 hexadecimal digits that depend on every character of all captions and on their order."""
     return hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()[:16]
 
 
 def fence(
     caption: str, label: str, code: str, control_tokens: Sequence[str] = (), nothing: str = "(no message was shown)"
 ) -> str:
-    """A caption between its marks.
+    """Return a caption between its marks.
 
     Args:
-        caption: The text, its lines separated by newlines.
-        label: What the marks call it, "description 1" for instance.
+        caption: Lines separated by newlines.
+        label: Name in the marks, such as "description 1".
         code: Of the pair.
-        control_tokens: Texts that the judge's tokenizer reads as something else than text.
-        nothing: Stands for an empty caption; without the prefix of lines, so that no caption can say it.
+        control_tokens: Texts that the judge's tokenizer does not read as text.
+        nothing: Stands for an empty caption, without the lines' prefix, so that no caption can say it.
     """
     lines = [PREFIX + neutralise(line, control_tokens) for line in caption.split("\n")]
     body = "\n".join(lines) if caption else nothing
@@ -54,10 +54,10 @@ def fence(
 
 
 def read(text: str, number: int) -> str:
-    """The caption number 1 or 2 out of a conversation's text, as the judge reads it (neutralised).
+    """Return caption 1 or 2 of a conversation's text, neutralised as the judge reads it.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the text has no such caption.
     """
     opening = re.search(rf"^--- begin (\w+ {number}) · ([0-9a-f]{{16}}) ---$", text, re.MULTILINE)
     if opening is None:
@@ -69,42 +69,35 @@ def read(text: str, number: int) -> str:
 
 
 def read_both(text: str) -> tuple[str, str]:
-    """Both captions out of a conversation's text: see `read`."""
+    """Return both captions of a conversation's text; see `read`."""
     return read(text, 1), read(text, 2)
 
 
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
-    """One line of a caption with nothing in it that a model, its tokenizer or our parser could take for more than text.
+    """Alter what a model, its tokenizer or our parser could take for more than text in a line of a caption.
 
     Runs of three or more hyphens become two, so ``--More--`` stays; angle brackets become ‹ and ›; control words in
-    square brackets get round ones; the colon after "verdict" goes; characters that are not seen are written out. So it
-    goes for what looks alike: full-width forms, mathematical letters, Greek and Cyrillic ones.
+    square brackets get round ones; the colon after "verdict" is removed; invisible characters are escaped. Characters
+    that look alike (full-width forms, mathematical letters, Greek, Cyrillic) are treated like the originals.
     """
     line = "".join(f"\\u{ord(c):04x}" if c != "\t" and unicodedata.category(c) in _INVISIBLE else c for c in line)
-    line = _bend(line)
-    if not line.isascii() and _needs_bending(plain := _plain(line)):  # what is left only looks like it
-        line = _bend(plain)
+    line = _alter(line)
+    if not line.isascii():
+        plain = unicodedata.normalize("NFKC", line).translate(_LOOK_ALIKE)
+        if any(pattern.search(plain) for pattern in (_ANGLE, _BRACKETS, _MARK, _VERDICT_SIGN)):
+            line = _alter(plain)
     for token in control_tokens:
         apart = " ".join(token)
-        while len(token) > 1 and token in line:  # again where two overlap, as in ⁂end⁂end⁂
+        while len(token) > 1 and token in line:  # again, because two may overlap, as in ⁂end⁂end⁂
             line = line.replace(token, apart)
-            if token in apart:  # one with spaces of its own
+            if token in apart:  # the token contains spaces itself
                 break
     return line
 
 
-def _plain(line: str) -> str:
-    """A line with the characters that its own look like."""
-    return unicodedata.normalize("NFKC", line).translate(_LOOK_ALIKE)
-
-
-def _bend(line: str) -> str:
+def _alter(line: str) -> str:
     line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line.translate(_ANGLES)))
     return _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
-
-
-def _needs_bending(line: str) -> bool:
-    return any(pattern.search(line) for pattern in (_ANGLE, _BRACKETS, _MARK, _VERDICT_SIGN))
 
 
 def _opening(label: str, code: str) -> str:

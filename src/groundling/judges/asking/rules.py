@@ -1,32 +1,31 @@
-"""A judge without a model: a table of what lines are worth, the world's or yours, which says what it counted."""
+"""A judge without a model: a table of values of lines, the world's or the user's."""
 
 import re
 from typing import Any
 
 from groundling.errors import ConfigError
-from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.judge import Judge, Reply, Request, judges
 from groundling.judges.asking.questions import Question
-from groundling.judges.asking.subjects import Table, find_subject
+from groundling.judges.asking.subjects import Table
 
 _Compiled = list[tuple[re.Pattern[str], float]]
 
 _TIMES = re.compile(r" \(x(\d+)\)$")
-_MOST_TIMES = 5
-"""A message that stood there longer than this counts no more."""
+_MAX_TIMES = 5
+"""Further repetitions of a message do not count."""
 
 
 @judges.register("rules")
 class RulesJudge(Judge):
-    """Prefers the caption whose lines are worth more; equal ones are a tie.
+    """Prefers the caption whose lines have the greater value; equal values are a tie.
 
-    It reads nothing but the conversation, as a language model does, and tells what it counted, in the captions' words.
+    It reads only the conversation, as a language model does, and quotes the lines that it counted.
 
     Args:
-        rules: Pairs of regular expression and value, in place of the goal's table; needed in worlds that have none.
+        rules: Pairs of regular expression and value, in place of the goal's table; needed in worlds without tables.
 
     Raises:
-        ConfigError: an expression or a value is none.
+        ConfigError: an invalid expression or value.
     """
 
     effortless = True
@@ -34,8 +33,9 @@ class RulesJudge(Judge):
 
     def __init__(self, rules: Table | None = None) -> None:
         self.rules = rules
-        self._given = _compile(rules) if rules else None
-        self._of_goals: dict[tuple[str, str], _Compiled] = {}  # by world and goal
+        self._tables: dict[Question, _Compiled] = {}
+        if rules:
+            _compile(rules)
 
     def accepts(self, question: Question) -> str | None:
         tables = question.subject.rules
@@ -54,30 +54,24 @@ class RulesJudge(Judge):
         return {"judge": "rules", "rules": self.rules or question.subject.rules}
 
     def answer(self, request: Request) -> Reply:
-        text = request.conversation[-1]["content"]
-        worths, lines, table = [], [], self._table(request)
-        for number, caption in enumerate(fence.read_both(text), start=1):
-            worth, reasons = _worth(caption, table)
-            worths.append(worth)
-            lines.append(f"{number} is worth {worth:g}: {'; '.join(reasons) or 'nothing in it counts'}")
-        first, second = worths
+        question = request.question
+        if question not in self._tables:
+            self._tables[question] = _compile(self.rules or question.subject.rules[question.goal])
+        values, lines = [], []
+        for number, caption in enumerate(request.captions, start=1):
+            value, reasons = _value(caption, self._tables[question])
+            values.append(value)
+            lines.append(f"{number} is worth {value:g}: {'; '.join(reasons) or 'nothing in it counts'}")
+        first, second = values
         verdict = "tie" if abs(first - second) < 1e-9 else "1" if first > second else "2"
         return Reply("\n".join([*lines, f"Verdict: {verdict}"]))
 
-    def _table(self, request: Request) -> _Compiled:
-        if self._given is not None:
-            return self._given
-        key = (request.world, request.goal)
-        if key not in self._of_goals:
-            self._of_goals[key] = _compile(find_subject(request.world).rules[request.goal])
-        return self._of_goals[key]
 
-
-def _worth(caption: str, table: _Compiled) -> tuple[float, list[str]]:
+def _value(caption: str, table: _Compiled) -> tuple[float, list[str]]:
     total, reasons = 0.0, []
     for line in caption.split("\n"):
         times = _TIMES.search(line)
-        count = min(int(times[1][:3]), _MOST_TIMES) if times else 1
+        count = min(int(times[1][:3]), _MAX_TIMES) if times else 1
         for expression, value in table:
             if expression.search(line):
                 total += value * count

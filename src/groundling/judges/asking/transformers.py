@@ -1,4 +1,4 @@
-"""Any Transformers language model in this process as judge, with its tokenizer's own chat template."""
+"""A Transformers language model in this process as judge, with its tokenizer's chat template."""
 
 import math
 import random
@@ -9,20 +9,17 @@ from typing import Any
 from groundling.errors import ConfigError
 from groundling.judges.asking.answers import WORDS
 from groundling.judges.asking.judge import Judge, Keep, Reply, Request, Tell, judges, keep_nothing
-from groundling.judges.asking.questions import AnswerFormat, Turn
-from groundling.registry import unknown
-
-ANSWERS = ("choice", "line", "json", "motif")
+from groundling.judges.asking.questions import AnswerFormat, Message
 
 
 @judges.register("transformers")
 class TransformersJudge(Judge):
-    """A Transformers model on this machine: scores the three verdicts, or writes an answer; in batches.
+    """Scores the three verdicts, or writes an answer, in batches.
 
     Args:
         model: A folder or hub id: see `groundling.LanguageModel.from_pretrained`.
-        answer: "choice": the most probable of the three verdicts right after the question, one forward pass, with
-            probabilities as soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
+        answer: "choice": the most probable verdict right after the question, in one forward pass, with probabilities as
+            soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
         revision: Of a hub model.
         dtype: Of the weights.
         device: "auto", "cpu", "cuda", ...
@@ -30,11 +27,11 @@ class TransformersJudge(Judge):
         temperature: Of sampling; 0 takes the most probable token.
         top_k: Of sampling.
         top_p: Of sampling.
-        max_tokens: Of a reply that is written.
+        max_tokens: Of a written reply.
         seed: Of sampling.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: a value is out of bounds.
         GroundlingError: the model cannot be loaded.
     """
 
@@ -52,11 +49,9 @@ class TransformersJudge(Judge):
         max_tokens: int = 512,
         seed: int = 0,
     ) -> None:
-        if answer not in ANSWERS:
-            raise ConfigError(unknown("answer", answer, ANSWERS))
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
-        from groundling.lm.language_model import LanguageModel
+        from groundling.lm.language_model import LanguageModel  # slow to import
 
         self.answer_format = answer
         self.lm = LanguageModel.from_pretrained(model, revision=revision, dtype=dtype, device=device)
@@ -89,32 +84,28 @@ class TransformersJudge(Judge):
         prompts: Any = [self.prompt(request.conversation) for request in requests]
         with torch.inference_mode():
             scores = self.lm.score(prompts, WORDS)
-        for prompt_tokens, log_probs in zip(self._lengths(prompts), scores, strict=True):
+        for prompt, log_probs in zip(self.lm.prompt_tokens(prompts), scores, strict=True):
             first, second, tie = log_probs.cpu().double().softmax(-1).tolist()
             if math.isnan(first):
                 yield Reply("", failure="the model gives no finite probabilities")
                 continue
-            word = WORDS[int(log_probs.argmax())]
-            yield Reply(word, True, (first, second, tie), prompt_tokens, 1)
+            yield Reply(WORDS[int(log_probs.argmax())], True, (first, second, tie), len(prompt), 1)
 
     def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
         from groundling.lm.write.generation import sampling_from
 
         prompts: Any = [self.prompt(request.conversation) for request in requests]
-        # Sampling draws from torch's global generator, which is that of the training in whose midst it may be asked.
+        # Transformers draws from torch's global generator, which a training may be using.
         with sampling_from(self._draws.getrandbits(63)):
             written = self.lm.generate(prompts, **self._sampling)
-        for prompt_tokens, generation in zip(self._lengths(prompts), written, strict=True):
+        for prompt, generation in zip(self.lm.prompt_tokens(prompts), written, strict=True):
             count = len(generation.token_ids)
             complete = count < self._sampling["max_new_tokens"]
-            yield Reply(generation.text, complete, None, prompt_tokens, count)
+            yield Reply(generation.text, complete, None, len(prompt), count)
 
-    def prompt(self, conversation: Sequence[Turn]) -> str | list[int]:
-        """A conversation as the model reads it: the token ids of its chat template, or a text where it has none."""
-        system, *said = (turn["content"] for turn in conversation)
+    def prompt(self, conversation: Sequence[Message]) -> str | list[int]:
+        """Return the token ids of the chat template, or a text for a model without one."""
+        system, *said = (message["content"] for message in conversation)
         if not self.lm.tokenizer.chat_template:
             return "\n\n".join([system, *said, "Answer: "])
         return self.lm.chat.tokens(system, said)
-
-    def _lengths(self, prompts: Any) -> list[int]:
-        return [len(ids) for ids in self.lm.prompt_tokens(prompts)]

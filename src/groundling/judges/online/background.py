@@ -1,4 +1,4 @@
-"""Asking a judge while something else runs: a thread of its own, which nobody waits for."""
+"""Asking a judge in a thread, for which nothing waits."""
 
 import threading
 import warnings
@@ -9,28 +9,27 @@ from typing import Generic, TypeVar
 from groundling.errors import ConfigError, ForeignError, GroundlingError
 
 Asked = TypeVar("Asked", bound=Hashable)
-_LONGEST_PAUSE = 60.0
-"""Seconds between two attempts to reach a judge that fails."""
-_LONGEST_END = 10.0
-"""Seconds that `BackgroundJudge.close` waits for what is being asked."""
+_MAX_PAUSE = 60.0
+"""Seconds between two attempts to reach a failing judge."""
+_CLOSE_TIMEOUT = 10.0
 _MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)
-"""What a judge raises that was written wrongly, and not one that is out of reach."""
+"""Exceptions of a judge with a programming error, rather than one that is out of reach."""
 
 
 class BackgroundJudge(Generic[Asked]):
-    """Puts questions to a judge in batches, the newest first, as ONI does (arXiv 2410.23022).
+    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022).
 
-    Each question is put once, however often it is offered. When the judge raises, its questions wait, as the oldest,
-    for another attempt; attempts are made ever more rarely while it fails. But one that has never answered, and says
-    that it cannot go on (`GroundlingError`) or raises what a mistake in its code does (`TypeError`, `AttributeError`,
-    `LookupError`, `NameError`, `NotImplementedError`), was set up wrongly: nothing more is asked, and `answers` raises
-    its error. An answer None is no answer: it is counted.
+    Each question is asked once, however often it is offered. If the judge raises, its questions become the oldest and
+    are asked again, at growing intervals. But a judge that has never answered and says that it cannot
+    (`GroundlingError`), or raises what a programming error does (`TypeError`, `AttributeError`, `LookupError`,
+    `NameError`, `NotImplementedError`), was set up wrongly: it is not asked again, and `answers` raises its error. The
+    answer None is counted and dropped.
 
     Args:
-        judge: Answers a batch of questions, in their order; called in the thread.
-        batch_size: The most questions of a call.
-        pause: Seconds after a first failure; doubled with each further one, up to a minute.
-        warn: Told of the first of several failures in a row.
+        judge: Answers a batch of questions in their order; called in the thread.
+        batch_size: The largest number of questions of a call.
+        pause: Seconds after the first failure, doubled with each further one, up to a minute.
+        warn: Called on the first of several failures in a row.
     """
 
     def __init__(
@@ -50,13 +49,13 @@ class BackgroundJudge(Generic[Asked]):
         self._closed = False
         self._error: Exception | None = None
         self.failing: Exception | None = None
-        """What the judge raised when it was asked last; None after an answer."""
+        """The error of the last call; None after an answer."""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
 
     def offer(self, questions: Iterable[Asked]) -> None:
-        """Have these questions put, the last of them first; returns at once."""
+        """Queue questions, the last one to be asked first; returns at once."""
         with self._changed:
             for question in questions:
                 if question not in self._known:
@@ -65,7 +64,7 @@ class BackgroundJudge(Generic[Asked]):
             self._changed.notify()
 
     def answers(self) -> list[tuple[Asked, float]]:
-        """The questions that were answered since the last call, with their answers; returns at once.
+        """Return the questions answered since the last call with their answers; returns at once.
 
         Raises:
             Exception: the judge's, if it has never answered.
@@ -78,18 +77,18 @@ class BackgroundJudge(Generic[Asked]):
 
     @property
     def has_answered(self) -> bool:
-        """Whether any question was answered, and not by None."""
+        """True if any answer was not None."""
         return self.asked > self.invalid
 
     def close(self) -> None:
-        """Let the thread end; what it asks just now is waited for, for at most 10 seconds.
+        """End the thread, waiting at most 10 seconds for the call in progress.
 
         A thread that computes while Python shuts down could abort the process.
         """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join(_LONGEST_END)
+        self._thread.join(_CLOSE_TIMEOUT)
 
     def _work(self) -> None:
         pause = self._pause
@@ -98,17 +97,16 @@ class BackgroundJudge(Generic[Asked]):
                 answers = list(self._judge(batch))
                 if len(answers) != len(batch):
                     raise ValueError(f"{len(answers)} answers to {len(batch)} questions")
-            except Exception as error:  # whatever it is, the training goes on, unless it never got an answer
-                told = error
-                if isinstance(error, ForeignError) and isinstance(error.__cause__, Exception):
-                    error = error.__cause__
-                if not self.has_answered and isinstance(error, (GroundlingError, *_MISTAKES)):
-                    self._error = told
+            except Exception as error:  # training continues, unless the judge has never answered
+                cause = error.__cause__ if isinstance(error, ForeignError) else None
+                raised = cause if isinstance(cause, Exception) else error
+                if not self.has_answered and isinstance(raised, (GroundlingError, *_MISTAKES)):
+                    self._error = error
                     return
-                self._put_back(batch, error, first=pause == self._pause)
+                self._put_back(batch, raised, first=pause == self._pause)
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, timeout=pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE)
                 continue
             pause, self.failing = self._pause, None
             with self._changed:
@@ -117,7 +115,7 @@ class BackgroundJudge(Generic[Asked]):
                 self._answers += [(q, a) for q, a in zip(batch, answers, strict=True) if a is not None]
 
     def _next_batch(self) -> list[Asked]:
-        """The newest questions, as soon as there are any; none when closed."""
+        """Return the newest questions as soon as there are any; none when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
@@ -131,6 +129,6 @@ class BackgroundJudge(Generic[Asked]):
             self._waiting.extendleft(batch)
         if first:
             self._warn(
-                f"the judge failed ({type(error).__name__}: {error}); training goes on, and the judge will be "
+                f"the judge failed ({type(error).__name__}: {error}); training continues, and the judge will be "
                 "asked again"
             )

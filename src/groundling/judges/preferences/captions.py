@@ -1,4 +1,4 @@
-"""Captions: what a segment looks like to a judge."""
+"""Captions: segments as text for a judge."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -7,45 +7,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 _HP, _MAX_HP, _DEPTH, _GOLD, _LEVEL, _HUNGER = 10, 11, 12, 13, 18, 21
-"""Where NLE's ``blstats`` holds them."""
+"""Indices into NLE's ``blstats``."""
 _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainted", "starved")
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """The text that tells a segment of NetHack: its messages (see `tell`), and its state if that is given.
+    """Return the caption of a segment of NetHack: its messages, and the final state if ``blstats`` is given.
 
     Args:
-        messages: Uint8 (L, 256), NUL-padded; each byte is one character (Latin-1).
-        blstats: (L, 27); then a last line tells the state after the segment's last step.
-
-    Returns:
-        Lines joined by a newline, none at the end; empty if there was no message and no ``blstats``.
+        messages: uint8 ``(L, 256)``, NUL-padded Latin-1.
+        blstats: ``(L, 27)``; adds a last line with the state after the last step.
     """
-    lines = _collapsed(map(decode, messages))
-    if blstats is not None:
-        lines.append(_status(blstats[-1]))
-    return "\n".join(lines)
+    lines = [joined] if (joined := join_captions(map(decode, messages))) else []
+    return "\n".join([*lines, *([] if blstats is None else [_status(blstats[-1])])])
 
 
-def tell(captions: Iterable[str]) -> str:
-    """The text that tells a segment of any world.
+def join_captions(captions: Iterable[str]) -> str:
+    """Join the captions of a segment's steps by newlines.
 
-    Consecutive equal captions become one, ``caption (xN)``; empty ones are dropped after that, so that what stands on
-    both sides of an empty one is told twice.
-
-    Returns:
-        Captions joined by a newline, none at the end; empty if all were empty.
+    Consecutive equal ones become one, ``caption (xN)``. Empty ones are dropped after that, so equal captions on both
+    sides of an empty one stay two.
     """
-    return "\n".join(_collapsed(captions))
-
-
-def _collapsed(captions: Iterable[str]) -> list[str]:
     counted = ((caption, len(list(same))) for caption, same in groupby(captions))
-    return [caption if count == 1 else f"{caption} (x{count})" for caption, count in counted if caption]
+    return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counted if text)
 
 
 def decode(message: NDArray[np.uint8]) -> str:
-    """The text of one message, uint8 (256,), up to its first NUL."""
+    """Return the text of a message, uint8 ``(256,)``, up to its first NUL."""
     return message.tobytes().partition(b"\0")[0].decode("latin-1")
 
 

@@ -1,31 +1,19 @@
-"""Pairs of segments of NetHack: arrays with one row a step.
-
-Two formats. ``motif`` is the layout of the published Motif data, ``.npy`` files that are memory-mapped::
-
-    DIR/data/<key>.npy              message uint8 (N, 2, L, 256), blstats (N, 2, L, 27), ...
-    DIR/info/<key>.npy              score, turns, ...: (N, 2)
-    DIR/preference/<annotator>.npy  int8 (N,): 0 first, 1 second, 2 tie, 3 unknown
-    DIR/soft_preference/<annotator>.npy   float32 (N, 3); ours, beside the original's
-    DIR/annotations/<annotator>.json      how they were made; ours, too
-
-``parquet`` holds the same and opens in Hugging Face ``datasets``: see `groundling.judges.preferences.parquet`.
-"""
+"""Pairs of segments of NetHack: arrays with one row a step."""
 
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
 from groundling.io.files import new_folder
-from groundling.judges.preferences import parquet
+from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.captions import caption
-from groundling.judges.preferences.labels import FORMATS, Format, load_array
-from groundling.judges.preferences.pairs import ANSWERS, Comparison, Pairs
+from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs
 from groundling.judges.preferences.segments import Segments
 from groundling.registry import unknown
 
@@ -37,75 +25,87 @@ TAILS: dict[str, tuple[int, ...]] = {
     "tty_colors": (24, 80),
     "rewards": (),
 }
-"""By data key, the shape after (N, 2, L); other keys may have any."""
+"""Shape after ``(N, 2, L)`` by key of the data; other keys may have any."""
 _USED = ("message", "blstats", "rewards", "score")
-"""Keys of the arrays that judges and reward models read; files of other arrays need not be readable."""
+"""Keys that judges and reward models read; other arrays need not be readable."""
 
 
 class MessagePairs(Pairs):
-    """N pairs of segments of L steps each; a step's caption is the message that NetHack showed.
+    """N pairs of segments of L steps; the caption of a step is NetHack's message.
 
     Attributes:
-        data: By key, the arrays (N, 2, L, ...); of ``motif`` memory-mapped and read-only.
+        data: Arrays ``(N, 2, L, ...)`` by key; in the format "motif" memory-mapped and read-only.
     """
 
     world = "nethack"
 
     def __init__(self, folder: Path, format: Format, data: Arrays, info: Arrays) -> None:
-        check(data, info, str(folder))
+        _check(data, info, str(folder))
         super().__init__(folder, format, len(data["message"]), info)
         self.data = data
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a dataset of either format; of ``motif`` nothing is read yet.
+        """Open a dataset of either format; arrays in the format "motif" are not read yet.
 
-        Of ``motif`` arrays that are not used, such as the screens, those that are no such arrays are ignored.
+        Unused ones that do not fit, such as screens, are ignored.
 
         Raises:
             ConfigError: its arrays cannot be read, or do not fit together.
         """
         if any((folder / "data").glob("*.parquet")):
-            return cls(folder, "parquet", *parquet.read(folder))
-        data, info = _load_all(folder / "data"), _load_all(folder / "info")
+            return cls.of_columns(folder, *parquet.read(folder))
+        data, info = npy.read(folder / "data", _USED), npy.read(folder / "info", _USED)
         head = data["message"].shape[:3] if "message" in data else ()
-        data = {key: array for key, array in data.items() if key in _USED or not _unfit(key, array, head)}
-        info = {key: array for key, array in info.items() if key in _USED or not _unfit(key, array, head[:2])}
+        data = {key: array for key, array in data.items() if key in _USED or not _misfit(key, array, head)}
+        info = {key: array for key, array in info.items() if key in _USED or not _misfit(key, array, head[:2])}
         return cls(folder, "motif", data, info)
 
     @classmethod
+    def of_columns(cls, folder: Path, data: Mapping[str, Any], info: Arrays) -> Self:
+        """Make the dataset that `parquet.read` has read.
+
+        Raises:
+            ConfigError: a message is no text of one-byte characters, or arrays do not fit together.
+        """
+        arrays = {key: column for key, column in data.items() if key != "messages"}
+        for key, column in arrays.items():
+            if not isinstance(column, np.ndarray):
+                raise ConfigError(f"{folder}: column {key}: texts, expected numbers")
+        if "messages" in data:
+            arrays["message"] = _encode(data["messages"], f"{folder}: column messages")
+        return cls(folder, "parquet", arrays, info)
+
+    @classmethod
     def create(cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif") -> Self:
-        """Write a new dataset; the folder is there as a whole or not at all.
+        """Write a new dataset; the folder is complete or absent.
 
         Args:
-            folder: Where; must not exist, or be empty.
-            data: By key, arrays (N, 2, L, ...); "message" must be among them. Memory-mapped ones are copied in pieces.
-            info: By key, arrays (N, 2): numbers, in "motif" also texts.
+            folder: Must not exist, or be empty.
+            data: Arrays ``(N, 2, L, ...)`` by key, "message" among them; may be memory-mapped.
+            info: Arrays ``(N, 2)`` by key: numbers, in "motif" also texts.
             format: "motif" or "parquet".
 
         Raises:
-            ConfigError: the folder holds something, the arrays do not fit together, or there is no such format.
+            ConfigError: the folder is not empty, the arrays do not fit together, or there is no such format.
         """
         folder, info = Path(folder), info or {}
         if format not in FORMATS:
             raise ConfigError(unknown("format of preference pairs", format, FORMATS))
-        check(data, info, str(folder))
+        _check(data, info, str(folder))
         with new_folder(folder) as partial:
             if format == "parquet":
-                parquet.write(partial, data, info)
+                columns: dict[str, parquet.Column] = {"messages": _decode(data["message"])}
+                columns |= {key: array for key, array in data.items() if key != "message"}
+                parquet.write(partial, columns, info)
             else:
-                for part, arrays in (("data", data), ("info", info)):
-                    (partial / part).mkdir()
-                    for key, array in arrays.items():
-                        np.save(partial / part / f"{key}.npy", array, allow_pickle=False)
+                npy.write(partial, data, info)
         return cls.open(folder)
 
     def convert(self, folder: str | Path, format: Format) -> "MessagePairs":
-        """Write the same pairs and preferences into a new ``folder``; arguments and errors as of `create`.
+        """Write the same pairs into a new ``folder``, with labels, accounts, and the answers in the dataset's folder.
 
-        How the preferences were made comes along, and so do the answers that lie in the dataset's folder, so that
-        `groundling annotate` goes on there with what is missing. Texts of ``info`` are left out of Parquet, with a
-        warning.
+        Figures that are texts are left out of Parquet, with a warning. Arguments and errors as of `create`.
         """
         texts = [key for key, array in self.info.items() if array.dtype.kind in "US" and format == "parquet"]
         if texts:
@@ -115,44 +115,42 @@ class MessagePairs(Pairs):
         if (self.folder / ANSWERS).is_dir():
             shutil.copytree(self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims"))
         for name in self.annotators():
-            account = self.read_account(name)
-            if account:
+            if account := self.read_account(name):
                 new.write_account(name, account)
             new.write_preferences(name, self.preferences(name), self.soft_preferences(name))
         return new
 
     @property
     def length(self) -> int:
-        """L, the steps of a segment."""
+        """L, the number of steps of a segment."""
         return int(self.messages.shape[2])
 
     @property
     def messages(self) -> NDArray[np.uint8]:
-        """uint8 (N, 2, L, 256), NUL-padded."""
+        """uint8 ``(N, 2, L, 256)``, NUL-padded."""
         return self.data["message"]
 
     @property
     def blstats(self) -> NDArray[np.integer] | None:
-        """(N, 2, L, 27), or None."""
+        """``(N, 2, L, 27)``, or None."""
         return self.data.get("blstats")
 
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
-        """The two texts of each pair: see `groundling.judges.preferences.captions.caption`."""
         if blstats and self.blstats is None:
             raise ConfigError(f"{self.folder} has no blstats: annotate it by its messages alone")
-        known: dict[bytes, str] = {}  # segments repeat: telling each once is several times faster
+        known: dict[bytes, str] = {}  # segments repeat: making each caption once is several times faster
         all_messages = np.asarray(self.messages)  # indexing a memory map itself is slow
         all_states = np.asarray(self.blstats) if blstats else None
 
-        def tell(pair: int, place: int) -> str:
-            messages = all_messages[pair, place]
-            state = None if all_states is None else all_states[pair, place, -1:]
+        def caption_of(pair: int, side: int) -> str:
+            messages = all_messages[pair, side]
+            state = None if all_states is None else all_states[pair, side, -1:]
             content = messages.tobytes() + (b"" if state is None else state.tobytes())
             if content not in known:
                 known[content] = caption(messages, state)
             return known[content]
 
-        return [Comparison(tell(pair, 0), tell(pair, 1)) for pair in range(len(self))]
+        return [Comparison(caption_of(pair, 0), caption_of(pair, 1)) for pair in range(len(self))]
 
     def segments(self) -> Segments:
         return Segments.of_messages(self.messages)
@@ -164,8 +162,8 @@ class MessagePairs(Pairs):
         return sums
 
 
-def check(data: Arrays, info: Arrays, where: str) -> None:
-    """Raise `ConfigError` if the arrays of a dataset do not fit together; ``where`` begins the message."""
+def _check(data: Arrays, info: Arrays, where: str) -> None:
+    """Raise `ConfigError` if the arrays of a dataset do not fit together."""
     if "message" not in data:
         raise ConfigError(f"{where}: no message among the data ({', '.join(sorted(data)) or 'none'})")
     messages = data["message"]
@@ -179,17 +177,17 @@ def check(data: Arrays, info: Arrays, where: str) -> None:
     head = messages.shape[:3]
     for arrays, shape in ((data, head), (info, head[:2])):
         for key, array in arrays.items():
-            if (problem := _unfit(key, array, shape)) is not None:
+            if (problem := _misfit(key, array, shape)) is not None:
                 raise ConfigError(f"{where}: {problem}")
 
 
-def _unfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
-    """Reason why an array cannot belong to a dataset, or None.
+def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
+    """Return why an array cannot belong to a dataset, or None.
 
     Args:
-        key: Its name.
-        array: Of the data, or of the info.
-        head: Its first dimensions: (N, 2, L) of the data, (N, 2) of the info.
+        key: The array's name.
+        array: Of the data or the figures.
+        head: Its first dimensions: ``(N, 2, L)`` for data, ``(N, 2)`` for figures.
     """
     is_info = len(head) == 2
     name = f"info {key}" if is_info else key
@@ -201,14 +199,33 @@ def _unfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
     return None
 
 
-def _load_all(folder: Path) -> dict[str, NDArray]:
-    """By key, the arrays of a folder; the original's key is a file's name up to its first dot."""
-    arrays = {}
-    for path in sorted(folder.glob("*.npy")):
-        key = path.name.partition(".")[0]
+def _decode(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]]]:
+    """Return uint8 ``(N, 2, L, 256)`` as pairs of L texts; Latin-1 keeps every byte, only padding is removed."""
+    texts = [row.tobytes().rstrip(b"\0").decode("latin-1") for row in messages.reshape(-1, 256)]
+    length = messages.shape[2]
+    segments = [texts[start : start + length] for start in range(0, len(texts), length)]
+    return list(zip(segments[::2], segments[1::2], strict=True))
+
+
+def _encode(pairs: Sequence[tuple[list[str], list[str]]], where: str) -> NDArray[np.uint8]:
+    """Invert `_decode`.
+
+    Raises:
+        ConfigError: a segment has another length, or a text is longer or has other characters.
+    """
+    segments = [segment for pair in pairs for segment in pair]
+    if not all(isinstance(segment, list) for segment in segments):
+        raise ConfigError(f"{where}: expected lists of texts")
+    lengths = {len(segment) for segment in segments}
+    if len(lengths) > 1:
+        raise ConfigError(f"{where}: lists of {min(lengths)} to {max(lengths)} entries, expected one length")
+    encoded = bytearray()
+    for text in (text for segment in segments for text in segment):
         try:
-            arrays[key] = load_array(path)
-        except ConfigError:  # a pickle of Python objects, say
-            if key in _USED:
-                raise
-    return arrays
+            line = text.encode("latin-1")
+        except (UnicodeEncodeError, AttributeError):
+            raise ConfigError(f"{where}: {text!r} is no text of NetHack's one-byte characters") from None
+        if len(line) > 256:
+            raise ConfigError(f"{where}: {text!r} is longer than 256 characters")
+        encoded += line.ljust(256, b"\0")
+    return np.frombuffer(encoded, np.uint8).reshape(len(pairs), 2, *lengths, 256)

@@ -1,19 +1,33 @@
-"""What a preference dataset is: pairs of segments of a world, and what annotators said about them."""
+"""Preference datasets: pairs of segments of one world, and the labels of annotators."""
 
+import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
-from groundling.judges.preferences.labels import Format, Labels
+from groundling.errors import ConfigError
+from groundling.io.documents import SETTINGS, read_object
+from groundling.io.files import write_atomically
+from groundling.judges.preferences import npy, parquet
+from groundling.judges.preferences.labels import check_labels, check_soft_labels
 from groundling.judges.preferences.segments import Segments
+from groundling.registry import unknown
 
+Format = Literal["motif", "parquet"]
+FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}
+"""Modules that read and write data and labels, by the format's name."""
 ANSWERS = "answers"
-"""In a dataset's folder, where its answers are kept (`groundling.judges.preferences.store`) unless named otherwise."""
+"""Default folder of a dataset's answers (`groundling.judges.preferences.store`)."""
 DESCRIPTION = "recording.json"
-"""Beside the data: which world, and who played there how."""
+"""File that names the world, the players and their settings."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,45 +37,116 @@ class Comparison:
     first: str
     second: str
     context: str = ""
-    """What both have in common and is told once: the prompt of two texts, the goal of two episodes."""
+    """Text that both share and that is shown once: the prompt of two texts, the goal of two episodes."""
 
 
-class Pairs(Labels, ABC):
+class Pairs(ABC):
     """A folder with N pairs of segments of one world, opened by `groundling.judges.open_pairs`.
 
     Attributes:
-        world: Its kind: an id of `groundling.judges.asking.subjects`.
-        info: By key, the arrays (N, 2), one figure per segment.
+        folder: The dataset's.
+        format: "motif" or "parquet".
+        world: The kind of world: an id of `groundling.judges.asking.subjects`.
+        info: Figures of the segments by key, ``(N, 2)``.
     """
 
     world: str
 
     def __init__(self, folder: Path, format: Format, count: int, info: Mapping[str, NDArray]) -> None:
-        super().__init__(folder, format, count)
-        self.info = info
+        self.folder, self.format, self.info, self._count = folder, format, info, count
 
     def __len__(self) -> int:
-        return self.count
+        return self._count
 
     @abstractmethod
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
-        """What a judge reads of each pair.
+        """Return each pair as a judge reads it.
 
         Args:
-            blstats: Tell NetHack's state after each segment, too.
+            blstats: Include NetHack's state after each segment.
 
         Raises:
-            ConfigError: the state is wanted, and the dataset has none.
+            ConfigError: the dataset has no such states.
         """
 
     @abstractmethod
     def segments(self) -> Segments:
-        """What a reward model reads of each pair."""
+        """Return the segments as a reward model reads them."""
 
     @abstractmethod
     def returns(self) -> NDArray:
-        """Float (N, 2): the sum of each segment's rewards.
+        """Return the sum of each segment's rewards, float ``(N, 2)``.
 
         Raises:
-            ConfigError: the dataset does not tell.
+            ConfigError: the dataset has no rewards.
         """
+
+    def annotators(self) -> list[str]:
+        """Return the names of all annotators with labels."""
+        suffix = FORMATS[self.format].SUFFIX
+        return sorted(path.name.partition(".")[0] for path in (self.folder / "preference").glob(f"*{suffix}"))
+
+    def preferences(self, name: str) -> NDArray[np.int8]:
+        """Return an annotator's labels, int8 ``(N,)``: codes of `Preference`.
+
+        Raises:
+            ConfigError: no such annotator, or its file does not fit.
+        """
+        if name not in self.annotators():
+            raise ConfigError(f"{self.folder}: {unknown('annotator', name, self.annotators())}")
+        labels: NDArray = FORMATS[self.format].read_labels(self.folder, name)[0]
+        check_labels(labels, len(self), f"{self.folder}: preference {name}")
+        return labels.astype(np.int8, copy=False)
+
+    def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
+        """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)``, or None.
+
+        A row is NaN where the judge gave none.
+
+        Raises:
+            ConfigError: its file does not fit.
+        """
+        soft: NDArray | None = FORMATS[self.format].read_labels(self.folder, name)[1]
+        if soft is not None:
+            check_soft_labels(soft, len(self), f"{self.folder}: soft preference {name}")
+        return soft
+
+    def write_preferences(
+        self, name: str, labels: NDArray[np.integer], soft: NDArray[np.floating] | None = None
+    ) -> None:
+        """Write an annotator's labels in place of its earlier ones.
+
+        Args:
+            name: Letters, digits, ``-`` and ``_``.
+            labels: ``(N,)``: codes of `Preference`.
+            soft: ``(N, 3)``: probabilities of first, second and tie, which sum to 1; NaN where unknown.
+
+        Raises:
+            ConfigError: the name or the arrays do not fit.
+        """
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"annotator's name {name!r}: use letters, digits, - and _")
+        check_labels(labels, len(self), f"labels of {name}")
+        if soft is not None:
+            soft = np.asarray(soft, dtype=np.float32)
+            check_soft_labels(soft, len(self), f"soft labels of {name}")
+        FORMATS[self.format].write_labels(self.folder, name, labels.astype(np.int8), soft)
+
+    def read_account(self, name: str) -> dict[str, Any]:
+        """Return how an annotator's labels were made; empty if unknown."""
+        path = self._account_path(name)
+        try:
+            return read_object(path, SETTINGS)
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ConfigError(f"{path} cannot be read ({error})") from error
+
+    def write_account(self, name: str, account: dict[str, Any]) -> None:
+        """Write how an annotator's labels are made, as JSON."""
+        path = self._account_path(name)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, json.dumps(account, indent=1, ensure_ascii=False) + "\n")
+
+    def _account_path(self, name: str) -> Path:
+        return self.folder / "annotations" / f"{name}.json"

@@ -1,4 +1,4 @@
-"""A dataset of texts while it is recorded: round by round, so that a killed recording goes on after the last one."""
+"""Text segments while they are recorded: round by round, so a killed recording continues after the last one."""
 
 import json
 import shutil
@@ -20,22 +20,27 @@ from groundling.judges.preferences.texts import TextPairs
 
 @dataclass(frozen=True)
 class Recorded:
-    """A segment and its figures, the same ones for every segment of a dataset."""
+    """A segment and its figures, which have the same names throughout a dataset."""
 
     segment: TextSegment
     figures: Mapping[str, float]
 
 
 class TextRecording:
-    """Segments in files, one for each round, in ``FOLDER.recording``; at the end they become the dataset.
+    """A file of segments for each round in ``FOLDER.recording``; at the end they become the dataset.
 
     Args:
-        folder: The dataset's; must not exist, be empty, or be what an equal recording has written.
-        description: Which world, and who plays there how; a round that is played again must give the same.
-        num_pairs: How many pairs of segments there are to be.
+        folder: The dataset's; must not exist, be empty, or hold what an equal recording wrote.
+        description: The world, the players and their settings; an equal description must give equal rounds.
+        num_pairs: Number of pairs to record.
 
     Raises:
         ConfigError: the folder holds something else.
+
+    Attributes:
+        is_written: The dataset is complete.
+        rounds: Number of rounds so far.
+        segments: The segments of all rounds so far.
     """
 
     def __init__(self, folder: Path, description: Mapping[str, Any], num_pairs: int) -> None:
@@ -43,7 +48,6 @@ class TextRecording:
         self.description: dict[str, Any] = shareable({**description, "num_pairs": num_pairs})
         self._partial = folder.with_name(folder.name + ".recording")
         self.is_written = folder.is_dir() and any(folder.iterdir())
-        """Whether the dataset is there."""
         if self.is_written:
             check_same(folder, self.description)
             shutil.rmtree(self._partial, ignore_errors=True)
@@ -52,17 +56,15 @@ class TextRecording:
             check_same(self._partial, self.description)
         paths = sorted(self._partial.glob("*.jsonl"))
         self.rounds = len(paths)
-        """How many are done."""
         self.segments = [one for path in paths for one in _read(path)]
-        """What all rounds so far have given."""
 
     @property
     def missing(self) -> int:
-        """How many segments are still wanted."""
+        """Number of segments still to record."""
         return max(0, 2 * self.num_pairs - len(self.segments))
 
     def add(self, segments: Sequence[Recorded]) -> None:
-        """Keep what another round has given."""
+        """Keep the segments of another round."""
         if not (self._partial / DESCRIPTION).exists():  # not before anything is recorded
             self._partial.mkdir(parents=True, exist_ok=True)
             write_atomically(self._partial / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
@@ -72,26 +74,26 @@ class TextRecording:
         self.rounds += 1
 
     def write(self, order: Sequence[int]) -> TextPairs:
-        """Write the dataset, and forget the rounds.
+        """Write the dataset and delete the rounds.
 
         Args:
-            order: The places of the segments that are taken, two for each pair.
+            order: Places of the segments to take, two for each pair.
         """
         taken = [self.segments[place] for place in order]
-        firsts, seconds = taken[::2], taken[1::2]
-        texts = [(one.segment, other.segment) for one, other in zip(firsts, seconds, strict=True)]
+        pairs = list(zip(taken[::2], taken[1::2], strict=True))
         info = {
-            key: np.array([[one.figures[key], other.figures[key]] for one, other in zip(firsts, seconds, strict=True)])
+            key: np.array([[one.figures[key] for one in pair] for pair in pairs])
             for key in taken[0].figures
             if all(key in one.figures for one in taken)
         }
-        pairs = TextPairs.create(self.folder, texts, info, self.description)
+        texts = [(one.segment, other.segment) for one, other in pairs]
+        written = TextPairs.create(self.folder, texts, info, self.description)
         shutil.rmtree(self._partial)
-        return pairs
+        return written
 
 
 def check_same(folder: Path, description: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` unless a folder's recording is of this description."""
+    """Raise `ConfigError` unless a folder's recording has this description."""
     try:
         there = shareable(read_object(folder / DESCRIPTION, SETTINGS))
     except (OSError, ValueError) as error:
@@ -100,7 +102,7 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     different = [
         f"{k}={there.get(k)!r} (now {v!r})"
         for k, v in wanted.items()
-        # A recording from before an option was told was made without it.
+        # A recording without an option, because it is older, was made with the option off.
         if there.get(k) != v and (k in there or v)
     ]
     if different:
@@ -109,29 +111,24 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
         )
 
 
-def _segment(row: Any) -> Recorded:
-    """A line of a round.
-
-    Raises:
-        ValueError, TypeError, IndexError: it is none.
-    """
-    if not isinstance(row, list):
-        raise TypeError(f"{row!r:.80}: expected a list")
-    segment, figures = TextSegment(*row[:-1]), dict(row[-1])
-    captions = segment.captions
-    if not isinstance(captions, list) or not captions:
-        raise ValueError(f"captions {captions!r:.80}: expected a list, one at least")
-    if not all(isinstance(text, str) for text in (segment.context, segment.outcome, *captions)):
-        raise ValueError(f"{segment!r:.80}: expected texts")
-    if not all(type(figure) in (int, float) for figure in figures.values()):
-        raise ValueError(f"{figures!r:.80}: expected numbers")
-    return Recorded(segment, figures)
-
-
 def _read(path: Path) -> list[Recorded]:
     try:
         return [_segment(row) for _, row in read_lines(path)]
     except (TypeError, ValueError, IndexError) as error:
         raise ConfigError(
-            f"{path} is no round of a recording ({error}): delete {path.parent} to record anew"
+            f"{path} is no round of a recording ({error}): delete {path.parent} to start the recording again"
         ) from error
+
+
+def _segment(row: Any) -> Recorded:
+    if not isinstance(row, list):
+        raise TypeError(f"{row!r:.80}: expected a list")
+    segment, figures = TextSegment(*row[:-1]), dict(row[-1])
+    captions = segment.captions
+    if not isinstance(captions, list) or not captions:
+        raise ValueError(f"captions {captions!r:.80}: expected a list of at least one")
+    if not all(isinstance(text, str) for text in (segment.context, segment.outcome, *captions)):
+        raise ValueError(f"{segment!r:.80}: expected texts")
+    if not all(type(figure) in (int, float) for figure in figures.values()):
+        raise ValueError(f"{figures!r:.80}: expected numbers")
+    return Recorded(segment, figures)

@@ -1,4 +1,4 @@
-"""Segments as reward models read them: distinct captions, and which of them each segment holds."""
+"""Segments as reward models read them: distinct captions, and their places in each segment."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -15,31 +15,28 @@ _ROWS_READ = 16_384
 
 
 class TextSegment(NamedTuple):
-    """A segment of a world in words."""
+    """A segment of a text world or of writing."""
 
     context: str
-    """What stands before its captions: an agent's goal, the prompt of a text; may be empty."""
+    """An agent's goal or a text's prompt; may be empty."""
     captions: list[str]
-    """One a step, at least one: what was seen and done, or the text."""
+    """At least one: the observation and action of each step, or the text."""
     outcome: str = ""
-    """What came of the last step: a judge reads it, a reward model does not."""
+    """The observation after the last step, which a judge reads and a reward model does not."""
 
 
 @dataclass(frozen=True)
 class Segments:
-    """N pairs of segments of up to L captions each.
-
-    Captions repeat: a million of NetHack's messages in random play are some thousand distinct ones.
-    """
+    """N pairs of segments of up to L captions; a million messages of random play have some thousand distinct ones."""
 
     captions: list[str]
     """The distinct ones, the shortest first."""
     indices: NDArray[np.int64]
-    """(N, 2, L): which of ``captions``; -1 past the end of a shorter segment."""
+    """``(N, 2, L)`` into ``captions``; -1 past the end of a segment."""
 
     @classmethod
     def of_texts(cls, pairs: Sequence[Sequence[Sequence[str]]]) -> Self:
-        """From N pairs of two segments, each at least one caption."""
+        """Make N pairs of two segments, each a sequence of at least one caption."""
         longest = max((len(segment) for pair in pairs for segment in pair), default=1)
         captions = sorted(
             {caption for pair in pairs for segment in pair for caption in segment},
@@ -53,18 +50,12 @@ class Segments:
         return cls(captions, indices)
 
     @classmethod
-    def of_messages(cls, messages: NDArray[np.uint8], rows: NDArray[np.integer] | None = None) -> Self:
-        """From NetHack's messages.
-
-        Args:
-            messages: Uint8 (N, 2, L, 256), maybe memory-mapped; each message is a caption.
-            rows: Which pairs are read; by default all.
-        """
-        rows = np.arange(len(messages)) if rows is None else rows
-        ids = np.empty((len(rows), *messages.shape[1:3]), dtype=np.int64)
+    def of_messages(cls, messages: NDArray[np.uint8]) -> Self:
+        """Make pairs of NetHack's messages, uint8 ``(N, 2, L, 256)``, possibly memory-mapped."""
+        ids = np.empty(messages.shape[:3], dtype=np.int64)
         known: dict[int, str] = {}
-        for start in range(0, len(rows), _ROWS_READ):
-            chunk = messages[rows[start : start + _ROWS_READ]]  # (n, 2, L, 256)
+        for start in range(0, len(messages), _ROWS_READ):
+            chunk = np.asarray(messages[start : start + _ROWS_READ])  # (n, 2, L, 256)
             ids[start : start + _ROWS_READ] = message_ids(chunk)
             new, first = np.unique(ids[start : start + _ROWS_READ], return_index=True)
             flat = chunk.reshape(-1, chunk.shape[-1])
@@ -79,30 +70,28 @@ class Segments:
 
 
 def caption_id(caption: str) -> int:
-    """Name a caption by its content: a signed 64-bit int, the same in every process and on every machine.
+    """Return a signed 64-bit hash of a caption, the same in every process and on every machine.
 
-    Two of a million different captions have the same id with a probability of 3e-8.
+    The probability that two of a million captions collide is 3e-8.
     """
-    digest = hashlib.blake2b(caption.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    return _hash(caption.encode("utf-8", "surrogatepass"))
 
 
 def caption_ids(captions: Iterable[str]) -> NDArray[np.int64]:
-    """int64 (n,): see `caption_id`."""
+    """Return `caption_id` of each caption, int64 ``(n,)``."""
     return np.fromiter(map(caption_id, captions), np.int64)
 
 
 def message_ids(messages: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The ids of NetHack's messages by their bytes without the padding; of ASCII they are those of the captions.
+    """Hash NetHack's messages, uint8 ``(..., 256)``, by their bytes without padding; int64 ``(...)``.
 
-    Args:
-        messages: Uint8 (..., 256), NUL-padded.
-
-    Returns:
-        Int64 (...).
+    The id of an ASCII message is that of its caption.
     """
     width = messages.shape[-1]
     flat = np.ascontiguousarray(messages).reshape(-1, width)
     contents = flat.view(f"S{width}")[:, 0].tolist()  # without the NULs at their ends
-    ids = (int.from_bytes(hashlib.blake2b(c, digest_size=8).digest(), "little", signed=True) for c in contents)
-    return np.fromiter(ids, np.int64, len(contents)).reshape(messages.shape[:-1])
+    return np.fromiter(map(_hash, contents), np.int64, len(contents)).reshape(messages.shape[:-1])
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)

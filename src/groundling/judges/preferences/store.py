@@ -1,15 +1,15 @@
-"""The store of answers: nothing is asked twice, and a killed job loses nothing it was told.
+"""The store of answers: no question is asked twice, and a killed process loses no answer.
 
-A store is a folder that any number of datasets, processes and nodes may share::
+Any number of datasets, processes and nodes may share the folder::
 
-    STORE/questions/<hash>.json      one question in full: its words, the judge, its sampling
+    STORE/questions/<hash>.json      one question in full: its text, the judge, its sampling
     STORE/answers/<hash>/*.jsonl     its answers, one a line; each process appends to a file of its own
-    STORE/claims/<hash>-I-of-N       locked by the process that works on chunk I of N
-    STORE/claims/claiming-<hash>     locked while a process finds out whether it may
-    STORE/claims/writing-<hash>      locked while a process writes labels
+    STORE/claims/<hash>-I-of-N       lock of the process that works on chunk I of N
+    STORE/claims/claiming-<hash>     lock while a process takes such a lock
+    STORE/claims/writing-<hash>      lock while a process writes labels
 
-An answer is on the disk before another question is asked. An answer's key is a hash
-of the question, the unordered pair of captions and the order in which they were shown.
+An answer is on the disk before another question is asked. Its key is a hash of the question, the unordered pair of
+captions and the order in which they were shown.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from groundling.errors import RunError
 from groundling.io.documents import lines_of, parse_json
-from groundling.io.files import replace_file
+from groundling.io.files import sync, write_atomically
 from groundling.io.locks import is_locked, locked
 from groundling.io.redaction import shareable
 from groundling.judges.preferences.labels import Preference
@@ -32,53 +32,40 @@ from groundling.judges.preferences.labels import Preference
 Captions = tuple[str, str]
 """An unordered pair: sorted."""
 LABELS = ("first", "second", "tie", "invalid")
-"""What an answer may be, by its code of `Preference`."""
-_MOST_TOKENS = 10**10
-"""No answer, of a few replies, takes more: a greater number is one that a server made up."""
+"""Labels of answers, by their code of `Preference`."""
+_MAX_TOKENS = 10**10
+"""More tokens than any answer takes; a server made a greater number up."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A judge's answer about one unordered pair, in one order.
+    """A judge's answer about an unordered pair in one order."""
 
-    Attributes:
-        key: See `answer_key`.
-        label: "first", "second" or "tie", as shown; or "invalid".
-        probabilities: Of first, second and tie as shown, where there are any.
-        swapped: Whether the second of the sorted captions was shown first.
-        captions: The unordered pair.
-        context: What both have in common.
-        replies: The judge's words; two if it was asked again.
-        prompt_tokens: All that it read for this answer.
-        completion_tokens: All that it wrote.
-        seconds: From the request to the last reply.
-    """
-
-    key: str
-    label: str
-    probabilities: tuple[float, float, float] | None = None
-    swapped: bool = False
+    key: str  # see `answer_key`
+    label: str  # one of `LABELS`, as shown
+    probabilities: tuple[float, float, float] | None = None  # of first, second and tie as shown
+    swapped: bool = False  # the second of the sorted captions was shown first
     captions: Captions = ("", "")
-    context: str = ""
-    replies: tuple[str, ...] = ()
-    prompt_tokens: int = 0
+    context: str = ""  # the text that both captions share
+    replies: tuple[str, ...] = ()  # two if the judge was asked again
+    prompt_tokens: int = 0  # of all requests
     completion_tokens: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # from the request to the last reply
 
     @property
     def preference(self) -> Preference:
-        """Its label's code, as shown; of an invalid one `Preference.UNKNOWN`."""
+        """The label's code, as shown; `Preference.UNKNOWN` if invalid."""
         return Preference(LABELS.index(self.label))
 
 
 def content_hash(content: Any) -> str:
-    """The SHA-256 of what JSON holds, in hexadecimal; the order of keys does not matter."""
+    """Return the SHA-256 of a JSON value, in hexadecimal, independent of the order of keys."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def answer_key(question: str, captions: Captions, swapped: bool, context: str = "") -> str:
-    """The key of an answer: ``question`` is the question's hash, ``context`` what both captions have in common."""
+    """Return the key of an answer to the question with this hash."""
     return content_hash([question, *captions, swapped, *([context] if context else [])])
 
 
@@ -87,9 +74,9 @@ class Store:
     """The answers to one question in a shared folder.
 
     Args:
-        folder: Of the store.
-        question: All that decides the answers, as JSON holds it.
-        notice: Told what was left out when reading, and if the folder knows no locks.
+        folder: The store's.
+        question: Everything that the answers depend on, as JSON.
+        notice: Called with a notice of lines that were left out.
     """
 
     folder: Path
@@ -107,14 +94,14 @@ class Store:
 
     @property
     def shared_question(self) -> dict[str, Any]:
-        """The question with its judge as `shareable`, to be written into a dataset."""
+        """The question without the judge's private settings, to be written into a dataset."""
         return {key: shareable(value) if key == "judge" else value for key, value in self.question.items()}
 
     def read(self) -> dict[str, Answer]:
-        """By key, all answers of all processes so far, without their captions and words.
+        """Return the answers of all processes by key, without captions and replies.
 
-        A valid answer takes the place of an invalid one; its tokens and seconds are those of all that were given under
-        its key. A line that is not whole, as a killed process leaves it, is left out with a notice.
+        A valid answer replaces an invalid one; tokens and seconds are summed over all answers with its key. Incomplete
+        lines, as a killed process leaves them, are left out with a notice.
         """
         merged: dict[str, Answer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
@@ -125,28 +112,28 @@ class Store:
                     broken += 1
                 else:
                     known = merged.get(answer.key)
-                    merged[answer.key] = answer if known is None else _together(known, answer)
+                    merged[answer.key] = answer if known is None else _merge(known, answer)
             if broken and path not in self._noticed:
                 self._noticed.add(path)
                 self.notice(f"{path}: {broken} incomplete line(s) left out (its process was killed, or is writing)")
         return merged
 
     def append(self, answer: Answer) -> None:
-        """Add an answer; it is on the disk once `flush` returns."""
+        """Add an answer; it is on the disk after the next `flush`."""
         if self._file is None:
             self._file = self._open()
         self._file.write((json.dumps(asdict(answer)) + "\n").encode())
         self._unflushed = True
 
     def flush(self) -> None:
-        """Put what was added on the disk."""
+        """Put the added answers on the disk."""
         if self._file is not None and self._unflushed:
             self._unflushed = False  # before: another thread may add an answer meanwhile
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush, and close this process's file."""
+        """Flush and close this process's file."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -157,13 +144,10 @@ class Store:
         path = self.folder / "questions" / f"{self.hash}.json"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            text = json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n"
-            replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-        name = f"{uuid.uuid4().hex}.jsonl"  # no host's name: the dataset may be shared
-        file = (self._answers / name).open("xb", buffering=2**20)  # lines leave in one piece, at the flush
-        folder = os.open(self._answers, os.O_RDONLY)
-        os.fsync(folder)  # the file's name reaches the disk, too
-        os.close(folder)
+            write_atomically(path, json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n")
+        name = f"{uuid.uuid4().hex}.jsonl"  # without the host's name: the dataset may be shared
+        file = (self._answers / name).open("xb", buffering=2**20)  # lines are written together, at the flush
+        sync(self._answers)  # the file's name
         return file
 
     @contextmanager
@@ -191,21 +175,17 @@ class Store:
                 )
             yield
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Wait until no other process of this question is in such a block."""
-        with self._one_at_a_time("writing"):
-            yield
+    def alone(self) -> AbstractContextManager[None]:
+        """Return a context in which only one process of this question is at a time."""
+        return self._one_at_a_time("writing")
 
-    @contextmanager
-    def _one_at_a_time(self, what: str) -> Iterator[None]:
+    def _one_at_a_time(self, what: str) -> AbstractContextManager[None]:
         path = self.folder / "claims" / f"{what}-{self.hash}"
-        with locked(path, "holds it", "name another store (--store)", wait=True):
-            yield
+        return locked(path, "holds it", "name another store (--store)", wait=True)
 
 
-def _together(first: Answer, second: Answer) -> Answer:
-    """The one that counts of two with one key, with what both have cost."""
+def _merge(first: Answer, second: Answer) -> Answer:
+    """Merge two answers with one key."""
     return replace(
         second if first.label == "invalid" else first,
         prompt_tokens=first.prompt_tokens + second.prompt_tokens,
@@ -230,8 +210,8 @@ def _parse(line: bytes) -> Answer | None:
             label=content["label"],
             probabilities=None if soft is None else (soft[0], soft[1], soft[2]),
             swapped=content["swapped"],
-            prompt_tokens=token_count(content["prompt_tokens"], _MOST_TOKENS),
-            completion_tokens=token_count(content["completion_tokens"], _MOST_TOKENS),
+            prompt_tokens=token_count(content["prompt_tokens"], _MAX_TOKENS),
+            completion_tokens=token_count(content["completion_tokens"], _MAX_TOKENS),
             seconds=seconds,
         )
     except (ValueError, KeyError, TypeError, IndexError):
@@ -239,5 +219,5 @@ def _parse(line: bytes) -> Answer | None:
 
 
 def token_count(value: Any, most: int) -> int:
-    """A number of tokens as a server or a file tells it; 0 if it is none, or more than there can be."""
+    """Return a number of tokens reported by a server or file; 0 if it is impossible."""
     return value if type(value) is int and 0 <= value <= most else 0

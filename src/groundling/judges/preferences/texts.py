@@ -1,4 +1,4 @@
-"""Pairs of segments of a world in words: captions are texts, and segments may differ in length."""
+"""Pairs of segments of text worlds and of writing: captions are texts, and segments may differ in length."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import new_folder, write_atomically
 from groundling.judges.preferences import parquet
-from groundling.judges.preferences.captions import tell
+from groundling.judges.preferences.captions import join_captions
 from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs
 from groundling.judges.preferences.segments import Segments, TextSegment
 from groundling.registry import unknown
@@ -21,11 +21,11 @@ TextSegments = tuple[TextSegment, TextSegment]
 
 
 class TextPairs(Pairs):
-    """N pairs of segments in Parquet; each segment has a context, told once, and captions, one a step.
+    """N pairs of segments in Parquet; each segment has a context and one caption a step.
 
     Attributes:
         texts: The pairs.
-        about: Which world, and who played there how, as JSON holds it.
+        about: The world, the players and their settings, as JSON.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class TextPairs(Pairs):
         self.world = str(about["world"])
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Read a dataset.
+    def of_columns(cls, folder: Path, data: Mapping[str, Any], info: Mapping[str, NDArray]) -> Self:
+        """Make the dataset that `parquet.read` has read.
 
         Raises:
-            ConfigError: its files cannot be read, or do not say of which world they are.
+            ConfigError: columns are missing or hold no texts, or the description does not name the world.
         """
         path = folder / DESCRIPTION
         try:
@@ -50,36 +50,48 @@ class TextPairs(Pairs):
             raise ConfigError(
                 f'{path} does not say of which world the pairs are ({error!r}): expected {{"world": "text", …}}'
             ) from error
-        return cls(folder, *parquet.read_texts(folder), about)
+        for key in TextSegment._fields:
+            if key not in data:
+                raise ConfigError(f"{folder}: columns first_{key} and second_{key} are missing")
+        columns = [data[key] for key in TextSegment._fields]
+        sides = [[TextSegment(*(pair[side] for pair in row)) for row in zip(*columns, strict=True)] for side in (0, 1)]
+        for one in (segment for side in sides for segment in side):
+            captions = one.captions if isinstance(one.captions, list) else []
+            if not captions or not all(isinstance(x, str) for x in (one.context, one.outcome, *captions)):
+                raise ConfigError(f"{folder}: a segment {one!r:.80}: expected texts, and at least one caption")
+        return cls(folder, list(zip(*sides, strict=True)), info, about)
 
     @classmethod
     def create(
         cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
-        """Write a new dataset; the folder is there as a whole or not at all.
+        """Write a new dataset; the folder is complete or absent.
 
         Args:
-            folder: Where; must not exist, or be empty.
+            folder: Must not exist, or be empty.
             texts: The pairs.
-            info: By key, arrays (N, 2); ``return`` is the sum of a segment's rewards.
+            info: Arrays ``(N, 2)`` by key; ``return`` is the sum of a segment's rewards.
             about: Must name the ``world``.
 
         Raises:
-            ConfigError: the folder holds something, or pyarrow is not installed.
+            ConfigError: the folder is not empty, or pyarrow is not installed.
         """
+        data: dict[str, parquet.Column] = {
+            key: [(first[place], second[place]) for first, second in texts]
+            for place, key in enumerate(TextSegment._fields)
+        }
         with new_folder(folder) as partial:
-            parquet.write_texts(partial, texts, info)
+            parquet.write(partial, data, info)
             write_atomically(partial / DESCRIPTION, json.dumps(dict(about), indent=1) + "\n")
-        return cls.open(folder)
+        return cls.of_columns(folder, *parquet.read(folder))
 
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
-        """A context that both segments have in common is told once, another at the head of its segment."""
         if blstats:
             raise ConfigError(f"{self.folder} has no blstats, which NetHack alone has: leave --blstats out")
         return [_compare(*pair) for pair in self.texts]
 
     def segments(self) -> Segments:
-        """Each caption with its context before it: it is read alone."""
+        """Return the captions, each with its context, because a reward model reads it alone."""
         return Segments.of_texts(
             [[[in_context(one.context, text) for text in one.captions] for one in pair] for pair in self.texts]
         )
@@ -91,16 +103,17 @@ class TextPairs(Pairs):
 
 
 def in_context(context: str, caption: str) -> str:
-    """A caption that is read alone: what stands before it, then itself."""
+    """Return a caption with its context before it."""
     return f"{context}\n{caption}" if context else caption
 
 
 def _compare(first: TextSegment, second: TextSegment) -> Comparison:
+    """Show a common context once, different ones at the head of each segment."""
     if first.context == second.context:
-        return Comparison(_segment_text(first), _segment_text(second), first.context)
-    return Comparison(*(in_context(one.context, _segment_text(one)) for one in (first, second)))
+        return Comparison(_text_of(first), _text_of(second), first.context)
+    return Comparison(*(in_context(one.context, _text_of(one)) for one in (first, second)))
 
 
-def _segment_text(segment: TextSegment) -> str:
-    text = tell(segment.captions)
+def _text_of(segment: TextSegment) -> str:
+    text = join_captions(segment.captions)
     return f"{text}\n{_AFTERWARDS}\n{segment.outcome}" if segment.outcome else text

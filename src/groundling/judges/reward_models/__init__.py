@@ -1,4 +1,4 @@
-"""All reward models under their ids, and how a saved one is read."""
+"""Reward models, trained on the preferences of judges."""
 
 from pathlib import Path
 
@@ -27,11 +27,11 @@ __all__ = [
 
 
 def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") -> RewardModel:
-    """Read what `RewardModel.save` or `groundling distill` wrote; nothing is unpickled.
+    """Read a model written by `RewardModel.save` or `groundling distill`; nothing is unpickled.
 
     Raises:
         ConfigError: the folder holds no reward model, one of an unknown kind, or a broken one.
-        GroundlingError: a file of it lies elsewhere, or is a device or pipe.
+        GroundlingError: one of its files is a link to another folder, a device or a pipe.
     """
     from groundling.lm.load.model_files import check_model_files  # slow to import
 

@@ -1,4 +1,8 @@
-"""Whether a reward model is as sure of its preferences as it should be."""
+"""Accuracy and calibration of a reward model's preferences.
+
+Arguments of all functions: ``margins``, float ``(n,)``, the first segment's reward minus the second's; ``targets``,
+float ``(n,)``, the probability that the first is preferred.
+"""
 
 import torch
 from torch import Tensor
@@ -8,14 +12,9 @@ _BISECTIONS = 60
 
 
 def accuracy(margins: Tensor, targets: Tensor) -> float:
-    """The share of pairs whose preferred segment gets the greater reward; equal rewards count one half.
+    """Return the share of pairs, without ties (0.5), whose preferred segment gets the greater reward.
 
-    Args:
-        margins: Float (n,), the first segment's reward less the second's.
-        targets: Float (n,), the probability that the first is preferred; ties (0.5) are left out.
-
-    Returns:
-        NaN if there are only ties.
+    Equal rewards count one half. NaN if there are only ties.
     """
     decided = targets != 0.5
     agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
@@ -23,17 +22,10 @@ def accuracy(margins: Tensor, targets: Tensor) -> float:
 
 
 def calibration_error(margins: Tensor, targets: Tensor) -> float:
-    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3).
+    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3), without ties (0.5).
 
-    The model's confidence in the segment that it prefers, σ(|margin|), is put into ten bins from 0.5 to 1; the mean
-    over the bins, weighted by their sizes, of |confidence - share of preferences that agree|.
-
-    Args:
-        margins: Float (n,), the first segment's reward less the second's.
-        targets: Float (n,), the probability that the first is preferred; ties (0.5) are left out.
-
-    Returns:
-        NaN if there are only ties.
+    The confidence in the preferred segment, σ(|margin|), is put into ten bins from 0.5 to 1; the result is the mean
+    over the bins, weighted by their sizes, of |confidence - share of agreeing preferences|. NaN if there are only ties.
     """
     decided = targets != 0.5
     margins, targets = margins[decided].double(), targets[decided].double()
@@ -46,14 +38,10 @@ def calibration_error(margins: Tensor, targets: Tensor) -> float:
 
 
 def best_temperature(margins: Tensor, targets: Tensor) -> float:
-    """The T for which σ(margin / T) has the least cross-entropy (temperature scaling, arXiv 1706.04599, section 4.2).
+    """Return the T with the least cross-entropy of σ(margin / T) (temperature scaling, arXiv 1706.04599, section 4.2).
 
-    Above 1 the model is too sure of itself. Found by bisection of the derivative in 1 / T, of which the cross-entropy
-    is convex; between 1e-3 and 1e3.
-
-    Args:
-        margins: Float (n,), the first segment's reward less the second's.
-        targets: Float (n,), the probability that the first is preferred.
+    Above 1 the model is overconfident. The cross-entropy is convex in 1 / T: bisection of its derivative from 1e-3 to
+    1e3.
     """
     margins, targets = margins.double(), targets.double()
     low, high = -3.0, 3.0  # log10 of 1 / T

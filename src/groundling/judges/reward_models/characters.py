@@ -1,4 +1,4 @@
-"""A small network that reads captions of any length byte by byte, trained from scratch."""
+"""A small convolutional network on the bytes of captions of any length, trained from scratch."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,22 +14,21 @@ from groundling.judges.reward_models.reward_model import RewardModel, reward_mod
 _EMBEDDING, _WIDTH, _POOL = 32, 7, 3
 _LENGTH_STEP = 64
 _TOGETHER = 64
-"""Captions that are padded to one length; those of a batch come ordered by their lengths."""
+"""Captions that are padded to one length; a batch is ordered by length."""
 
 
 @reward_models.register("characters")
 class CharacterRewardModel(RewardModel):
-    """What Motif's network is to NetHack's messages, for captions of any length in any script.
+    """The counterpart of Motif's network for captions of any length in any script.
 
-    The bytes of a caption's UTF-8 are embedded (32); then come blocks of a convolution of width 7, ReLU and
-    max-pooling by 3; then the greatest and the mean of each channel over all places, and an MLP. Padding changes
-    nothing: its places are 0 before each convolution and count in neither figure.
+    An embedding (32) of the bytes in UTF-8; blocks of a convolution of width 7, ReLU and max-pooling by 3; maximum and
+    mean of each channel over all places; an MLP. Padding is masked, so it changes nothing.
 
     Args:
         channels: Of every convolution.
-        blocks: How many; three see 79 bytes at a place.
+        blocks: Number of blocks; with three, a place sees 79 bytes.
         hidden_size: Of the MLP.
-        max_bytes: A longer caption loses its middle, so that goal and action, or prompt and end, stay.
+        max_bytes: A longer caption loses its middle, so that goal and action, or prompt and end, are kept.
 
     Raises:
         ConfigError: a number is out of bounds.
@@ -55,7 +54,7 @@ class CharacterRewardModel(RewardModel):
         return torch.cat([self._read(group) for group in groups])
 
     def _read(self, written: Sequence[bytes]) -> Tensor:
-        """float32 (len(written),)."""
+        """Score captions of similar length, float32 ``(len(written),)``."""
         tokens = _tokens(written).to(self.device)  # (rows, length)
         lengths = (tokens > 0).sum(1).clamp(min=1)  # (rows,)
         x = self.embedding(tokens).transpose(1, 2)  # (rows, 32, length)
@@ -76,7 +75,7 @@ class CharacterRewardModel(RewardModel):
 
 
 def _tokens(written: Sequence[bytes]) -> Tensor:
-    """int64 (rows, length): bytes plus 1, then 0; both sizes rounded up to few, for which there are kernels."""
+    """Return int64 ``(rows, length)``: bytes + 1, padded with 0; few distinct sizes, as kernels are built for each."""
     length = -(-max(1, *map(len, written)) // _LENGTH_STEP) * _LENGTH_STEP
     tokens = torch.zeros(padded_count(len(written)), length, dtype=torch.int64)
     for row, content in zip(tokens, written, strict=False):
@@ -85,5 +84,5 @@ def _tokens(written: Sequence[bytes]) -> Tensor:
 
 
 def _inside(lengths: Tensor, size: int) -> Tensor:
-    """Float (rows, 1, size): 1 before a row's end, 0 from there on."""
+    """Return float ``(rows, 1, size)``: 1 before a row's end, then 0."""
     return (torch.arange(size, device=lengths.device) < lengths[:, None]).float()[:, None]

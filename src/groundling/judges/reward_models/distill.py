@@ -1,4 +1,4 @@
-"""Distillation: a judge's preferences become a reward model."""
+"""Distillation: training a reward model on a judge's preferences."""
 
 import math
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 @dataclass
 class Distillation:
-    """How a reward model is trained; the defaults are those of Motif's command."""
+    """How a reward model is trained; defaults are those of Motif's command."""
 
     learning_rate: float = 1e-5
-    """Adam's step size, for half a million pairs; of ten thousand pairs 1e-3 to 1e-4 makes more."""
+    """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
     batch_size: int = 1024
     """Pairs per optimizer step."""
     epochs: int = 10
-    """How often all training pairs are gone through."""
+    """Passes over all training pairs."""
     validation_fraction: float = 0.2
-    """The share of pairs that are not trained on; a pair of captions is never on both sides."""
+    """Share of held-out pairs; a pair of captions is never in both sets."""
     seed: int = 0
-    """Of the split, of the weights and of the order of the pairs."""
+    """Of the split, the weights and the order of the pairs."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on options that cannot be run."""
+        """Raise `ConfigError` on values out of bounds."""
         for name in ("learning_rate", "batch_size", "epochs"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be greater than 0 and finite, got {getattr(self, name)}")
@@ -41,13 +41,10 @@ class Distillation:
 
 
 def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:
-    """What the model says of each caption, computed once for each distinct one.
-
-    A gather spreads them over the segments, so that the gradient of anything computed from them is that of the plain
-    computation, which reads every caption of every pair.
+    """Score each caption, each distinct one once; a gather spreads the scores, and their gradients add up.
 
     Returns:
-        Float32 (len(pairs), 2, L), on the model's device, with gradients; anything past the end of a shorter segment.
+        Float32 ``(len(pairs), 2, L)`` on the model's device, with gradients; arbitrary past the end of a segment.
     """
     captions, places = pairs.distinct()
     scores: Tensor = model(captions)  # (num_distinct,)
@@ -62,7 +59,7 @@ def train_epoch(
     generator: torch.Generator,
     on_batch: Callable[[int], None] = lambda _: None,
 ) -> float:
-    """Go once through ``pairs`` in an order drawn from ``generator``, one optimizer step per batch.
+    """Pass once over ``pairs`` in an order drawn from ``generator``, with an optimizer step per batch.
 
     Args:
         on_batch: Called after each batch with the number of its pairs.
@@ -71,7 +68,7 @@ def train_epoch(
         The mean loss over the pairs, each at the weights of its batch.
 
     Raises:
-        RunError: a loss became NaN or infinite; the step that would have spoilt the weights is not taken.
+        RunError: a loss is NaN or infinite; its step is not taken.
     """
     total = 0.0
     model.train()
@@ -92,11 +89,11 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
-    """How well the model tells these pairs apart.
+    """Evaluate the model's preferences.
 
     Returns:
-        ``loss`` (the model's own), ``accuracy`` and ``calibration_error`` on pairs that are no ties, the best
-        ``temperature`` and the calibration error with it. The latter two are NaN without pairs that are no ties.
+        ``loss``; ``accuracy`` and ``calibration_error`` without ties; the best ``temperature`` and the calibration
+        error at it. NaN if there are only ties.
     """
     model.eval()
     captions, places = pairs.distinct()
@@ -116,7 +113,7 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
 
 @torch.no_grad()
 def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
-    """With how many of these pairs or labelled captions the model agrees, and how many there are; ties left out."""
+    """Return the number of pairs or labelled captions that the model agrees with, and their number, without ties."""
     model.eval()
     captions, places = pairs.distinct()
     rewards = model.rewards(captions)[places]  # (N, 1 or 2, L)
@@ -131,7 +128,7 @@ def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
 
 
 def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
-    """Set ``model.normalization`` from its rewards of the training pairs' captions, unless these are labels."""
+    """Set ``model.normalization`` from its rewards of the pairs' captions, unless these are labels."""
     model.eval()
     if model.gives_labels:
         return

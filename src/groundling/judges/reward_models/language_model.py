@@ -1,4 +1,4 @@
-"""A language model that reads captions as text, with a head for the reward."""
+"""A language model with a reward head."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ class LanguageRewardModel(RewardModel):
 
     Args:
         path: A folder, a hub id, or a bundled model: "starter" (encoder-decoder), "starter-causal".
-        train_language_model: Train the language model with the head; otherwise the head alone.
+        train_language_model: False trains the head alone.
         hidden_sizes: Widths of the head's hidden layers.
-        prompt: What the model reads; ``{caption}`` stands for the caption.
-        lora: Keyword arguments of `peft.LoraConfig`: train an adapter in place of the model. Needs the `lora` extra.
+        prompt: The text to read; ``{caption}`` stands for the caption.
+        lora: Keyword arguments of `peft.LoraConfig`: train an adapter instead of the model. Needs the `lora` extra.
 
     Raises:
-        ConfigError: the prompt has no place for the caption.
+        ConfigError: the prompt lacks ``{caption}``.
     """
 
     id = "language_model"
@@ -73,7 +73,7 @@ class LanguageRewardModel(RewardModel):
 
     @classmethod
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
-        # The adapter, if there is one, lies beside the weights and is found there.
+        # An adapter in the folder is loaded, too.
         model = cls(**{**args, "path": str(folder / _FOLDER), "lora": None})
         model.args = dict(args)
         model.head.load_state_dict(load_file(folder / WEIGHTS))

@@ -2,40 +2,29 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def preference_loss(rewards: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of the Bradley-Terry model: the mean of -Σ_i p_i log softmax(r)_i (Motif, equation 1).
+    """Bradley-Terry cross-entropy: the mean of -Σ_i p_i log softmax(r)_i (Motif, arXiv 2310.00166, equation 1).
 
     Args:
-        rewards: Float (batch, 2), of each pair's two segments.
-        targets: Float (batch, 2), rows that sum to 1: (1, 0) where the first is preferred, (0.5, 0.5) for a tie.
+        rewards: Float ``(batch, 2)``, of each pair's two segments.
+        targets: Float ``(batch, 2)``, rows that sum to 1: (1, 0) if the first is preferred, (0.5, 0.5) for a tie.
 
     Returns:
-        A scalar; ln 2 where the rewards of every pair are equal.
+        A scalar; ln 2 if the rewards of every pair are equal.
     """
     return -(targets * rewards.log_softmax(-1)).sum(-1).mean()
 
 
 def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
-    """The mean of each segment's scores, as Motif compares segments: a long one is not worth more by its length.
+    """Average each segment's scores, as Motif does, so that length alone gives no reward.
 
     Args:
-        scores: Float (..., L).
-        mask: Bool, of the same shape: which of them count; at least one of each segment.
+        scores: Float ``(..., L)``.
+        mask: bool of the same shape; True at least once in each segment.
 
     Returns:
-        Float (...).
+        Float ``(...)``.
     """
     return torch.where(mask, scores, 0.0).sum(-1) / mask.sum(-1)
-
-
-def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy, the mean over captions: what ONI's classifier is trained with.
-
-    Args:
-        logits: Float, of the same shape as ``labels``.
-        labels: Float, the probability that a caption is worth a reward.
-    """
-    return F.binary_cross_entropy_with_logits(logits, labels)

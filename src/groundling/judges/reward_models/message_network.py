@@ -1,4 +1,4 @@
-"""The original's message network, and the two reward models that are made of it."""
+"""Motif's message network, and the two reward models that use it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError
-from groundling.judges.reward_models.losses import label_loss
 from groundling.judges.reward_models.reward_model import RewardModel, reward_models
 
 MESSAGE_LENGTH = 256
-"""Bytes of a message of NetHack's."""
+"""Bytes of a message in NetHack."""
 _SMALLEST_BATCH = 8
 _LENGTH_STEP = 16
 _POOL = 3
@@ -21,9 +20,9 @@ _CONVOLUTIONS = ((32, 7, True), (64, 7, True), (64, 3, False), (64, 3, False), (
 
 
 def padded_count(count: int) -> int:
-    """The least of 8, 12, 16, 24, 32, 48, ... that is at least ``count``.
+    """Round ``count`` up to one of 8, 12, 16, 24, 32, 48, ...
 
-    A new batch size has oneDNN build new kernels, which costs more than the rows that fill a batch up.
+    oneDNN builds new kernels for each batch size, which costs more than padding.
     """
     size = _SMALLEST_BATCH
     while size < count:
@@ -36,11 +35,11 @@ class MessageNetwork(nn.Module):
 
     A byte embedding of 32 (NUL is 0), convolutions of 64 channels (widths 7, 7, 3, 3, 3, 3; ReLU after each;
     max-pooling by 3 after the first, the second and the last), and linear layers 320-128-256-512-1 with ReLU
-    between them. Linear layers begin orthogonal with bias 0, the others as torch has them.
+    between them. Linear layers are initialised orthogonal with bias 0, the others by PyTorch's defaults.
 
-    Messages are at most some 80 of their 256 bytes. After its last byte a message is constant, and so is every layer's
-    output after a place that follows from it. Only the places before it and one more are computed; the last one is
-    repeated where more are wanted. The outcome is that of the whole computation.
+    Messages have at most some 80 of 256 bytes. After a message's last byte, every layer's output is constant from some
+    place on. Only the places before it and one more are computed; the last one is repeated where more are needed. The
+    result is that of the whole computation.
     """
 
     def __init__(self) -> None:
@@ -56,11 +55,11 @@ class MessageNetwork(nn.Module):
         self.head = nn.Sequential(*layers[:-1])
 
     def forward(self, messages: Tensor) -> Tensor:
-        """uint8 (n, 256), on any device, to float32 (n,)."""
+        """Score messages, uint8 ``(n, 256)`` on any device; float32 ``(n,)``."""
         messages = messages.to(self.embedding.weight.device)
         count, end = len(messages), _end(messages)  # from place `end` on, all messages are NUL
         rows = padded_count(count)
-        # Lengths, as batch sizes, are rounded up to few.
+        # Few distinct lengths, like batch sizes.
         end = min(-(-end // _LENGTH_STEP) * _LENGTH_STEP, MESSAGE_LENGTH)
         length, kept = MESSAGE_LENGTH, min(end + 1, MESSAGE_LENGTH)
         x = F.pad(messages[:, :kept].int(), (0, 0, 0, rows - count))
@@ -78,22 +77,22 @@ class MessageNetwork(nn.Module):
 
 
 def _end(messages: Tensor) -> int:
-    """The place after the last byte that is not NUL in any of the messages."""
+    """Return the place after the last byte that is not NUL in any of the messages."""
     used = messages.any(0).nonzero()
     return int(used[-1]) + 1 if len(used) else 0
 
 
 def _constant_tail(x: Tensor, length: int) -> Tensor:
-    """``x`` (n, channels, m) cut to ``length``, or its last place repeated up to it."""
+    """Cut ``x`` ``(n, channels, m)`` to ``length``, or repeat its last place up to it."""
     missing = length - x.shape[2]
     return F.pad(x, (0, missing), mode="replicate") if missing > 0 else x[:, :, :length]
 
 
 def encode(captions: Sequence[str], model: str) -> Tensor:
-    """NetHack's messages as uint8 (n, 256), NUL-padded, on the CPU.
+    """Return messages as uint8 ``(n, 256)``, NUL-padded, on the CPU.
 
     Raises:
-        ConfigError: a caption is none of them; the message calls the reader ``model``.
+        ConfigError: a caption is no message of NetHack, which the reward model ``model`` reads.
     """
     rows = []
     for caption in captions:
@@ -101,7 +100,7 @@ def encode(captions: Sequence[str], model: str) -> Tensor:
         if len(row) != len(caption) or len(row) > MESSAGE_LENGTH:
             raise ConfigError(
                 f"--model {model} reads NetHack's messages, of at most {MESSAGE_LENGTH} one-byte characters, and "
-                f"{caption!r:.80} is none: take --model characters or language_model"
+                f"{caption!r:.80} is no such message: take --model characters or language_model"
             )
         rows.append(row.ljust(MESSAGE_LENGTH, b"\0"))
     return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(len(rows), MESSAGE_LENGTH)
@@ -125,13 +124,13 @@ class MotifRewardModel(RewardModel):
 
 @reward_models.register("classifier")
 class ClassifierRewardModel(RewardModel):
-    """ONI's classifier (Zheng et al. 2024, arXiv 2410.23022): is a message worth a reward of 1 or not?
+    """ONI's classifier (Zheng et al. 2024, arXiv 2410.23022): a message's reward is 1 or 0.
 
     The network is Motif's; its output is a logit. Trained on pairs, the messages of the preferred segment are labelled
     1, those of the other 0, those of a tie 0.5; trained online, a judge labels each message.
 
     Args:
-        threshold: The reward is 1 where the probability is above it.
+        threshold: The reward is 1 if the probability is above it.
     """
 
     id = "classifier"
@@ -146,13 +145,13 @@ class ClassifierRewardModel(RewardModel):
         self.network = MessageNetwork()
 
     def forward(self, captions: Sequence[str]) -> Tensor:
-        """N captions to logits, float32 (n,)."""
         output: Tensor = self.network(encode(captions, self.id))
         return output
 
     def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """Binary cross-entropy of each message against its segment's share of the preference."""
-        return label_loss(scores[mask], targets[..., None].expand_as(scores)[mask])
+        """Binary cross-entropy of each message with its segment's share of the preference, or its label."""
+        labels = targets[..., None].expand_as(scores)[mask]
+        return F.binary_cross_entropy_with_logits(scores[mask], labels)
 
     def _reward(self, captions: Sequence[str]) -> Tensor:
         return (torch.sigmoid(self(captions)) > self.threshold).float()

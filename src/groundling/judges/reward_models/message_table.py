@@ -1,4 +1,4 @@
-"""Retrieval: a table of captions and what each is worth."""
+"""Retrieval: a table of captions and their rewards."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 @reward_models.register("table")
 class TableRewardModel(RewardModel):
-    """ONI's retrieval (arXiv 2410.23022): a caption that was labelled has that reward, any other the default.
+    """ONI's retrieval (arXiv 2410.23022): the label of a caption is its reward, the default that of all others.
 
-    Trained on pairs, a caption is worth the share of its comparisons that its segment won, a tie counting one half.
+    Trained on pairs, a caption's reward is the share of comparisons that its segment won; a tie counts one half.
 
     Args:
-        default: The reward of a caption that is not in the table; 0 in ONI.
+        default: Reward of captions outside the table; 0 in ONI.
     """
 
     id = "table"
@@ -45,7 +45,7 @@ class TableRewardModel(RewardModel):
         return torch.where(self.ids[places] == wanted, self.values[places], self.default)
 
     def fit(self, pairs: TrainingPairs) -> None:
-        """Put the captions of all pairs into the table, in place of what was there."""
+        """Replace the table by the captions of all pairs."""
         mask = pairs.mask()
         shares = pairs.targets[..., None].expand_as(pairs.indices)[mask]  # (num_captions,), with multiplicity
         flat, size = pairs.indices[mask], len(pairs.captions)
@@ -57,13 +57,8 @@ class TableRewardModel(RewardModel):
         self.set(captions, (won[seen] / counts[seen]).float().numpy())
 
     def set(self, captions: Sequence[str], values: NDArray[np.floating]) -> None:
-        """Put captions into the table; of one that is there already the value changes.
-
-        Args:
-            captions: n of them.
-            values: (n,).
-        """
-        # Of equal ids the newest comes first.
+        """Add captions with their values ``(n,)`` to the table, or change their values."""
+        # The newest of equal ids comes first.
         known = np.concatenate([caption_ids(captions)[::-1], self.ids.cpu().numpy()])
         worth = np.concatenate([values[::-1], self.values.cpu().numpy()]).astype(np.float32)
         distinct, first = np.unique(known, return_index=True)

@@ -1,4 +1,4 @@
-"""What a reward model is: it reads captions and gives each a number; trained on a judge's preferences."""
+"""The contract of a reward model: captions in, one number each out; trained on a judge's preferences."""
 
 import hashlib
 import json
@@ -24,29 +24,24 @@ WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
 CHUNK = 1024
 """Captions scored at once."""
 _PRIOR_COUNT = 1e-4
-"""Of the running moments that Motif normalises with: they begin with mean 0 and variance 1, seen so often."""
+"""Count of the prior (mean 0, variance 1) of Motif's running moments."""
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """How a reward model's numbers are spread over its training captions."""
+    """The distribution of a reward model's rewards over its training captions."""
 
     mean: float
     variance: float
     quantiles: tuple[float, ...]
-    """(19,): the quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards, each distinct caption counted once."""
+    """The quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards of distinct captions."""
 
     @classmethod
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:
-        """From the rewards of distinct captions and how often each occurs.
+        """Compute it from the rewards of distinct captions and their numbers of occurrences, both ``(num_distinct,)``.
 
-        Mean and unbiased variance are over the captions with multiplicity, updated from Motif's prior (mean 0, variance
-        1, count 1e-4) as running moments are (Chan et al. 1979); quantiles are over the distinct ones, in normalised
-        units, interpolated linearly.
-
-        Args:
-            rewards: Float (num_distinct,).
-            counts: Int64 (num_distinct,); at least 1.
+        Mean and unbiased variance are over all occurrences, updated from Motif's prior (mean 0, variance 1, count 1e-4)
+        like running moments (Chan et al. 1979). Quantiles are over distinct captions, interpolated linearly.
 
         Raises:
             RunError: a reward is NaN or infinite.
@@ -65,13 +60,10 @@ class Normalization:
         return cls(mean, variance, tuple(np.quantile(normalized, QUANTILE_LEVELS).tolist()))
 
     def threshold(self, quantile: float) -> float:
-        """The normalised reward below which a share ``quantile`` of the distinct training captions lie.
-
-        Args:
-            quantile: 0 for no threshold (-inf), or from 0.05 to 0.95; between the saved ones, interpolated.
+        """Return a quantile of the normalised rewards, interpolated; -inf for 0, which means no threshold.
 
         Raises:
-            ConfigError: another number.
+            ConfigError: ``quantile`` is neither 0 nor in [0.05, 0.95].
         """
         if quantile == 0:
             return -np.inf
@@ -83,22 +75,21 @@ class Normalization:
 
 
 def chunks(captions: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Captions in their order, so many at once as are to be scored."""
+    """Split captions into batches to score."""
     return (captions[start : start + CHUNK] for start in range(0, len(captions), CHUNK))
 
 
 class RewardModel(nn.Module, ABC):
-    """Captions in, one number each out: a step's message in NetHack, what an agent saw and did, or a whole text.
+    """Rewards captions: a message of NetHack, an observation with an action, or a whole text.
 
-    ``forward`` gives what training works on, with gradients; `rewards` what an agent gets. For most models both are
-    the same.
+    ``forward`` returns scores with gradients, for training; `rewards` what an agent gets. Most models return the same.
 
     Attributes:
-        id: Under which the class is registered.
-        gives_labels: Whether its rewards are labels 0 and 1, which are not normalised.
-        reads_messages: Whether it reads NetHack's messages and nothing else.
-        args: The keyword arguments that make such a model again.
-        normalization: Of its rewards, set by training; None of labels.
+        id: The id of the registered class.
+        gives_labels: Rewards are labels 0 and 1, which are not normalised.
+        reads_messages: Reads NetHack's messages only.
+        args: The constructor's keyword arguments.
+        normalization: Set by training; None for labels.
     """
 
     id: ClassVar[str]
@@ -113,26 +104,26 @@ class RewardModel(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, captions: Sequence[str]) -> Tensor:
-        """N captions to float32 (n,), on the model's device.
+        """Score captions: float32 ``(n,)`` on the model's device, with gradients.
 
         Raises:
             ConfigError: the model cannot read one of them.
         """
 
     def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """What training minimises, of the segments' ``forward``: the pairs' cross-entropy (`preference_loss`).
+        """Return the loss to minimise, by default `preference_loss` of the segments' means.
 
         Args:
-            scores: Float32 (batch, 2, L); of labelled captions (batch, 1, 1).
-            targets: Float32 (batch, 2), the probability that each of the two is preferred; of labelled captions the
-                labels (batch, 1).
-            mask: Bool, of the shape of ``scores``: False past the end of a shorter segment.
+            scores: Float32 ``(batch, 2, L)``; for labelled captions ``(batch, 1, 1)``.
+            targets: Float32 ``(batch, 2)``, the probability that each of the two is preferred; for labelled captions
+                the labels ``(batch, 1)``.
+            mask: bool in the shape of ``scores``: False past the end of a segment.
         """
         return preference_loss(segment_means(scores, mask), targets)
 
     @torch.no_grad()
     def rewards(self, captions: Sequence[str]) -> Tensor:
-        """N captions to float32 (n,) on the CPU, without gradients; in chunks.
+        """Reward captions: float32 ``(n,)`` on the CPU, without gradients.
 
         Raises:
             ConfigError: the model cannot read one of them.
@@ -145,12 +136,12 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device of the model's weights."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     @property
     def version(self) -> int:
-        """A 64-bit id of what the model has learnt; what was scored by another version is out of date."""
+        """A 64-bit hash of id, arguments and weights; rewards of another version are out of date."""
         if self._fingerprint is None:
             digest = hashlib.sha256(f"{self.id} {json.dumps(self.args, sort_keys=True)}".encode())
             for name, tensor in sorted(self.state_dict().items()):
@@ -160,23 +151,23 @@ class RewardModel(nn.Module, ABC):
         return self._fingerprint
 
     def mark_changed(self) -> None:
-        """Tell that the weights are others now."""
+        """Compute `version` again, after the weights have changed."""
         self._fingerprint = None
 
     def take_up(self, other: "RewardModel") -> None:
-        """Become what ``other``, a model of the same kind, is."""
+        """Take the weights and normalisation of a model of the same kind."""
         for name, buffer in other.named_buffers(recurse=False):
-            setattr(self, name, buffer.to(self.device))  # whose size may differ, as that of a table does
+            setattr(self, name, buffer.to(self.device))  # a table's size may differ
         self.load_state_dict(other.state_dict())
         self.normalization = other.normalization
         self.mark_changed()
 
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
-        """Write ``reward_model.safetensors``, and last ``reward_model.json``, which says that the model is complete.
+        """Write ``reward_model.safetensors``, and last ``reward_model.json``, which marks the model as complete.
 
         Args:
-            folder: Made if it is not there.
-            about: What else the JSON is to tell a reader, such as how the model was trained.
+            folder: Created if necessary.
+            about: Further entries of the JSON, such as how the model was trained.
         """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / DESCRIPTION).unlink(missing_ok=True)  # its normalisation belongs to the earlier weights
@@ -197,11 +188,10 @@ class RewardModel(nn.Module, ABC):
 
     @classmethod
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
-        """Make the model that `save` wrote, but for its normalisation."""
+        """Make the model that `save` wrote, without its normalisation."""
         model = cls(**args)
         model.load_state_dict(load_file(folder / WEIGHTS))
         return model
 
 
 reward_models: Registry[RewardModel] = Registry("reward model")
-"""Filled by `groundling.judges.reward_models`."""

@@ -1,4 +1,4 @@
-"""Preference pairs as reward models are trained on them: distinct captions, and which of them each segment holds."""
+"""Annotated pairs of segments, to train reward models on."""
 
 import math
 from dataclasses import dataclass
@@ -13,38 +13,38 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences.segments import Segments, caption_id, caption_ids
 
 _TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)
-"""By the code of a preference (first, second, tie, unknown), the probability that each segment is preferred."""
+"""The probability that each segment is preferred, by code of `Preference`."""
 
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """N annotated pairs of segments of up to L captions each; all on the CPU.
+    """N annotated pairs of segments of up to L captions, on the CPU.
 
-    A labelled caption, as ONI's classifier is trained on, is a "pair" of one side with one caption: indices (N, 1, 1),
-    targets (N, 1).
+    A labelled caption, as for ONI's classifier, is a "pair" with one side and one caption: indices ``(N, 1, 1)``,
+    targets ``(N, 1)``.
     """
 
     captions: list[str]
     """The distinct ones, the shortest first."""
     indices: Tensor
-    """int64 (N, 2, L): which of ``captions``; -1 past the end of a shorter segment."""
+    """int64 ``(N, 2, L)`` into ``captions``; -1 past the end of a segment."""
     targets: Tensor
-    """float32 (N, 2): the probability that each of the two segments is preferred; rows sum to 1."""
+    """float32 ``(N, 2)``: the probability that each of the two segments is preferred; rows sum to 1."""
 
     @classmethod
     def of(
         cls, segments: Segments, preferences: NDArray[np.integer], soft: NDArray[np.floating] | None = None
     ) -> Self:
-        """From a dataset's segments; pairs without an answer are left out.
+        """Make them from a dataset's segments, without pairs whose label is unknown.
 
         Args:
-            segments: N pairs of them.
-            preferences: (N,), codes of `Preference`: 0 first, 1 second, 2 tie, 3 unknown.
-            soft: Float (N, 3), a judge's probabilities of first, second and tie; NaN where only the code is known. A
-                tie counts one half for each side.
+            segments: N pairs.
+            preferences: ``(N,)``: codes of `Preference`.
+            soft: Float ``(N, 3)``, probabilities of first, second and tie; NaN where only the code is known. A tie
+                counts one half for each side.
 
         Raises:
-            ConfigError: no pair has an answer, or all answers are ties.
+            ConfigError: all labels are unknown, or ties.
         """
         annotated = np.flatnonzero(preferences != 3)
         if not len(annotated):
@@ -69,39 +69,39 @@ class TrainingPairs:
         return len(self.indices)
 
     def __getitem__(self, rows: Tensor) -> "TrainingPairs":
-        """The pairs of these numbers."""
+        """Select pairs."""
         return TrainingPairs(self.captions, self.indices[rows], self.targets[rows])
 
     def counts(self) -> Tensor:
-        """int64 (num_distinct,): how often each caption occurs in the pairs."""
+        """Return how often each caption occurs in the pairs, int64 ``(num_distinct,)``."""
         return torch.bincount(self.indices[self.indices >= 0], minlength=len(self.captions))
 
     def distinct(self) -> tuple[list[str], Tensor]:
-        """The distinct captions of these pairs, and int64 (N, 2, L): which of these each segment holds.
+        """Return the distinct captions of these pairs, and the captions of each segment, int64 ``(N, 2, L)``.
 
-        Past the end of a shorter segment stands any of them.
+        Arbitrary past the end of a segment.
         """
         places, indices = torch.unique(self.indices.clamp(min=0), return_inverse=True)
         return [self.captions[place] for place in places.tolist()], indices
 
     def mask(self) -> Tensor:
-        """Bool (N, 2, L): where a segment holds a caption."""
+        """Return bool ``(N, 2, L)``: False past the end of a segment."""
         return self.indices >= 0
 
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
-        """Training and validation pairs, so that no pair of segments is in both, in whichever order.
+        """Split into training and validation pairs; a pair of segments, in either order, is in one set only.
 
-        The share is one of the *distinct* pairs: of all pairs few contents make up the most, and a share of those alone
-        would leave none of the rare captions to train on. Distinct pairs are put into an order that follows from their
-        contents and the seed alone, and the first are held out with all their repetitions; but never more than the same
-        share of all pairs, so that one which repeats more often than that is trained on.
+        The fraction is one of *distinct* pairs: a few contents make up most pairs, and held out as a fraction of all
+        pairs, the rare captions would all be held out. Distinct pairs are ordered by a hash of contents and seed, and
+        the first are held out with all their repetitions, but never more than the same fraction of all pairs, so a pair
+        that repeats more often is trained on.
 
         Args:
-            validation_fraction: From 0 to less than 1.
-            seed: Another one gives another split.
+            validation_fraction: In [0, 1).
+            seed: Of the split.
 
         Raises:
-            ConfigError: one side would be empty.
+            ConfigError: one set would be empty.
         """
         hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -123,13 +123,12 @@ class TrainingPairs:
 
 
 def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """One number per pair (N,), which follows from the two segments, in whichever order, and the seed.
+    """Return a hash of each pair ``(N,)``, independent of the order of its segments.
 
-    A segment is its captions in their order, without the empty ones and without repetitions, so that captions that
-    differ only in how often something was told are one here.
+    Empty captions and repetitions in a row are skipped, so segments that differ only in those are equal.
     """
     empty = np.int64(caption_id("")).view(np.uint64)
-    # The last one is that of -1, which says nothing, as an empty caption does.
+    # Index -1 is hashed like an empty caption.
     ids = np.append(caption_ids(captions), np.int64(caption_id("")))[indices].view(np.uint64)  # (N, 2, L)
     segments = np.zeros(ids.shape[:2], dtype=np.uint64)
     last = np.zeros_like(segments)
@@ -144,7 +143,7 @@ def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) 
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64: a bijection that spreads what differs over all bits."""
+    """SplitMix64: a bijection that mixes all bits."""
     z = x + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

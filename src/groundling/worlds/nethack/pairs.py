@@ -15,9 +15,8 @@ from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.io.redaction import shareable
-from groundling.judges.preferences.labels import Format
 from groundling.judges.preferences.messages import TAILS, MessagePairs
-from groundling.judges.preferences.pairs import DESCRIPTION
+from groundling.judges.preferences.pairs import DESCRIPTION, Format
 from groundling.judges.preferences.recording import check_same
 from groundling.registry import unknown
 

@@ -1,0 +1,81 @@
+"""Training a copy of a reward model in a thread."""
+
+import copy
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from groundling.errors import ConfigError, RunError
+from groundling.judges.reward_models.distill import agreement, normalize, train_epoch
+from groundling.judges.reward_models.reward_model import RewardModel
+from groundling.judges.reward_models.training_pairs import TrainingPairs
+
+
+@dataclass(frozen=True)
+class OnlineLearning:
+    """How a reward model learns from a judge's answers while the agent trains."""
+
+    train_every: int = 1000
+    """New answers after which a model with gradients is trained again, on all answers."""
+    epochs: int = 3
+    learning_rate: float = 1e-4
+    batch_size: int = 256
+    comparisons: int = 2
+    """Number of earlier captions of the same goal that a new one is compared with, for a model that ranks."""
+    judge_batch_size: int = 100
+    """Questions of one call to the judge."""
+    seed: int = 0
+    """Of the compared captions and of the order of training."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on values out of bounds."""
+        for name in ("train_every", "epochs", "learning_rate", "batch_size", "comparisons", "judge_batch_size"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be greater than 0, got {getattr(self, name)}")
+
+
+class BackgroundTraining:
+    """Trains a copy of ``model`` on ``pairs``, of which the first ``trained_on`` were trained on before.
+
+    Attributes:
+        model: The copy; complete once the thread has ended.
+        answers: Number of pairs.
+        tested: Number of new pairs, without ties.
+        agreed: Those that the model agreed with before it was trained on them.
+        error: The exception that ended it early.
+    """
+
+    def __init__(self, model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning) -> None:
+        self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
+        self.answers, self._trained_on = len(pairs), trained_on
+        self.tested = self.agreed = 0
+        self.error: Exception | None = None
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._work, name="reward model", daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        """Stop it, and wait for the batch in progress."""
+        self._stop.set()
+        self.thread.join()
+
+    def _check(self, _: int = 0) -> None:
+        if self._stop.is_set():
+            raise RunError("its training was given up")
+
+    def _work(self) -> None:
+        learning = self._learning
+        order = torch.Generator().manual_seed(learning.seed)
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(trainable, lr=learning.learning_rate)
+        try:
+            if self._trained_on:
+                new = torch.arange(self._trained_on, self.answers)
+                self.agreed, self.tested = agreement(self.model, self._pairs[new])
+            for _ in range(learning.epochs):
+                train_epoch(self.model, optimizer, self._pairs, learning.batch_size, order, self._check)
+            self._check()
+            normalize(self.model, self._pairs)
+        except Exception as error:  # reported by `OnlineReward.update`
+            self.error = error

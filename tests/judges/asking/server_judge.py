@@ -1,0 +1,38 @@
+"""The judge behind a server, and a dataset for it."""
+
+from pathlib import Path
+
+from groundling.judges import MessagePairs, OpenAIJudge, Pairs, Question
+from groundling.judges.asking.judge import Reply, Request
+from tests.judges.asking.chat_server import ChatServer
+from tests.judges.preferences.test_pairs import encode
+
+
+def judge(server: ChatServer, **arguments: object) -> OpenAIJudge:
+    defaults = {"timeout": 0.5, "max_retries": 3, "backoff": 0.01, "concurrency": 4}
+    return OpenAIJudge("model", server.url, **{**defaults, **arguments})  # type: ignore[arg-type]
+
+
+def dataset(folder: Path, count: int) -> Pairs:
+    """``count`` rows with as many distinct pairs, the first one longer in even rows."""
+    texts = [(f"a{n}" + "x" * 9, f"b{n}")[:: 1 if n % 2 == 0 else -1] for n in range(count)]
+    return MessagePairs.create(
+        folder, {"message": encode(*(t for pair in texts for t in pair)).reshape(count, 2, 1, 256)}
+    )
+
+
+EXPECTED = [0, 1] * 50
+
+
+def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
+    question = Question(world="nethack")
+    requests = [
+        Request(n, question.conversation(f"a{n}xx", f"b{n}", one.answer_format), question) for n in range(count)
+    ]
+    replies: dict[int, Reply] = {}
+
+    def tell(request: Request, reply: Reply) -> None:
+        replies[request.number] = reply
+
+    one.ask(requests, tell)
+    return [replies[n] for n in range(count)]

@@ -1,0 +1,45 @@
+"""Prompts, numbers and models for tests of the writer."""
+
+import torch
+
+from groundling.policies import TokenPrompt
+from tests.lm.families import VOCABULARY
+
+FAMILIES = ["gpt2", "llama", "t5", "bart"]
+
+
+def prompts(count=8, low=2, high=9, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(low, high, (count,), generator=generator).tolist()
+    return [TokenPrompt(tuple(torch.randint(2, 300, (n,), generator=generator).tolist())) for n in lengths]
+
+
+def uniforms(count, steps, seed=0):
+    return torch.rand(count, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def ending_often(lm):
+    """The model with every seventh token as an end token, so that texts of all lengths come."""
+    lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 7))
+    return lm
+
+
+def observation(prompt, context, side, size=12):
+    """As the token env gives it; ``side`` says where padding is."""
+    arrays = {}
+    for name, ids in (("prompt", prompt), ("context", context)):
+        padding = [0] * (size - len(ids))
+        marks = [1] * len(ids)
+        arrays[f"{name}_ids"] = torch.tensor([*padding, *ids] if side == "left" else [*ids, *padding]).numpy()
+        arrays[f"{name}_mask"] = torch.tensor([*padding, *marks] if side == "left" else [*marks, *padding]).numpy()
+    return arrays
+
+
+def next_logits(lm, prompt, written):
+    with torch.no_grad():
+        if lm.is_encoder_decoder:
+            start = lm.model.config.decoder_start_token_id
+            output = lm.model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]]))
+        else:
+            output = lm.model(input_ids=torch.tensor([prompt + written]))
+    return output.logits[0, -1]
