@@ -17,7 +17,7 @@ from groundling.envs.text_generation import Sample, pools
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
 from groundling.prompts import PromptReader, prompts
-from groundling.rewards import Stretch, Texts
+from groundling.rewards import GeneratedTexts, RewardInputs
 from groundling.rewards.reward import FunctionReward
 from groundling.rewards.sum import RewardSum
 from groundling.rewards.text_part import TextPart
@@ -188,9 +188,9 @@ def test_a_reward_that_raises_is_told() -> None:
         return [1 / (len(text) - 3) for text in generations]
 
     reward = RewardSum({"mine": TextPart(FunctionReward(broken, {}))})
-    texts = Texts(["p", "q"], [["a"], ["abc"]], [[], []], [{}, {}])
+    texts = GeneratedTexts(["p", "q"], [["a"], ["abc"]], [[], []], [{}, {}])
     with pytest.raises(ForeignError, match=r"reward\.mine: broken, asked about text 1, written to 'q'") as caught:
-        reward(Stretch((1, 2), None, texts=texts))
+        reward(RewardInputs((1, 2), None, texts=texts))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 

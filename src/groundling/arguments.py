@@ -34,9 +34,8 @@ def check_bounds(section: Any, prefix: str) -> None:
     Raises:
         ConfigError: a value is out of bounds.
     """
-    hints = get_type_hints(type(section), include_extras=True)
     for f in fields(section):
-        _check_bound(f"{prefix}{f.name}", getattr(section, f.name), hints[f.name])
+        _check_bound(f"{prefix}{f.name}", getattr(section, f.name, None), f.type)
 
 
 def _check_bound(key: str, value: Any, hint: Any) -> None:
@@ -116,7 +115,7 @@ def _schema_of(hint: Any) -> DictConfig | None:
     """Of a value of that type, to be merged with it; None of a type that YAML cannot hold."""
     try:
         schema: DictConfig = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
-    except OmegaConfBaseException:
+    except (OmegaConfBaseException, NameError):  # NameError: a forward reference
         return None
     return schema
 

@@ -46,62 +46,30 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         generalized_advantage(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(2, 1), 0.9, 0.9)
 
 
-@pytest.mark.parametrize(
-    ("rewards", "values", "starts", "last_value", "last_done", "expected"),
-    [  # what RL4LMs's buffer gave with gamma 0.99 and lambda 0.95, in float32
-        (
+def test_advantages_are_those_of_rl4lms() -> None:
+    """Two rollouts of RL4LMs's buffer, with gamma 0.99 and lambda 0.95, in float32."""
+    rewards = torch.tensor(
+        [
             [0.067, 0.302, -0.634, -0.363, 0.177, -0.402, -1.63, 0.463, -0.907],
-            [-0.672, -0.36, -0.813, -1.726, 0.129, 1.139, -1.235, 0.402, -0.685],
-            [0, 4],
-            -0.871,
-            False,
-            [
-                0.02900749,
-                -0.37596223,
-                -0.24783862,
-                1.36299992,
-                -2.78274107,
-                -4.20877314,
-                -1.53654778,
-                -1.63692474,
-                -1.08429003,
-            ],
-        ),
-        (
             [1.764, 0.4, 0.979, 0.95, -0.151, 0.144, 1.454, 0.761, 0.122],
+        ]
+    ).T
+    values = torch.tensor(
+        [
+            [-0.672, -0.36, -0.813, -1.726, 0.129, 1.139, -1.235, 0.402, -0.685],
             [2.241, 1.868, -0.977, -0.103, 0.411, 0.444, 0.334, 1.494, -0.205],
-            [0, 3, 5],
-            0.0,
-            True,
-            [
-                0.81214702,
-                -0.59561205,
-                1.95599997,
-                0.93132895,
-                -0.56200004,
-                1.91922522,
-                2.00804377,
-                -0.62840652,
-                0.32699999,
-            ],
-        ),
-    ],
-)
-def test_advantages_are_those_of_rl4lms(
-    rewards: list[float],
-    values: list[float],
-    starts: list[int],
-    last_value: float,
-    last_done: bool,
-    expected: list[float],
-) -> None:
-    dones = torch.zeros(9, dtype=torch.bool)
-    dones[[start - 1 for start in starts[1:]]] = True
-    dones[-1] = last_done
-    advantages, _ = generalized_advantage(
-        torch.tensor(rewards), torch.tensor(values), dones, torch.tensor(last_value), 0.99, 0.95
-    )
-    assert torch.allclose(advantages, torch.tensor(expected), atol=1e-6)
+        ]
+    ).T
+    dones = torch.tensor([[t == 3 for t in range(9)], [t in (2, 4, 8) for t in range(9)]]).T
+    expected = torch.tensor(
+        [
+            [0.029007, -0.375962, -0.247839, 1.363, -2.782741, -4.208773, -1.536548, -1.636925, -1.08429],
+            [0.812147, -0.595612, 1.956, 0.931329, -0.562, 1.919225, 2.008044, -0.628407, 0.327],
+        ]
+    ).T
+    last_values = torch.tensor([-0.871, 0.0])
+    advantages, _ = generalized_advantage(rewards, values, dones, last_values, 0.99, 0.95)
+    assert torch.allclose(advantages, expected, atol=2e-6)
 
 
 def _texts(returns: list[float], groups: list[int] | None) -> Rollout:

@@ -184,13 +184,6 @@ def test_a_policy_without_memory_learns_from_single_steps() -> None:
     assert any(not p.equal(q) for p, q in zip(policy.parameters(), learner.parameters(), strict=True))
 
 
-def test_defaults_are_the_originals() -> None:
-    appo = APPO()
-    assert (appo.learning_rate, appo.adam_epsilon, appo.gamma) == (1e-4, 1e-6, 0.99)
-    assert (appo.minibatch_size, appo.epochs, appo.clip_range, appo.value_clip_range) == (4096, 1, 0.1, 1.0)
-    assert (appo.entropy_coefficient, appo.max_grad_norm, appo.rho_bar, appo.c_bar) == (0.003, 4.0, 1.0, 1.0)
-
-
 def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
     """Advantages are normalised over a minibatch: halves would give another result, and other processes would wait."""
     policy, rollout = _policy_and_rollout()

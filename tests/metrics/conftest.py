@@ -1,4 +1,4 @@
-"""The original's golden cases, WordNet, and tiny models saved in folders: nothing is downloaded."""
+"""Golden cases of RL4LMs, WordNet, and tiny models saved in folders."""
 
 import json
 from collections.abc import Callable
@@ -22,13 +22,13 @@ WORDS = [*SPECIAL, "good", "bad", "the", "cat", "dog", "sat", "ran", "on", "mat"
 
 
 def golden(kind: str) -> list[dict[str, Any]]:
-    """The cases of one kind; floats as the original gave them, NaN included."""
+    """The cases of one kind; floats as the original computed them, including NaN."""
     return [case for case in map(json.loads, GOLDEN.read_text().splitlines()) if case["kind"] == kind]
 
 
 @pytest.fixture(scope="session")
 def with_wordnet() -> None:
-    """Skips where WordNet is not installed: it is no Python package (apt install wordnet-base)."""
+    """Skip if WordNet is not installed (apt install wordnet-base)."""
     try:
         wordnet()
     except GroundlingError as error:
@@ -36,7 +36,7 @@ def with_wordnet() -> None:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One id a word of `WORDS`."""
+    """A tokenizer with one id for each of `WORDS`."""
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.post_processor = processors.TemplateProcessing(
@@ -73,7 +73,7 @@ def _saved(model: Any, folder: Path) -> str:
 
 @pytest.fixture
 def classifier(tmp_path: Path) -> Callable[..., str]:
-    """`classifier(bias=None, labels=…)`: a folder; with a bias, its logits whatever it reads, else random ones."""
+    """`classifier(bias=None, labels=…)`: a folder; the logits are the bias, or random without one."""
 
     def make(bias: list[float] | None = None, labels: list[str] | None = None, size: int = 2, **config: Any) -> str:
         count = len(bias or labels or [0.0] * size)

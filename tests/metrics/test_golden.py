@@ -1,4 +1,4 @@
-"""Figures of the original, recorded by running it, and those that it meant to give."""
+"""Figures recorded from RL4LMs, and those that it intended."""
 
 import math
 from typing import Any
@@ -15,11 +15,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "sacre_bleu_intl": ("sacre_bleu", {"tokenize": "intl"}),
     "diversity_w10": ("diversity", {"window_size": 10}),
 }
-"""The golden names that are no ids: an id with arguments."""
+"""Golden names that are an id with arguments."""
 SINGLES = golden("single")
 BY_ID = {case["id"]: case for case in SINGLES}
 FAULTY = ("meteor", "rouge", "rouge_multi", "bleu", "cider")
-"""Whose default figures differ from the original's."""
+"""Metrics whose default figures differ from the original's."""
 ASCII = [case for case in SINGLES if case["id"] not in (19, 54)]
 """Cases without Chinese (19) and accents written in two ways (54), which the original compares wrongly."""
 
@@ -52,7 +52,7 @@ def test_compat_gives_the_figures_of_the_original(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(SINGLES[0]["metrics"]) - set(FAULTY)))
-def test_where_the_original_is_right_the_default_is_the_same(name: str) -> None:
+def test_the_default_gives_the_original_s_correct_figures(name: str) -> None:
     for case in ASCII:
         results = measured(name, case, None)
         for key, figures in case["metrics"][name].items():
@@ -60,14 +60,14 @@ def test_where_the_original_is_right_the_default_is_the_same(name: str) -> None:
 
 
 @pytest.mark.usefixtures("with_wordnet")
-def test_by_default_meteor_is_what_the_original_meant() -> None:
+def test_default_meteor_is_what_the_original_intended() -> None:
     for intended in golden("intended"):
         if (case := BY_ID.get(intended["id"])) in ASCII:
             result = measured("meteor", case, None)["lexical/meteor"]
             assert result.corpus == pytest.approx(intended["meteor_max"], abs=1e-9), case
 
 
-def test_by_default_rouge_is_what_the_original_meant() -> None:
+def test_default_rouge_is_what_the_original_intended() -> None:
     for intended in golden("intended"):
         if (case := BY_ID.get(intended["id"])) in ASCII:
             results = measured("rouge", case, None)

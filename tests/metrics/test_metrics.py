@@ -1,4 +1,4 @@
-"""What each metric computes, on examples worked out by hand or by another library."""
+"""Metrics on examples worked out by hand or by another library."""
 
 import importlib.util
 import math
@@ -16,7 +16,7 @@ from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics import cider, wordnet
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
-from groundling.worlds.writing.collect import stretch_of
+from groundling.worlds.writing.collect import reward_inputs
 from groundling.worlds.writing.measures import make_measured_reward, make_metrics
 from groundling.worlds.writing.world import WritingWorld
 
@@ -51,22 +51,22 @@ def test_empty_texts_have_bleu_zero_and_undefined_as_the_original() -> None:
         assert math.isnan(corpus("bleu", [generation], [[reference]], compat="rl4lms"))
 
 
-def test_chrf_of_no_characters_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"char_order of at least 1.*got -1 and 0"):
-        metrics.create("chrf", char_order=-1).compute(["p"], ["a"], [["a"]], None)
+def test_chrf_needs_characters() -> None:
+    with pytest.raises(ConfigError, match=r"char_order must be at least 1"):
+        metrics.create("chrf", char_order=-1)
 
 
 @pytest.mark.parametrize("id", ["sacre_bleu", "chrf", "ter"])
 def test_samples_may_have_different_numbers_of_references(id: str) -> None:
     generations = ["the cat sat on the mat", "a dog ran over the hill today"]
     ragged = [["the cat sat on a mat", "the cat sat on the mat"], ["a dog ran over the hill"]]
-    full = [ragged[0], ragged[1] * 2]  # a reference that stands there twice changes nothing but TER's mean length
+    full = [ragged[0], ragged[1] * 2]  # a repeated reference changes only TER's mean length
     assert corpus(id, generations, ragged) == pytest.approx(corpus(id, generations, full), abs=1e-9)
     with pytest.raises(RunError, match="same number of references"):
         corpus(id, generations, ragged, compat="rl4lms")
 
 
-def test_rouge_may_look_at_the_first_reference_only() -> None:
+def test_rouge_of_the_first_reference_only() -> None:
     references = [["x y", "a b"]]
     figures = {
         single: metrics.create("rouge", use_single_ref=single).compute(["p"], ["a b"], references)
@@ -75,7 +75,7 @@ def test_rouge_may_look_at_the_first_reference_only() -> None:
     assert [figures[s]["lexical/rouge_rouge1"].corpus for s in (None, False, True)] == [1.0, 1.0, 0.0]
 
 
-def test_rouge_of_a_corpus_is_the_mean_and_compat_leaves_numpys_state_alone() -> None:
+def test_rouge_of_a_corpus_is_the_mean_and_compat_keeps_numpys_state() -> None:
     import numpy as np
 
     args = (["p", "q"], ["a b", "a"], [["a b"], ["b"]])
@@ -91,7 +91,7 @@ def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
     assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
-    for args in ({"apply_avg": False}, {"apply_best": False}):  # the original's keys, which decide nothing
+    for args in ({"apply_avg": False}, {"apply_best": False}):  # keys of the original without an effect
         assert corpus("rouge_l_max", ["a b"], [["a b", "c"]], **args) == 1.0
 
 
@@ -100,7 +100,7 @@ def test_cider_by_hand() -> None:
     generations, references = ["a b", "c d e f", "g"], [["a b"], ["c d e f"], ["a"]]
     assert corpus("cider", generations, references) == pytest.approx((5 + 10 + 0) / 3)
     scores = metrics.create("cider").compute(["p"] * 3, generations, references)["lexical/cider"].sentences
-    assert scores == pytest.approx([5, 10, 0])  # "a b" has unigrams and a bigram: two of four orders match fully
+    assert scores == pytest.approx([5, 10, 0])  # "a b" matches in two of four orders
     # Of "a x": cosine of unigrams idf(a)² / (√(idf(a)² + idf(x)²) √(idf(a)² + idf(b)²)), x unseen: idf log 3.
     low, high = math.log(3 / 2) ** 2, math.log(3) ** 2
     scores = metrics.create("cider").compute(["p"] * 3, ["a x", "c", "g"], references)["lexical/cider"].sentences
@@ -156,12 +156,12 @@ def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
     reward = make_measured_reward(
         {"cider": RewardPartConfig()}, WritingWorld.offers, SimpleNamespace(lm=None), "cpu", split
     )
-    written = stretch_of(split[:1] * 2, [["a b"], ["c"]])
+    written = reward_inputs(split[:1] * 2, [["a b"], ["c"]])
     assert reward is not None and reward(written).total.tolist() == [[5, 0]]
 
 
 def test_cider_does_not_reward_repetition() -> None:
-    once, thrice = cider._ngrams("a"), cider._ngrams("a a a")
+    once, thrice = cider._word_ngrams("a"), cider._word_ngrams("a a a")
     vectors = [
         {ngram: float(count) for ngram, count in counts.items() if len(ngram) == 1} for counts in (once, thrice)
     ]
@@ -184,13 +184,13 @@ def test_parent_reads_tottos_own_tables() -> None:
     assert everything[precision].corpus > results[precision].corpus  # now the table entails 1901
 
 
-def test_parent_without_a_table_is_one_clear_line() -> None:
+def test_parent_needs_a_table() -> None:
     for meta in (None, [{}], [{"raw_table": "x"}], [{"raw_table": []}]):
         with pytest.raises(RunError, match="raw_table"):
             metrics.create("parent_totto").compute(["p"], ["g"], [["r"]], meta)
 
 
-def test_bleu_totto_lower_cases_and_cuts_off_punctuation() -> None:
+def test_bleu_totto_lower_cases_and_separates_punctuation() -> None:
     assert corpus("bleu_totto", ["Ann was born in 1901."], [["x", "ann was born in 1901 ."]]) == pytest.approx(1.0)
     assert corpus("bleu_totto", ["ann"], [["ann"]]) == 0.0  # no bigram, no smoothing
 
@@ -208,7 +208,7 @@ def test_diversity_counts() -> None:
 
 
 @pytest.mark.usefixtures("with_wordnet")
-def test_meteor_is_of_the_best_reference_and_scores_the_notation_of_the_list_as_the_original() -> None:
+def test_meteor_is_of_the_best_reference() -> None:
     assert corpus("meteor", ["a small cat"], [["x y", "a little cat"]]) == corpus(
         "meteor", ["a small cat"], [["a little cat"]]
     )
@@ -223,13 +223,13 @@ def test_dates(text: str, date: int) -> None:
     assert corpus("dates", [text], [[]]) == date
 
 
-def test_words_are_cut_as_before_nltk_changed_its_rules() -> None:
+def test_words_are_those_of_nltk_3_7() -> None:
     assert words.words("['hello', 'a b']") == ["[", "'hello", "'", ",", "'", "a", "b", "'", "]"]
     assert words.words("one—two") == ["one—two"]
     assert words.words("I can't go. She'll go.") == ["I", "ca", "n't", "go.", "She", "'ll", "go", "."]
 
 
-def test_spice_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spice_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(GroundlingError, match="needs Java: apt install"):
         corpus("spice", ["a"], [["a"]])
@@ -239,7 +239,7 @@ def test_spice_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         metrics.create("spice").check()
 
 
-def test_meteor_without_wordnet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meteor_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def ensure_loaded() -> None:
         raise LookupError
 
@@ -253,12 +253,12 @@ def test_meteor_without_wordnet_says_what_to_install(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "id", ["meteor", "rouge", "rouge_l_max", "bleu", "sacre_bleu", "ter", "chrf", "cider", "parent_totto"]
 )
-def test_a_missing_reference_is_one_clear_line(id: str) -> None:
+def test_a_missing_reference_is_an_error(id: str) -> None:
     with pytest.raises(RunError, match=r"sample 1 has none \(prompt 'q'\)"):
         metrics.create(id).compute(["p", "q"], ["a", "b"], [["a"], []], [{}, {}])
 
 
-def test_wrong_input_is_told() -> None:
+def test_invalid_input_is_an_error() -> None:
     with pytest.raises(RunError, match="1 prompts, 2 generations, 1 references"):
         metrics.create("dates").compute(["p"], ["a", "b"], [[]])
     with pytest.raises(RunError, match="no sample"):
@@ -267,7 +267,7 @@ def test_wrong_input_is_told() -> None:
         metrics.create("metoer")
     with pytest.raises(ConfigError, match="unknown argument of metric 'rouge'"):
         metrics.create("rouge", single=True)
-    with pytest.raises(ConfigError, match='"rl4lms"'):
+    with pytest.raises(ConfigError, match="compat must be one of"):
         metrics.create("rouge", compat="rl4lm")
     for id, args in (
         ("increasing_numbers", {"min_tokens": 0}),
@@ -276,14 +276,11 @@ def test_wrong_input_is_told() -> None:
         ("rouge_l_max", {"length_limit_type": "letters"}),
         ("sacre_bleu", {"smooth_method": "some"}),
     ):
-        with pytest.raises(ConfigError):
-            metric = metrics.create(id, **args)
-            metric.compute(["p"], ["a"], [["a"]])
+        with pytest.raises(ConfigError, match=next(iter(args))):
+            metrics.create(id, **args)
 
 
-def test_metrics_know_nothing_of_rewards() -> None:
-    """Which are made of them."""
-    assert not [p for p in Path(cider.__file__).parent.glob("*.py") if "groundling.rewards" in p.read_text()]
+def test_rewards_are_not_in_the_registry_of_metrics() -> None:
     with pytest.raises(ConfigError, match="unknown metric 'rouge_combined'"):
         metrics.create("rouge_combined")
 
@@ -302,9 +299,7 @@ def test_metrics_know_nothing_of_rewards() -> None:
         ("meteor", "nltk"),
     ],
 )
-def test_a_library_that_is_missing_is_told_without_measuring(
-    id: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_an_error_of_check(id: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else find_spec(n, *a))
     with pytest.raises(GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"):

@@ -1,4 +1,4 @@
-"""Metrics that ask a model, on tiny ones made and saved here."""
+"""Metrics that use a model, with tiny models."""
 
 import json
 import math
@@ -46,18 +46,16 @@ def test_learned_reward_is_the_labels_probability(
     assert reward(PROMPTS, GENERATIONS, [[], []]).tolist() == pytest.approx(result.sentences, abs=1e-5)
 
 
-def test_too_long_a_text_loses_its_beginning(classifier: Callable[..., str]) -> None:
+def test_long_texts_are_truncated_at_the_beginning(classifier: Callable[..., str]) -> None:
     metric = metrics.create("learned_reward", model_name=classifier(), label_ix=0, device="cpu")
-    texts = [
-        "cat " * 40 + "dog ran",
-        "dog " * 40 + "cat " * 28 + "dog ran",
-    ]  # equal at the end: 30 words and 2 special
+    # The last 30 words are equal, and 2 tokens are special.
+    texts = ["cat " * 40 + "dog ran", "dog " * 40 + "cat " * 28 + "dog ran"]
     scores = metric.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["Bert", "Camembert", "MPNet", "XLMRobertaXL"])
-def test_a_text_is_cut_where_the_models_positions_end(kind: str, tmp_path: Path) -> None:
+def test_texts_are_truncated_to_the_models_positions(kind: str, tmp_path: Path) -> None:
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=len(WORDS),
         hidden_size=16,
@@ -79,7 +77,7 @@ def test_a_text_is_cut_where_the_models_positions_end(kind: str, tmp_path: Path)
 
 
 def _learned(folder: str, **args: object) -> float:
-    """What learned_reward says of a text."""
+    """The learned_reward of a text."""
     metric = metrics.create("learned_reward", model_name=folder, device="cpu", **args)
     return metric.compute(["p"], ["g"], [[]])["semantic/learned_automodel_metric"].corpus
 
@@ -111,14 +109,13 @@ def test_learned_reward_finds_labels_by_name(classifier: Callable[..., str]) -> 
     for args in (
         {"label": "positive", "label_ix": 1},
         {"output": "odds"},
-        {"label_ix": True},
         {"label_ix": 1, "compat": "rl4lms", "output": "logit"},
     ):
-        with pytest.raises(ConfigError, match=r"not both|output must be|must be an integer|leave output=logit"):
+        with pytest.raises(ConfigError, match=r"not both|output must be|leave output=logit"):
             metrics.create("learned_reward", model_name=folder, **args)
 
 
-def test_a_label_is_its_name_also_where_names_differ_by_case_or_are_numbers(classifier: Callable[..., str]) -> None:
+def test_labels_may_differ_by_case_or_be_numbers(classifier: Callable[..., str]) -> None:
     def odd(*labels: str, **args: object) -> float:
         return _learned(classifier([1.0, 2.0], labels=labels), output="logit", **args)
 
@@ -162,13 +159,13 @@ def test_an_empty_text_has_one_score_without_special_tokens(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("problem", "wanted"), [("multi_label_classification", 1 / (1 + math.exp(-1))), ("regression", 1.0)]
 )
-def test_the_models_problem_type_decides_what_is_computed_of_its_outputs(
+def test_the_output_depends_on_the_models_problem_type(
     classifier: Callable[..., str], problem: str, wanted: float
 ) -> None:
     assert _learned(classifier([3.0, 1.0], problem_type=problem), label_ix=1) == pytest.approx(wanted)
 
 
-def test_a_model_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> None:
+def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
     for id, args in (
         ("learned_reward", {"label_ix": 0}),
         ("bleurt", {}),
@@ -187,9 +184,7 @@ def test_a_model_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> 
         ("bert_score", {"num_layers": 1}),
     ],
 )
-def test_a_model_has_no_adapter_that_imports_a_module(
-    id: str, args: dict[str, object], classifier: Callable[..., str]
-) -> None:
+def test_a_model_with_an_adapter_is_refused(id: str, args: dict[str, object], classifier: Callable[..., str]) -> None:
     folder = classifier()
     (Path(folder) / "adapter_config.json").write_text(
         json.dumps({"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "megatron.hostile"})
@@ -199,14 +194,14 @@ def test_a_model_has_no_adapter_that_imports_a_module(
         metric.check()
 
 
-def test_a_classifier_without_its_head_is_told(encoder: str) -> None:
+def test_a_classifier_without_its_head_is_an_error(encoder: str) -> None:
     metric = metrics.create("learned_reward", model_name=encoder, label_ix=0, device="cpu")
     with pytest.raises(GroundlingError, match=r"lacks weights of this model, among them classifier\.bias"):
         metric.compute(["p"], ["g"], [[]])
 
 
 @pytest.mark.parametrize("intent", [3, [3]])
-def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: object) -> None:
+def test_intents_are_acts_minus_one(classifier: Callable[..., str], intent: object) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")
     results = metric.compute(["the cat<EOU>"] * 2, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}])
     assert results["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
@@ -217,16 +212,14 @@ def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: objec
 def test_intents_are_read_from_the_last_utterance_and_the_answer(classifier: Callable[..., str]) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier(size=4), device="cpu")
     seen: list[str] = []
-    logits = metric._classifier.logits
-    metric._classifier.logits = lambda texts: seen.extend(texts) or logits(texts)
+    logits = metric.classifier.logits
+    metric.classifier.logits = lambda texts: seen.extend(texts) or logits(texts)
     metric.compute(["the dog ran <EOU> the cat <EOU>"], ["sat"], [[]], [{"intent": 1}])
     assert seen == [" the cat sat"]
 
 
 @pytest.mark.usefixtures("with_wordnet")
-def test_the_intent_reward_adds_meteor_of_the_sample_and_as_the_original_the_running_mean(
-    classifier: Callable[..., str],
-) -> None:
+def test_the_intent_reward_adds_meteor_and_with_compat_its_running_mean(classifier: Callable[..., str]) -> None:
     args = {"model_name": classifier([0.0, 9.0]), "device": "cpu", "intent_coeff": 0.75, "auto_coeff": 0.25}
     batch = (["p", "p"], ["hello", "x"], [["hello"], ["y"]], [{"intent": 2}, {"intent": 1}])
     assert rewards.create("intent_accuracy", **args)(*batch).tolist() == [0.75 + 0.25 * 0.5, 0.0]
@@ -280,10 +273,10 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
 @pytest.mark.parametrize(
     ("given", "kept"), [((3, 40), (3, 26)), ((40, 3), (26, 3)), ((40, 50), (14, 15)), ((20, 9), (20, 9))]
 )
-def test_of_a_couple_too_long_the_longer_text_is_cut(
+def test_the_longer_text_of_a_long_pair_is_truncated(
     classifier: Callable[..., str], given: tuple[int, int], kept: tuple[int, int]
 ) -> None:
-    """However long what was written: the model reads 32 words, 3 of them its marks."""
+    """The model reads 32 tokens, 3 of them special."""
     metric = metrics.create("bleurt", model_name=classifier(size=1), device="cpu")
     scores = []
     for reference, written in (given, kept):
@@ -310,7 +303,7 @@ NLI = ["entailment", "neutral", "contradiction"]
 SOURCE = "The cat sat on the mat. The dog ran on the mat! It was good"
 
 
-def test_summac_zero_shot_is_entailment_less_contradiction(classifier: Callable[..., str]) -> None:
+def test_summac_zero_shot_is_entailment_minus_contradiction(classifier: Callable[..., str]) -> None:
     metric = metrics.create("summaCZS", model_name=classifier([2.0, 0, 1], labels=NLI), device="cpu")
     results = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran.", "short"], [[], []])
     probabilities = torch.tensor([2.0, 0, 1]).softmax(-1)
@@ -318,7 +311,7 @@ def test_summac_zero_shot_is_entailment_less_contradiction(classifier: Callable[
     assert results["consistency/summaczs"].sentences == pytest.approx([wanted, 0.0], abs=1e-6)
 
 
-def test_summac_takes_the_strongest_of_the_sources_sentences(classifier: Callable[..., str]) -> None:
+def test_summac_takes_the_maximum_over_the_sources_sentences(classifier: Callable[..., str]) -> None:
     metric = metrics.create("summaCZS", model_name=classifier(labels=NLI), device="cpu")
     whole = metric.pair_probabilities(SOURCE, "The cat sat on it. The dog was good.")
     assert whole is not None and whole[0].shape == (3, 2)  # "It was good" has eleven characters
@@ -355,17 +348,15 @@ def test_summac_conv_by_hand(classifier: Callable[..., str], tmp_path: Path, kin
     assert results["consistency/summacconv"].sentences == pytest.approx(wanted, abs=1e-6)
 
 
-def test_summac_conv_asks_for_its_weights(classifier: Callable[..., str]) -> None:
+def test_summac_conv_needs_its_weights(classifier: Callable[..., str]) -> None:
     with pytest.raises(GroundlingError, match=r"summac_conv_vitc_sent_perc_e\.bin"):
         metrics.create("summaCConv", model_name=classifier(labels=NLI)).compute([SOURCE], ["g"], [[]])
 
 
 @pytest.mark.parametrize(("stride", "width"), one_in(3, [(3, 12), (3, 5), (12, 12), (100, 12), (100, 7)]))
 @pytest.mark.parametrize("length", [2, 11, 12, 13, 30])
-def test_perplexity_is_that_of_each_token_given_what_its_window_shows(
-    causal: str, stride: int, width: int, length: int
-) -> None:
-    """The model reads 12 tokens, or fewer if it is told to."""
+def test_perplexity_is_that_of_each_token_given_its_window(causal: str, stride: int, width: int, length: int) -> None:
+    """The model reads 12 tokens, or the width."""
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     words = [WORDS[4 + (7 * i) % 12] for i in range(length - 2)]
     references = [[" ".join(words)]]
@@ -384,20 +375,20 @@ def test_perplexity_is_that_of_each_token_given_what_its_window_shows(
     assert result.corpus == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
 
 
-def test_perplexity_has_no_logits_but_of_what_it_predicts(causal: str) -> None:
-    """Those of a whole window of a wide model with many words would fill the memory."""
+def test_perplexity_computes_logits_only_for_what_it_predicts(causal: str) -> None:
+    """Logits of a whole window of a large model would fill the memory."""
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     rows: list[int] = []
     head = lm.model.get_output_embeddings()
     head.register_forward_hook(lambda _, inputs, logits: rows.append(logits.shape[-2]))
     metrics.create("causal_perplexity", lm=lm, stride=3).compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
-    assert max(rows) == 3 and sum(rows) == 22  # of 23 words and marks all but the first
+    assert max(rows) == 3 and sum(rows) == 22  # all but the first of 23 tokens
     for args in ({"stride": 0}, {"width": 1}):
         with pytest.raises(ConfigError, match="must be at least"):
             metrics.create("causal_perplexity", lm=lm, **args)
 
 
-def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary(causal: str) -> None:
+def test_perplexity_of_a_uniform_model_is_its_vocabulary(causal: str) -> None:
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     with torch.no_grad():
         lm.model.transformer.wte.weight.zero_()
@@ -407,14 +398,14 @@ def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary(causal: str)
         assert results["fluency_metrics/perplexity"].corpus == pytest.approx(len(WORDS), rel=1e-5)
 
 
-def test_perplexity_reads_a_folder_and_refuses_what_reads_both_ways(causal: str, encoder_decoder: str) -> None:
+def test_perplexity_reads_a_folder_and_refuses_encoder_decoders(causal: str, encoder_decoder: str) -> None:
     args = (["p"], ["g"], [["the cat sat"]])
     assert metrics.create("causal_perplexity", lm=causal).compute(*args)["fluency_metrics/perplexity"].corpus > 1
     with pytest.raises(ConfigError, match="causal language model"):
         metrics.create("causal_perplexity", lm=encoder_decoder).compute(*args)
 
 
-def test_the_preference_model_is_asked_for_good_or_bad(encoder_decoder: str) -> None:
+def test_the_preference_model_answers_good_or_bad(encoder_decoder: str) -> None:
     from transformers import T5ForConditionalGeneration
 
     meta = [{"concepts": ["cat", "mat"]}, {"concepts": "dog mat run"}]
@@ -432,7 +423,7 @@ def test_the_preference_model_is_asked_for_good_or_bad(encoder_decoder: str) -> 
         assert score == pytest.approx(good / (1 + 0.5 * missing), abs=1e-5)
 
 
-def test_the_preference_model_refuses_words_that_its_tokenizer_confuses(encoder_decoder: str) -> None:
+def test_the_preference_model_refuses_words_with_one_first_token(encoder_decoder: str) -> None:
     reward = rewards.create(
         "common_gen_preference_model", model_name=encoder_decoder, good="yes", bad="no", device="cpu"
     )
@@ -440,7 +431,7 @@ def test_the_preference_model_refuses_words_that_its_tokenizer_confuses(encoder_
         reward(["p"], ["g"], [[]], [{"concepts": ["a"]}])
 
 
-def test_the_preference_model_says_what_it_needs(encoder_decoder: str) -> None:
+def test_the_preference_model_names_what_it_needs(encoder_decoder: str) -> None:
     with pytest.raises(GroundlingError, match="needs model_name=FOLDER: the authors' 11b model"):
         rewards.create("common_gen_preference_model")(["p"], ["g"], [[]], [{"concepts": ["a"]}])
     with pytest.raises(RunError, match="'concepts'"):

@@ -1,4 +1,4 @@
-"""Lexical metrics on texts outside ASCII, and the committed table of them (benchmarks/metric_scripts.py)."""
+"""Lexical metrics on non-ASCII texts, and their committed table (benchmarks/metric_scripts.py)."""
 
 import csv
 import importlib.util
@@ -91,7 +91,7 @@ def test_rewards_of_rouge_take_the_tokenizer() -> None:
             assert rewards.create(id, tokenizer="ascii")(*samples).tolist() == pytest.approx([1, 1])
 
 
-def test_ascii_words_are_rouges_own() -> None:
+def test_ascii_words_are_those_of_rouge() -> None:
     from rouge_score import tokenize
 
     text = "".join(map(chr, range(128))) + " Don't stop-gap 3.5% of_it"
@@ -112,7 +112,7 @@ def test_characters_of_rarer_scripts_without_spaces_are_words(text: str) -> None
         assert metrics.create(id).compute(["p"], [text], [[text]])[name].corpus == float(id != "ter")
 
 
-def test_joiners_and_zero_width_spaces_are_no_words() -> None:
+def test_joiners_and_zero_width_spaces_are_not_words() -> None:
     assert spaced("ที่\u200dนี่").split() == ["ที่\u200d", "นี่"]
     assert spaced("ខ្ញុំ\u200bទៅ").split() == ["ខ្", "ញុំ", "ទៅ"]
 
@@ -147,6 +147,6 @@ def test_sentences_end_in_every_script() -> None:
     assert three_sentence_summary("一。二！三？四。") == "一。\n二！\n三？"
 
 
-def test_spice_refuses_what_its_english_parser_cannot_read() -> None:
+def test_spice_refuses_texts_that_are_not_english() -> None:
     with pytest.raises(RunError, match="SPICE parses English, and finds no word in 'рыба'"):
         metrics.create("spice").compute(["p"], ["рыба"], [["fish"]])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -17,19 +17,20 @@ from torch import Tensor
 from groundling import rewards
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
+from groundling.fields import Provided
 from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization
 from groundling.rewards import (
     Captions,
     EpisodeCounts,
+    GeneratedTexts,
     Part,
+    RewardContext,
+    RewardInputs,
     RewardModelPart,
     RewardPartConfig,
     RewardSum,
-    Stretch,
-    Surroundings,
-    Texts,
     make_parts,
 )
 from groundling.rewards.text_part import TextPart
@@ -46,31 +47,31 @@ NORMALIZATION = Normalization(0.5, 4.0, tuple(2 * q - 1 for q in QUANTILE_LEVELS
 
 
 def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
-    """From the parts' settings; one of reward models is not loaded."""
+    """Make the parts from their settings, without loading a reward model."""
     settings = {name: None if part is None else RewardPartConfig(**part) for name, part in parts.items()}
     return make_parts(settings, world)
 
 
-def _lived(env: Sequence[Sequence[float]], step_captions: Sequence[Sequence[str]], goal: str = "go") -> Stretch:
-    """Steps by envs; each caption came up for the first time."""
+def _steps(env: Sequence[Sequence[float]], step_captions: Sequence[Sequence[str]], goal: str = "go") -> RewardInputs:
+    """Rewards and captions ``(num_steps, num_envs)``; every caption occurs for the first time."""
     texts = [text for step in step_captions for text in step]
     captions = Captions(
         _reading(texts), [goal] * len(texts), torch.from_numpy(caption_ids(texts)), torch.ones(len(texts))
     )
-    return Stretch((len(env), len(env[0])), torch.tensor(env), captions)
+    return RewardInputs((len(env), len(env[0])), torch.tensor(env), captions)
 
 
 def _reading(texts: Sequence[str]) -> Callable[[Sequence[int]], list[str]]:
     return lambda places: [texts[place] for place in places]
 
 
-def _written(*texts: tuple[str, list[str], list[str]]) -> Stretch:
+def _generated(*texts: tuple[str, list[str], list[str]]) -> RewardInputs:
     prompts, so_far, references = zip(*texts, strict=True)
-    return Stretch.of_texts(Texts(prompts, so_far, references, [{}] * len(texts)))
+    return RewardInputs.of_texts(GeneratedTexts(prompts, so_far, references, [{}] * len(texts)))
 
 
 class Scripted:
-    """A reward model whose number for each caption is given."""
+    """A reward model with given outputs."""
 
     version = 1
 
@@ -90,14 +91,14 @@ def _motif(
     intrinsic: float = 0.1,
     **args: Any,
 ) -> Tensor:
-    """Motif's formula as a list of parts, of one env's steps."""
+    """Motif's formula as a sum of parts, for steps of one env."""
     part = RewardModelPart(**args)
     part.use(Scripted({str(i): number for i, number in enumerate(raw)}, normalization))  # type: ignore[arg-type]
     paid = rewards.parts.create("env", scale=0.1, clip=10)
-    total = RewardSum({"env": paid, "taste": part}, {"env": extrinsic, "taste": intrinsic})
+    total = RewardSum({"env": paid, "model": part}, {"env": extrinsic, "model": intrinsic})
     places = torch.arange(len(env))
     captions = Captions(_reading([str(i) for i in places.tolist()]), ["g"] * len(env), places, torch.tensor(counts))
-    return total(Stretch((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
+    return total(RewardInputs((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
 
 
 def test_motif_s_formula_by_hand() -> None:
@@ -121,7 +122,7 @@ def test_motif_s_formula_by_hand() -> None:
     st.sampled_from([0, *QUANTILE_LEVELS]),
 )
 @settings(max_examples=50, deadline=None)
-def test_it_is_motif_s_formula_to_the_last_bit(steps: list[tuple[float, int, float]], quantile: float) -> None:
+def test_motif_s_formula_bit_by_bit(steps: list[tuple[float, int, float]], quantile: float) -> None:
     raw, counts, env = (torch.tensor(column, dtype=torch.float32) for column in zip(*steps, strict=True))
     normal = (raw - 0.5) / math.sqrt(4.0)
     kept = torch.where(normal > (NORMALIZATION.threshold(quantile) if quantile else -math.inf), normal, 0.0)
@@ -135,7 +136,7 @@ def test_the_threshold_is_the_same_caption_with_and_without_normalisation(normal
     raw = torch.tensor([-3.0, 0.49, 0.51, 1.69, 1.71])  # quantile 0.8 is 0.6 normalised, 1.7 raw
     for quantile, kept in ((0, 5), (0.5, 3), (0.8, 1), (0.55, 2)):  # 0.55: 0.7 raw
         part = RewardModelPart(threshold_quantile=quantile, normalize=normalize)
-        worth = part.worth(raw, torch.ones(5), NORMALIZATION)
+        worth = part.transform(raw, torch.ones(5), NORMALIZATION)
         assert (worth != 0).sum() == kept
         assert torch.allclose(worth[-1], torch.tensor(0.605 if normalize else 1.71))
 
@@ -148,14 +149,14 @@ def test_labels_need_no_normalisation() -> None:
         _motif([0.0], [0.0], [1.0], None)
 
 
-def test_what_an_env_pays_is_scaled_and_then_clipped() -> None:
-    lived = _lived([[-0.01, 50.0, 99.0, 150.0, -1000.0]], [[""] * 5])
-    assert _sum()(lived).total.tolist() == lived.env.tolist()  # type: ignore[union-attr]
-    clipped = _sum(env={"args": {"scale": 0.1, "clip": 10}})(lived).total
+def test_env_rewards_are_scaled_and_then_clipped() -> None:
+    steps = _steps([[-0.01, 50.0, 99.0, 150.0, -1000.0]], [[""] * 5])
+    assert _sum()(steps).total.tolist() == steps.env.tolist()  # type: ignore[union-attr]
+    clipped = _sum(env={"args": {"scale": 0.1, "clip": 10}})(steps).total
     assert clipped[0].tolist() == pytest.approx([-0.001, 5.0, 9.9, 10.0, -10.0])
 
 
-def test_what_is_new_in_an_episode_is_worth_more() -> None:
+def test_new_captions_are_worth_more() -> None:
     counts = EpisodeCounts(2)
     seen = [[counts.add(env, caption_id(text)) for env in (0, 1)] for text in ("a", "b", "a")]
     assert seen == [[1, 1], [1, 1], [2, 2]]
@@ -166,12 +167,12 @@ def test_what_is_new_in_an_episode_is_worth_more() -> None:
     captions = Captions(
         _reading(["a"] * 4), ["g"] * 4, torch.zeros(4, dtype=torch.int64), torch.tensor([1.0, 2, 4, 1])
     )
-    bonus = _sum(env=None, count={"coefficient": 2.0})(Stretch((2, 2), captions=captions))
+    bonus = _sum(env=None, count={"coefficient": 2.0})(RewardInputs((2, 2), captions=captions))
     assert bonus.total.flatten().tolist() == pytest.approx([2, 2 / math.sqrt(2), 1, 2])
     assert bonus.by_part["count"][1, 0] == 0.5  # without the coefficient
 
 
-def test_a_plain_function_rewards_what_steps_led_to() -> None:
+def test_a_plain_function_rewards_captions() -> None:
     asked = []
 
     @rewards.register("test-mentions")
@@ -179,20 +180,20 @@ def test_a_plain_function_rewards_what_steps_led_to() -> None:
         asked.extend(zip(prompts, generations, strict=True))
         return [float(text.count(letter)) for text in generations]
 
-    lived = _lived([[1.0, 2.0], [3.0, 4.0]], [["ab", "bb"], ["ab", "cc"]])
+    steps = _steps([[1.0, 2.0], [3.0, 4.0]], [["ab", "bb"], ["ab", "cc"]])
     reward = _sum(spoken={"id": "test-mentions", "coefficient": 10})
-    assert reward(lived).total.tolist() == [[11, 22], [13, 4]]
+    assert reward(steps).total.tolist() == [[11, 22], [13, 4]]
     assert sorted(asked) == [("go", "ab"), ("go", "bb"), ("go", "cc")]
-    assert _sum(env=None, x={"id": "test-mentions", "args": {"letter": "c"}})(lived).total.sum() == 2
+    assert _sum(env=None, x={"id": "test-mentions", "args": {"letter": "c"}})(steps).total.sum() == 2
 
 
 class _Given(Part):
-    """Gives the same, whatever it is asked."""
+    """Returns its argument."""
 
     def __init__(self, rewards: Any) -> None:
         self._rewards = rewards
 
-    def rewards(self, stretch: Stretch) -> Any:
+    def rewards(self, inputs: RewardInputs) -> Any:
         return self._rewards
 
 
@@ -205,15 +206,15 @@ class _Given(Part):
         (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), "gave nan for step 1 of env 1"),
     ],
 )
-def test_a_part_that_gives_something_else_is_named(given: Any, message: str) -> None:
+def test_invalid_rewards_of_a_part_are_an_error(given: Any, message: str) -> None:
     with pytest.raises(RunError, match=message):
-        RewardSum({"mine": _Given(given)})(_lived([[1.0, 2.0], [3.0, 4.0]], [["a", "b"], ["c", "d"]]))
+        RewardSum({"mine": _Given(given)})(_steps([[1.0, 2.0], [3.0, 4.0]], [["a", "b"], ["c", "d"]]))
     halves = RewardSum({"mine": _Given(torch.full((1, 1), 0.5, dtype=torch.float64))})
-    assert halves(_lived([[0.0]], [["a"]])).total.dtype == torch.float32
+    assert halves(_steps([[0.0]], [["a"]])).total.dtype == torch.float32
 
 
 def test_written_texts_are_rewarded_at_their_tokens() -> None:
-    written = _written(("p", ["a", "a b"], ["a b"]), ("q", ["1", "1 2", "1 2 3"], ["x"]))
+    written = _generated(("p", ["a", "a b"], ["a b"]), ("q", ["1", "1 2", "1 2 3"], ["x"]))
     reward = _sum(POOL, rouge={}, numbers={"id": "increasing_numbers", "args": {"min_tokens": 6}, "coefficient": 2})
     assert reward(written).total.T.tolist() == [[0, 1, 0], [0, 0, 2]]
     model = RewardModelPart(normalize=False, threshold_quantile=0)
@@ -222,7 +223,7 @@ def test_written_texts_are_rewarded_at_their_tokens() -> None:
 
 
 class _Two(Processes):
-    """As one of two, the other of which has the same."""
+    """One of two processes with equal data."""
 
     def gather(self, value: Any) -> list[Any]:
         return [value, value]
@@ -231,7 +232,7 @@ class _Two(Processes):
         return work()
 
 
-def test_a_reward_of_the_batch_is_asked_about_the_texts_of_all_processes() -> None:
+def test_a_reward_of_the_batch_gets_the_texts_of_all_processes() -> None:
     @rewards.register("test-share")
     @dataclass(kw_only=True)
     class Share(rewards.Reward):
@@ -242,18 +243,18 @@ def test_a_reward_of_the_batch_is_asked_about_the_texts_of_all_processes() -> No
 
     both = {"env": None, "test-share": {}}
     for rank in (0, 1):
-        lived = _sum(**both)
-        lived.begin(Surroundings(processes=_Two(rank, 2)))
-        assert lived(_lived([[0.0, 0.0]], [["aaaa", "aaaa"]])).total.tolist() == [[1, 1]]
+        reward = _sum(**both)
+        reward.begin(RewardContext(processes=_Two(rank, 2)))
+        assert reward(_steps([[0.0, 0.0]], [["aaaa", "aaaa"]])).total.tolist() == [[1, 1]]
         written = _sum(POOL, **{"test-share": {}})
-        written.begin(Surroundings(processes=_Two(rank, 2)))
-        assert written(_written(("p", ["aa", "aaaa"], []), ("p", ["bb"], []))).total.tolist() == [[0, 0.5], [1, 0]]
+        written.begin(RewardContext(processes=_Two(rank, 2)))
+        assert written(_generated(("p", ["aa", "aaaa"], []), ("p", ["bb"], []))).total.tolist() == [[0, 0.5], [1, 0]]
 
 
-def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
+def test_a_reward_gets_the_model_under_training() -> None:
     @rewards.register("test-reader")
     class Reader(rewards.Reward):
-        def __init__(self, lm: Any) -> None:
+        def __init__(self, lm: Annotated[Any, Provided("lm")]) -> None:
             super().__init__()
             self._lm = lm
 
@@ -262,10 +263,10 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
 
     settings = {"env": None, "test-reader": {}}
     reward = _sum(**settings)
-    reward.begin(Surroundings(lm=SimpleNamespace(number=3.0)))
-    assert reward(_lived([[0.0]], [["a"]])).total.item() == 3
+    reward.begin(RewardContext(lm=SimpleNamespace(number=3.0)))
+    assert reward(_steps([[0.0]], [["a"]])).total.item() == 3
     with pytest.raises(RunError, match=r"reads the language model .* args.lm=FOLDER"):
-        _sum(**settings).begin(Surroundings())
+        _sum(**settings).begin(RewardContext())
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
         (POOL, {"count": {}}, "how often a caption has come up.*take it out with ~reward.count"),
         (PLACE, {"rouge": {}}, r"reward.rouge does not suit Place-v0: .*\(references\)"),
         (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "references"),
-        (PLACE, {"shaped": {"id": "diversity", "args": {"shaping_fn": "meteor"}}}, "references"),
+        (PLACE, {"shaped": {"id": "dates", "args": {"shaping_fn": "meteor"}}}, "references"),
         (PLACE, {"pooled": {"args": {"reward": {"id": "rouge_combined"}}}}, "references"),
         (PLACE, {"intent_accuracy": {}}, "references"),
         (POOL, {}, "nothing says what is rewarded in pool p"),
@@ -301,14 +302,14 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
         (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "judges by figures"),
     ],
 )  # fmt: skip
-def test_what_cannot_reward_is_refused_before_anything_is_loaded(
+def test_invalid_parts_are_refused_before_anything_is_loaded(
     world: WorldSpec, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         _sum(world, **settings)
 
 
-def test_what_parts_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
+def test_the_state_of_parts_is_in_the_checkpoint(tmp_path: Path) -> None:
     @rewards.register("test-memory")
     @dataclass(kw_only=True)
     class Memory(rewards.Reward):
@@ -325,24 +326,24 @@ def test_what_parts_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
             self.asked = state["asked"]
 
     reward_models.create("motif").save(tmp_path / "distilled")
-    taste = {"args": {"path": str(tmp_path / "distilled"), "normalize": False, "threshold_quantile": 0}}
-    settings = {"env": None, "reward_model": taste, "test-memory": {}}
-    lived = _lived([[0.0]], [["a"]])
+    model = {"args": {"path": str(tmp_path / "distilled"), "normalize": False, "threshold_quantile": 0}}
+    settings = {"env": None, "reward_model": model, "test-memory": {}}
+    steps = _steps([[0.0]], [["a"]])
     one = _sum(**settings)
-    one.begin(Surroundings())
-    first = one(lived).total
+    one.begin(RewardContext())
+    first = one(steps).total
     one.save(tmp_path)
     assert sorted(p.name for p in (tmp_path / "rewards").iterdir()) == ["reward_model", "test-memory"]
     again = _sum(**settings)
-    again.begin(Surroundings())
+    again.begin(RewardContext())
     again.load(tmp_path)
-    assert (again(lived).total - first).item() == pytest.approx(1)
+    assert (again(steps).total - first).item() == pytest.approx(1)
     again.forget()
-    assert torch.equal(again(lived).total, first)
+    assert torch.equal(again(steps).total, first)
 
 
 class _Seen(rewards.Reward):
-    """Rewards a text by how often it has come up, and gives away what it counts in."""
+    """Rewards a text by its number of occurrences; returns its mutable state."""
 
     def __init__(self, state: Any = None) -> None:
         self.state = {} if state is None else state
@@ -359,10 +360,10 @@ class _Seen(rewards.Reward):
         self.state = state
 
 
-def test_a_state_that_goes_on_changing_is_forgotten_all_the_same() -> None:
-    part, lived = TextPart(_Seen()), _lived([[0.0]], [["a"]])
+def test_forget_restores_the_initial_state() -> None:
+    part, steps = TextPart(_Seen()), _steps([[0.0]], [["a"]])
     for _ in range(2):
-        assert [part.rewards(lived).item() for _ in range(3)] == [1, 2, 3]
+        assert [part.rewards(steps).item() for _ in range(3)] == [1, 2, 3]
         part.forget()
 
 
@@ -374,7 +375,7 @@ def test_a_state_that_goes_on_changing_is_forgotten_all_the_same() -> None:
         ({"a": math.nan}, "give numbers but NaN"),
     ],
 )
-def test_a_state_that_would_come_back_as_something_else_is_told(state: Any, message: str, tmp_path: Path) -> None:
+def test_a_state_that_json_changes_is_an_error(state: Any, message: str, tmp_path: Path) -> None:
     part = TextPart(_Seen())
     part.reward.state = state  # type: ignore[union-attr]
     with pytest.raises(RunError, match=re.escape(message)):
@@ -385,22 +386,22 @@ def test_a_state_that_would_come_back_as_something_else_is_told(state: Any, mess
     assert part.reward.state == {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[union-attr]
 
 
-def test_a_judge_teaches_a_new_model_in_one_process() -> None:
+def test_a_judge_trains_a_new_model_in_one_process() -> None:
     rules = {"rules": [["gold", 1.0]]}
     args = {"normalize": False, "threshold_quantile": 0, "online": {"judge": "rules", "args": rules, "model": "table"}}
     reward = _sum(env=None, reward_model={"args": args})
-    reward.begin(Surroundings(world="text"))
-    reward(_lived([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))
+    reward.begin(RewardContext(world="text"))
+    reward(_steps([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))
     assert reward.figures()["online_messages"] == 1
     reward.close()
     with pytest.raises(ConfigError, match="one process"):
-        _sum(reward_model={"args": args}).begin(Surroundings(world="text", processes=Processes(0, 2)))
+        _sum(reward_model={"args": args}).begin(RewardContext(world="text", processes=Processes(0, 2)))
     args["online"] = {"judge": "openai", "model": "table"}
     with pytest.raises(ConfigError, match=r"online.judge=openai: .*needs model"):
-        _sum(reward_model={"args": args}).begin(Surroundings(world="text"))
+        _sum(reward_model={"args": args}).begin(RewardContext(world="text"))
 
 
-def test_a_reward_model_is_refused_in_another_world_than_it_was_distilled_in(tmp_path: Path) -> None:
+def test_a_reward_model_of_another_world_is_refused(tmp_path: Path) -> None:
     for about, refused in ({"world": "writing"}, True), ({"world": "text"}, False), ({}, False):
         reward_models.create("characters", channels=8, hidden_size=8).save(tmp_path, about)
         reason = RewardModelPart(path=str(tmp_path)).accepts(worlds.get("text").offers)

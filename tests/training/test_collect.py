@@ -10,7 +10,7 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.registry import ComponentConfig
-from groundling.rewards import EnvPart, Part, RewardSum, Stretch
+from groundling.rewards import EnvPart, Part, RewardInputs, RewardSum
 from groundling.training.build import world_of
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig
@@ -120,12 +120,12 @@ class _Heard(Part):
     def __init__(self) -> None:
         self.read: list[tuple[str, str, float]] = []
 
-    def rewards(self, stretch: Stretch) -> torch.Tensor:
-        captions = stretch.captions
+    def rewards(self, inputs: RewardInputs) -> torch.Tensor:
+        captions = inputs.captions
         assert captions is not None
         texts = captions.read(range(len(captions.ids)))
         self.read += zip(captions.goals, texts, captions.counts.tolist(), strict=True)
-        return torch.zeros(stretch.shape)
+        return torch.zeros(inputs.shape)
 
 
 def test_a_step_is_captioned_by_its_result_and_counted_per_episode() -> None:

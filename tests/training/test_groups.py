@@ -16,7 +16,7 @@ from groundling.cli.main import main
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.rewards import EnvPart, RewardSum, Stretch
+from groundling.rewards import EnvPart, RewardInputs, RewardSum
 from groundling.rewards.part import Part
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
@@ -130,11 +130,11 @@ class _Listening(Part):
     def __init__(self) -> None:
         self.records: list[tuple[list[str], list[int]]] = []
 
-    def rewards(self, stretch: Stretch) -> torch.Tensor:
-        captions = stretch.captions
+    def rewards(self, inputs: RewardInputs) -> torch.Tensor:
+        captions = inputs.captions
         assert captions is not None and captions.places is not None
         self.records.append((list(captions.read(range(len(captions.goals)))), captions.places.tolist()))
-        return stretch.spread(captions, torch.ones(len(captions.goals)))
+        return inputs.spread(captions, torch.ones(len(captions.goals)))
 
 
 def test_rewards_read_of_steps_that_were_taken_alone() -> None:

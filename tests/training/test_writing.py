@@ -19,8 +19,8 @@ from groundling.config.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.io.row_files import read_rows
+from groundling.metrics import CausalPerplexity
 from groundling.reports.page import _spread
-from groundling.rewards import MetricReward
 from groundling.runtime.processes import Processes
 from groundling.training.build import world_of
 from groundling.training.folder import open_run
@@ -222,7 +222,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
     config = _config(tmp_path, "~reward", "reward.causal_perplexity={}")
     policy = policy_of(config)
     reward = _measured(config, policy).parts["causal_perplexity"].reward
-    assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
+    assert isinstance(reward, CausalPerplexity) and reward.lm is policy.lm
     judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
     named = _config(
         tmp_path, "model.path=starter", "~reward", f"reward.judged={judge}", f"evaluation.metrics=[{judge}]"

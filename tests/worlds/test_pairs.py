@@ -21,7 +21,7 @@ from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.reward_models import load_reward_model
 from groundling.policies.policy import Outputs
 from groundling.policies.random import RandomPolicy
-from groundling.rewards import RewardSum, Stretch, Texts
+from groundling.rewards import GeneratedTexts, RewardInputs, RewardSum
 from groundling.rewards.part import Part
 from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
@@ -135,10 +135,10 @@ class Heard(Part):
     def __init__(self) -> None:
         self.captions: list[str] = []
 
-    def rewards(self, stretch: Stretch) -> torch.Tensor:
-        assert stretch.judged is not None
-        self.captions += stretch.judged.read(range(len(stretch.judged.ids)))
-        return torch.zeros(stretch.shape)
+    def rewards(self, inputs: RewardInputs) -> torch.Tensor:
+        assert inputs.judged is not None
+        self.captions += inputs.judged.read(range(len(inputs.judged.ids)))
+        return torch.zeros(inputs.shape)
 
 
 def test_captions_of_runs_and_pairs_are_equal(tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ def test_pairs_of_texts_train_a_reward_model(tmp_path: Path) -> None:
     assert len({tuple(one.captions) for pair in pairs.texts for one in pair}) > 40
     assert pairs.comparisons()[0].context == "1 2 3"
     texts = [one.captions[0] for one in pairs.texts[0]]
-    stretch = Stretch.of_texts(Texts(["1 2 3"] * 2, [[text] for text in texts], [[], []], [{}, {}]))
-    assert stretch.judged is not None and set(stretch.judged.read([0, 1])) <= set(pairs.segments().captions)
+    inputs = RewardInputs.of_texts(GeneratedTexts(["1 2 3"] * 2, [[text] for text in texts], [[], []], [{}, {}]))
+    assert inputs.judged is not None and set(inputs.judged.read([0, 1])) <= set(pairs.segments().captions)
     _distilled(folder, '[["forward",1]]', 1)
 
 

@@ -1,19 +1,20 @@
-"""Text metrics: each a small adapter on a library, right by default.
+"""Text metrics, most of them adapters of libraries; `docs/metrics.md` lists all ids.
 
-`create(id, **args).compute(prompts, generations, references, meta=None)` gives a `MetricResult` by name. Libraries,
-data and models are loaded when they are first needed. `docs/metrics.md` lists all ids.
+`create(id, **args).compute(prompts, generations, references, meta=None)` returns a `MetricResult` by name. Libraries,
+data and models are loaded at first use.
 """
 
 from groundling.metrics.bert_score import BertScore
-from groundling.metrics.bleu import Bleu, Chrf, SacreBleu, Ter
+from groundling.metrics.bleu import Bleu, BleuTotto, Chrf, SacreBleu, Ter
 from groundling.metrics.cider import Cider, Spice
 from groundling.metrics.classifier import Bleurt, IntentAccuracy, LearnedReward
 from groundling.metrics.diversity import Diversity
 from groundling.metrics.meteor import Meteor
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
-from groundling.metrics.parent import BleuTotto, Parent
+from groundling.metrics.metric import Metric, metrics
+from groundling.metrics.parent import Parent
 from groundling.metrics.perplexity import CausalPerplexity
 from groundling.metrics.rouge import Rouge, RougeLMax
+from groundling.metrics.scorer import Meta, MetricResult, Scorer, mean_of
 from groundling.metrics.summac import SummaCConvolution, SummaCZeroShot
 from groundling.metrics.synthetic import Dates, IncreasingNumbers
 
@@ -41,6 +42,7 @@ __all__ = [
     "Rouge",
     "RougeLMax",
     "SacreBleu",
+    "Scorer",
     "Spice",
     "SummaCConvolution",
     "SummaCZeroShot",

@@ -1,27 +1,28 @@
 """BERTScore (Zhang et al. 2020): words matched by the cosine of their contextual embeddings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
-from groundling.metrics.libraries import check_library, check_model, library
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.errors import ConfigError
+from groundling.fields import Ge
+from groundling.metrics.libraries import check_library, check_model, library, loading
+from groundling.metrics.metric import Metric, metrics
+from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.runtime.devices import find_device
 
 
 @metrics.register("bert_score")
 @dataclass(kw_only=True)
 class BertScore(Metric):
-    """F1 of the library bert-score, of the best reference; 0 where a text is empty."""
+    """F1 of the library bert-score, of the best reference; 0 if a text is empty."""
 
     language: str = "en"
     """Chooses the model: roberta-large for English, bert-base-multilingual-cased for most others."""
     model_name: str | None = None
-    """A folder or hub id instead of the language's model."""
+    """Folder or hub id of another model."""
     num_layers: int | None = None
-    """Which layer's embeddings; must be given with a ``model_name`` that bert-score does not know."""
-    batch_size: int = 64
+    """Layer of the embeddings; needed with a ``model_name`` that bert-score does not know."""
+    batch_size: Annotated[int, Ge(1)] = 64
     device: str = "auto"
 
     needs_references = True
@@ -29,19 +30,11 @@ class BertScore(Metric):
     _scorer: Any = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
-        """bert-score, and a model that is named."""
         check_library("bert_score", "metrics")
         if self.model_name is not None:
             check_model("model of BERTScore", self.model_name)
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``semantic/bert_score``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         given = [[text for text in texts if text.strip()] for texts in references]
         scored = [i for i, text in enumerate(generations) if text.strip() and given[i]]
         scores = [0.0] * len(generations)
@@ -62,14 +55,7 @@ class BertScore(Metric):
         name = self.model_name or bert_score.utils.lang2model[self.language]
         if self.num_layers is None and name not in bert_score.utils.model2layers:
             raise ConfigError(f"bert_score.num_layers must be given with model_name={name}: which layer's embeddings?")
-        try:
-            with quietly():
-                return bert_score.BERTScorer(
-                    model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
-                )
-        except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
-            pass_out_of_memory(error)
-            raise GroundlingError(
-                f"BERTScore's model {name} cannot be loaded (name a local one: model_name=FOLDER num_layers=N): "
-                f"{(str(error).splitlines() or [''])[0]}"
-            ) from error
+        with loading("model of BERTScore", name), quietly():
+            return bert_score.BERTScorer(
+                model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
+            )

@@ -5,11 +5,13 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from groundling.errors import ConfigError, RunError
+from groundling.fields import Ge
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, metrics
+from groundling.metrics.metric import LexicalMetric, RewardOptions, metrics
+from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
 
 _MAX_ORDER = 4
 
@@ -17,33 +19,26 @@ _MAX_ORDER = 4
 @metrics.register("bleu")
 @dataclass(kw_only=True)
 class Bleu(LexicalMetric):
-    """BLEU-4 of words between spaces, without smoothing, as TensorFlow's translation example computed it.
+    """BLEU-4 of words between spaces, without smoothing, as in TensorFlow's translation example.
 
-    The shortest reference counts for the length. Where nothing was written, or nothing but empty references are
-    there, it is 0 (with ``compat`` undefined, NaN). Report `sacre_bleu`, which cuts words in a standard way.
+    The length is that of the shortest reference. If all texts or all references are empty, it is 0 (with ``compat``
+    NaN). Report `sacre_bleu`, whose tokenizer is standard.
     """
 
     needs_references = True
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``lexical/bleu``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         matched, written, length, reference_length = [0] * _MAX_ORDER, [0] * _MAX_ORDER, 0, 0
         for generation, given in zip(generations, references, strict=True):
             tokens = generation.split()
             length += len(tokens)
             reference_length += min(len(text.split()) for text in given)
-            counts, there = _ngrams(tokens), Counter[tuple[str, ...]]()
+            counts, available = ngrams(tokens), Counter[tuple[str, ...]]()
             for text in given:
-                there |= _ngrams(text.split())
+                available |= ngrams(text.split())
             for order in range(_MAX_ORDER):
                 written[order] += max(0, len(tokens) - order)
-            for ngram, count in (counts & there).items():
+            for ngram, count in (counts & available).items():
                 matched[len(ngram) - 1] += count
         if not length or not reference_length:
             return {"lexical/bleu": MetricResult(math.nan if self.compat else 0.0)}
@@ -54,8 +49,8 @@ class Bleu(LexicalMetric):
         return {"lexical/bleu": MetricResult(math.exp(precision + brevity))}
 
 
-def _ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """Counts of all n-grams up to 4."""
+def ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """Count all n-grams up to 4."""
     return Counter(
         tuple(tokens[start : start + order])
         for order in range(1, _MAX_ORDER + 1)
@@ -67,35 +62,33 @@ def _ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
 class _SacreBleuMetric(LexicalMetric):
     """A corpus metric of the library sacrebleu, divided by 100.
 
-    Samples may have different numbers of references; with ``compat`` they may not, as in the original.
+    Samples may differ in their number of references, except with ``compat``.
     """
 
     needs_references = True
 
     @abstractmethod
     def scorer(self) -> tuple[str, Any]:
-        """The name of the figure, and sacrebleu's object that computes it."""
+        """Name of the figure, and sacrebleu's object that computes it."""
 
     def check(self) -> None:
-        """The library sacrebleu."""
         check_library("sacrebleu", "metrics")
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """The figure of the corpus."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         name, scorer = self.scorer()
         most = max(map(len, references))
         if self.compat and any(len(given) != most for given in references):
             raise RunError(
-                f"with compat={self.compat} {type(self).__name__} needs the same number of references for each sample"
+                f"with compat={self.compat} {self.name} needs the same number of references for each sample"
             )
-        streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
-        return {name: MetricResult(scorer.corpus_score(list(generations), streams).score / 100)}
+        return {name: MetricResult(corpus_score(scorer, generations, references))}
+
+
+def corpus_score(scorer: Any, generations: Texts, references: References) -> float:
+    """Score of a metric of sacrebleu, which takes all first references, all second ones and so on; divided by 100."""
+    most = max(map(len, references))
+    streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
+    return float(scorer.corpus_score(list(generations), streams).score / 100)
 
 
 @metrics.register("sacre_bleu")
@@ -110,41 +103,48 @@ class SacreBleu(_SacreBleuMetric):
     smooth_value: float | None = None
     lowercase: bool = False
     effective_order: bool = False
-    """Leave out orders of which a short text has no n-gram: choose it when single texts are scored, as rewards are."""
+    """Leave out orders of which a short text has no n-gram: for scores of single texts, such as rewards."""
 
     @property
     def splits_characters(self) -> bool:
         return self.tokenize is None and super().splits_characters
 
     def scorer(self) -> tuple[str, Any]:
-        """``lexical/sacrebleu``."""
         bleu = library("sacrebleu.metrics", "metrics").BLEU
-        return "lexical/sacrebleu", _made(
-            bleu,
-            tokenize=self.tokenize,
-            smooth_method=self.smooth_method,
-            smooth_value=self.smooth_value,
-            lowercase=self.lowercase,
-            effective_order=self.effective_order,
-        )
+        options = {
+            "tokenize": self.tokenize,
+            "smooth_method": self.smooth_method,
+            "smooth_value": self.smooth_value,
+            "lowercase": self.lowercase,
+            "effective_order": self.effective_order,
+        }
+        try:
+            return "lexical/sacrebleu", bleu(**options)
+        except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:
+            # A tokenizer that is not installed raises one of the last two.
+            raise ConfigError(f"sacrebleu rejects {options}: {error or type(error).__name__}") from error
 
 
 @metrics.register("ter")
 @dataclass(kw_only=True)
 class Ter(_SacreBleuMetric):
-    """Translation edit rate (Snover et al. 2006): edits by reference words; 0 is best, more than 1 is possible."""
+    """Translation edit rate (Snover et al. 2006): edits per reference word; 0 is best, more than 1 is possible.
+
+    As a reward it is 1 - TER.
+    """
 
     normalized: bool = False
     no_punct: bool = False
     asian_support: bool = False
     case_sensitive: bool = False
 
+    reward_options = RewardOptions(scale=-1.0, offset=1.0)
+
     @property
     def splits_characters(self) -> bool:
         return not self.asian_support and super().splits_characters
 
     def scorer(self) -> tuple[str, Any]:
-        """``lexical/ter``."""
         ter = library("sacrebleu.metrics", "metrics").TER
         return "lexical/ter", ter(
             normalized=self.normalized,
@@ -159,8 +159,8 @@ class Ter(_SacreBleuMetric):
 class Chrf(_SacreBleuMetric):
     """chrF (Popović 2015): F-score of character n-grams; with ``word_order=2`` chrF++."""
 
-    char_order: int = 6
-    word_order: int = 0
+    char_order: Annotated[int, Ge(1)] = 6
+    word_order: Annotated[int, Ge(0)] = 0
     beta: int = 2
     lowercase: bool = False
     whitespace: bool = False
@@ -171,12 +171,6 @@ class Chrf(_SacreBleuMetric):
         return not self.whitespace and super().splits_characters
 
     def scorer(self) -> tuple[str, Any]:
-        """``lexical/chrf``."""
-        if self.char_order < 1 or self.word_order < 0:
-            raise ConfigError(
-                f"chrf needs a char_order of at least 1 and a word_order of at least 0, got {self.char_order} and "
-                f"{self.word_order}"
-            )
         chrf = library("sacrebleu.metrics", "metrics").CHRF
         return "lexical/chrf", chrf(
             char_order=self.char_order,
@@ -188,8 +182,17 @@ class Chrf(_SacreBleuMetric):
         )
 
 
-def _made(scorer: Any, **options: Any) -> Any:
-    try:
-        return scorer(**options)
-    except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:  # the last two: no tokenizer
-        raise ConfigError(f"sacrebleu takes none of {options}: {error or type(error).__name__}") from error
+@metrics.register("bleu_totto")
+@dataclass(kw_only=True)
+class BleuTotto(LexicalMetric):
+    """BLEU of ToTTo's script: tokenizer 13a, lower case, no smoothing, the closest reference's length."""
+
+    needs_references = True
+
+    def check(self) -> None:
+        check_library("sacrebleu", "metrics")
+
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        bleu = library("sacrebleu.metrics", "metrics").BLEU
+        scorer = bleu(tokenize="13a", lowercase=True, smooth_method="none")
+        return {"table_to_text/bleu_overall": MetricResult(corpus_score(scorer, generations, references))}

@@ -1,4 +1,4 @@
-"""CIDEr (Vedantam et al. 2015) and SPICE (Anderson et al. 2016), which were made for captions."""
+"""CIDEr (Vedantam et al. 2015) and SPICE (Anderson et al. 2016), metrics of captions."""
 
 import functools
 import importlib.util
@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.metrics.bleu import ngrams
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import Document, LexicalMetric, Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, Metric, metrics
+from groundling.metrics.scorer import Document, Figures, Meta, MetricResult, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4
 _SIGMA = 6.0
 _SCALE = 10.0
 _MOST_DOCUMENTS = 20_000
-"""Of a larger split every k-th sample is counted: n-grams of more take gigabytes."""
+"""Of a larger split every k-th sample is counted, to save memory."""
 
 Vector = dict[tuple[str, ...], float]
 
@@ -41,15 +43,15 @@ class Frequencies:
 class Cider(LexicalMetric):
     """CIDEr-D of spaCy's words: cosine of n-gram vectors weighted by inverse document frequency, times 10.
 
-    A document is the references of a prompt. Frequencies are those of ``corpus``, or of the split of the pool that a
-    run reads, or else of the samples measured together.
+    A document is the references of a prompt. Frequencies are those of ``corpus``, else of the split of a run's pool,
+    else of the samples measured together.
 
-    With ``compat`` they are always of the samples measured together, of which those with equal prompts count as the
-    last of them, and one prompt gives 0.
+    With ``compat`` they are always those of the samples measured together; of samples with equal prompts only the last
+    counts, and a single prompt gives 0.
     """
 
-    corpus: Sequence[Sequence[str]] | None = None
-    """References of each prompt, from which document frequencies are counted; at least two prompts."""
+    corpus: References | None = None
+    """References of at least two prompts, in which document frequencies are counted."""
 
     needs_references = True
     by_sample = False
@@ -58,7 +60,7 @@ class Cider(LexicalMetric):
     _counted: Frequencies | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a corpus of fewer than two prompts, or of anything but lists of texts."""
+        """Raise `ConfigError` on a corpus of fewer than two prompts, or of other things than lists of texts."""
         super().__post_init__()
         if self.corpus is not None and (
             len(self.corpus) < 2 or any(isinstance(texts, str) or not texts for texts in self.corpus)
@@ -69,33 +71,21 @@ class Cider(LexicalMetric):
             )
 
     def check(self) -> None:
-        """The library spaCy."""
         check_library("spacy", "metrics")
 
     def read_corpus(self, samples: Sequence[Document]) -> None:
-        """Take document frequencies from a split; they are counted when first needed, and not with ``corpus``."""
+        """Use document frequencies of a split, unless there is a ``corpus``; they are counted at first use."""
         self._split, self._counted = samples, None
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``lexical/cider``.
-
-        Raises:
-            RunError: all documents are one, so that no n-gram has a weight; with ``compat`` all references are empty.
-        """
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         by_prompt = {prompt: i for i, prompt in enumerate(prompts)}
         kept = list(by_prompt.values() if self.compat else range(len(prompts)))
         documents = list(zip(prompts, map(tuple, references), strict=True))
         frequencies = _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
         if self.compat and not frequencies.counts:
             raise RunError(f"with compat={self.compat} Cider needs a reference that is not empty")
-        written = [_ngrams(generations[i]) for i in kept]
-        given = [[_ngrams(text) for text in references[i]] for i in kept]
+        written = [_word_ngrams(generations[i]) for i in kept]
+        given = [[_word_ngrams(text) for text in references[i]] for i in kept]
         scores = [
             sum(_similarity(text, reference, frequencies) for reference in texts) / len(texts)
             for text, texts in zip(written, given, strict=True)
@@ -107,7 +97,7 @@ class Cider(LexicalMetric):
         return {"lexical/cider": result}
 
     def _frequencies(self, measured: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
-        """Of the corpus or split, counted once; else of the samples ``measured``."""
+        """Document frequencies of the corpus or split, counted once; else of the samples ``measured``."""
         if self._counted is not None:
             return self._counted
         if self.corpus is not None:
@@ -128,19 +118,14 @@ class Cider(LexicalMetric):
 
 
 def _frequencies(documents: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
-    """Count in how many documents' references each n-gram occurs."""
-    counts = Counter(ngram for _, texts in documents for ngram in set().union(*(_ngrams(text) for text in texts)))
+    """Count the documents in whose references each n-gram occurs."""
+    counts = Counter(ngram for _, texts in documents for ngram in set().union(*(_word_ngrams(text) for text in texts)))
     return Frequencies(counts, len(documents))
 
 
-def _ngrams(text: str) -> Counter[tuple[str, ...]]:
+def _word_ngrams(text: str) -> Counter[tuple[str, ...]]:
     tokens = [token.text for token in _spacy()(text)]
-    tokens = " ".join(tokens).split()  # line breaks are tokens of spaCy's, but no words
-    return Counter(
-        tuple(tokens[start : start + order])
-        for order in range(1, _MAX_ORDER + 1)
-        for start in range(len(tokens) - order + 1)
-    )
+    return ngrams(" ".join(tokens).split())  # without line breaks, which are tokens of spaCy
 
 
 @functools.cache
@@ -167,7 +152,7 @@ def _num_words(counts: Counter[tuple[str, ...]]) -> int:
 
 
 def _clipped_cosine(written: Vector, reference: Vector) -> float:
-    """Cosine, but an n-gram repeated more often than in the reference gains nothing."""
+    """Cosine without a gain for n-grams that are repeated more often than in the reference."""
     product = sum(min(weight, reference[n]) * reference[n] for n, weight in written.items() if n in reference)
     norms = math.sqrt(sum(w * w for w in written.values()) * sum(w * w for w in reference.values()))
     return product / norms if norms else 0.0
@@ -176,32 +161,21 @@ def _clipped_cosine(written: Vector, reference: Vector) -> float:
 @metrics.register("spice")
 @dataclass(kw_only=True)
 class Spice(Metric):
-    """SPICE of pycocoevalcap: F-score of the scene graphs of generation and references; needs Java.
+    """SPICE of pycocoevalcap: F-score of the scene graphs of generation and references.
 
-    The library downloads Stanford CoreNLP when it first runs.
+    It needs Java, and downloads Stanford CoreNLP when it first runs. Its parser reads English: a text that has letters,
+    but none from a to z, is an error.
     """
 
     needs_references = True
 
     def check(self) -> None:
-        """Java and pycocoevalcap."""
         if shutil.which("java") is None:
             raise GroundlingError("SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)")
         if importlib.util.find_spec("pycocoevalcap") is None:
             raise GroundlingError("SPICE needs pycocoevalcap: pip install pycocoevalcap")
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``lexical/spice``.
-
-        Raises:
-            RunError: a text has letters, but none from a to z: SPICE's parser reads English.
-        """
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         for text in (text for texts in (generations, *references) for text in texts):
             if any(map(str.isalpha, text)) and not re.search("[a-zA-Z]", text):
                 raise RunError(f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric")

@@ -1,50 +1,48 @@
-"""Sequence classifiers as judges of text: learned reward, intent, BLEURT."""
+"""Sequence classifiers as metrics: learned reward, intent, BLEURT."""
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
+from groundling.fields import Ge
 from groundling.metrics.libraries import check_model, loading
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import Metric, metrics
+from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.runtime.devices import find_device
 
 END_OF_UTTERANCE = "<EOU>"
-"""Stands after each utterance of a dialogue's prompt."""
+"""Follows each utterance of a dialogue's prompt."""
 ACTS = ("inform", "question", "directive", "commissive")
 """DailyDialog's acts 1 to 4."""
 Output = Literal["softmax", "sigmoid", "logit"]
 
 
 class Classifier:
-    """A Transformers sequence classifier, loaded from a folder or the hub when it is first asked."""
+    """A Transformers sequence classifier from a folder or the hub, loaded at first use."""
 
     def __init__(
         self, model_name: str, *, device: str = "auto", batch_size: int = 32, truncation_side: str = "left"
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
         self.model_name, self.device, self.batch_size = model_name, device, batch_size
         self._truncation_side = truncation_side
-        self._config: Any = None
-        self._loaded: tuple[Any, Any, int | None] | None = None
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
-        """``(len(texts), num_labels)`` float32, on the CPU, of texts or of (text, pair) couples.
+        """Logits ``(len(texts), num_labels)`` of texts or of pairs (text, pair), float32, on the CPU.
 
-        Too long a text loses its beginning (or end, by ``truncation_side``); of a couple the longer one does, until
-        they fit or are equally long, then both.
+        Long texts are truncated at ``truncation_side``; of a pair the longer one is, until both are equally long.
 
         Raises:
             GroundlingError: the model cannot be loaded.
         """
-        tokenizer, model, longest = self._load()
+        tokenizer, model, longest = self._loaded
         device = next(model.parameters()).device
-        if not tokenizer.num_special_tokens_to_add():  # else an empty text would have no token
+        if not tokenizer.num_special_tokens_to_add():  # an empty text would have no token
             texts = [text or tokenizer.bos_token or tokenizer.pad_token for text in texts]
         rows = []
         for first in range(0, len(texts), self.batch_size):
@@ -61,24 +59,13 @@ class Classifier:
                 rows.append(model(**inputs.to(device)).logits.float().cpu())
         return torch.cat(rows)
 
-    def check(self) -> None:
-        """Raise `GroundlingError` if there is no such model."""
-        self._config = check_model("classifier", self.model_name)
-
-    @property
+    @cached_property
     def config(self) -> Any:
-        """The model's config, read without its weights."""
-        if self._config is None:
-            self.check()
-        return self._config
-
-    @property
-    def labels(self) -> dict[str, int]:
-        """The output of each label, names in lower case."""
-        return {str(name).lower(): index for index, name in self.config.id2label.items()}
+        """The model's config, read without its weights; raise `GroundlingError` if the model is missing."""
+        return check_model("classifier", self.model_name)
 
     def index_of(self, label: str) -> int:
-        """The output of a label, by its exact name or, if only one fits, in any case.
+        """Output of a label, by its exact name or, if only one matches, in any case.
 
         Raises:
             ConfigError: no label or several have the name, or the config does not number its labels from 0.
@@ -98,42 +85,33 @@ class Classifier:
             f"{self.listed_labels()}"
         )
 
-    def check_index(self, index: int) -> int:
-        """The index itself; raise `ConfigError` if the model has no such output."""
-        if not 0 <= index < self.config.num_labels:
-            raise ConfigError(f"{self.model_name} has no label {index}: it has {self.listed_labels()}")
-        return index
-
     def listed_labels(self) -> str:
         """Index and name of every label, for messages."""
         return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
 
-    def _load(self) -> tuple[Any, Any, int | None]:
-        """Tokenizer, model and the tokens that it can read."""
-        if self._loaded is None:
-            self.check()
-            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any, int | None]:
+        """Tokenizer, model and its context length."""
+        check_model("classifier", self.model_name)
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-            from groundling.lm.load.loading import load_pretrained, quietly
+        from groundling.lm.load.loading import load_pretrained, quietly
 
-            with loading("classifier", self.model_name):
-                with quietly():
-                    tokenizer = AutoTokenizer.from_pretrained(
-                        self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
-                    )
-                model: Any = load_pretrained(
-                    AutoModelForSequenceClassification, self.model_name, trust_remote_code=False
+        with loading("classifier", self.model_name):
+            with quietly():
+                tokenizer = AutoTokenizer.from_pretrained(
+                    self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
                 )
-            if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
-                tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
-            model.config.pad_token_id = tokenizer.pad_token_id
-            model.eval().to(find_device(self.device))
-            self._loaded = tokenizer, model, _longest(tokenizer, model)
-        return self._loaded
+            model: Any = load_pretrained(AutoModelForSequenceClassification, self.model_name, trust_remote_code=False)
+        if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+        model.config.pad_token_id = tokenizer.pad_token_id
+        model.eval().to(find_device(self.device))
+        return tokenizer, model, _context_length(tokenizer, model)
 
 
-def _longest(tokenizer: Any, model: Any) -> int | None:
-    """Tokens that the model can read; None if nothing limits them."""
+def _context_length(tokenizer: Any, model: Any) -> int | None:
+    """Number of tokens that the model can read; None if nothing limits it."""
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:  # RoBERTa and its relatives number positions from that of padding on
         fillers = (
@@ -146,84 +124,86 @@ def _longest(tokenizer: Any, model: Any) -> int | None:
     return min(limits, default=None)
 
 
-@metrics.register("learned_reward")
 @dataclass(kw_only=True)
-class LearnedReward(Metric):
-    """A sequence classifier's output for a label, given prompt and generation (IMDB: P(positive sentiment)).
-
-    Of a reward model with one output this is its logit. With ``compat`` it is always the softmax, which of one output
-    is 1 for every text.
-    """
+class ClassifierMetric(Metric):
+    """A metric computed by a sequence classifier."""
 
     model_name: str
-    """Folder or hub id of the classifier (original's configs: lvwerra/distilbert-imdb)."""
+    """Folder or hub id of the classifier."""
+    batch_size: Annotated[int, Ge(1)] = 32
+    device: str = "auto"
+
+    truncation_side = "left"
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """The classifier, loaded at first use."""
+        return Classifier(
+            self.model_name, device=self.device, batch_size=self.batch_size, truncation_side=self.truncation_side
+        )
+
+    def check(self) -> None:
+        check_model("classifier", self.classifier.model_name)
+
+
+@metrics.register("learned_reward")
+@dataclass(kw_only=True)
+class LearnedReward(ClassifierMetric):
+    """A sequence classifier's output for a label, given prompt and generation (IMDB: P(positive sentiment)).
+
+    For a reward model with one output this is its logit. With ``compat`` it is always the softmax, which is 1 for every
+    text if there is one output.
+    """
+
     label_ix: int | None = None
     """Index of the label."""
     label: str | int | None = None
     """Name of the label in the model's config (5 is the label named "5"), instead of its index; a model with one
     output needs neither."""
     output: Output | None = None
-    """"softmax" over all labels, "sigmoid" or "logit" of the one. null: "logit" of a single output or a regression,
-    "sigmoid" of a multi-label model, else "softmax"."""
+    """"softmax" over all labels, "sigmoid" or "logit" of the label's output. null: "logit" of a single output or a
+    regression, "sigmoid" of a multi-label model, else "softmax"."""
     include_prompt_for_eval: bool = True
-    """Whether the classifier reads the prompt before the generation."""
-    batch_size: int = 32
-    device: str = "auto"
-
-    _classifier: Classifier = field(init=False, repr=False)
+    """The classifier reads the prompt before the generation."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a label given twice, an index that is no integer, or an unknown output."""
+        """Raise `ConfigError` on options that exclude each other."""
         super().__post_init__()
-        if self.label_ix is not None and type(self.label_ix) is not int:
-            raise ConfigError(f"label_ix must be an integer, got {self.label_ix!r}")
         if self.compat and self.output not in (None, "softmax"):
             raise ConfigError(f"with compat={self.compat} output is softmax: leave output={self.output} out")
         if self.label is not None and self.label_ix is not None:
             raise ConfigError(f"give label={self.label!r} or label_ix={self.label_ix}, not both")
-        if self.output not in (None, *get_args(Output)):
-            raise ConfigError(f"output must be {', '.join(get_args(Output))} or null, got {self.output!r}")
-        self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
 
     def check(self) -> None:
-        """The classifier, its label and its output."""
-        self._classifier.check()
-        self._chosen()
+        self._label_and_output()
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``semantic/learned_automodel_metric``.
-
-        Raises:
-            ConfigError: the model has no such label, or the softmax is of one output.
-        """
-        label, output = self._chosen()
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        label, output = self._label_and_output()
         texts = generations
         if self.include_prompt_for_eval:
             texts = [prompt + generation for prompt, generation in zip(prompts, generations, strict=True)]
-        logits = self._classifier.logits(texts)  # (batch, num_labels)
-        scores = logits.softmax(-1) if output == "softmax" else logits
-        if output == "sigmoid":
-            scores = logits.sigmoid()
+        logits = self.classifier.logits(texts)  # (batch, num_labels)
+        scores = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid(), "logit": logits}[output]
         return {"semantic/learned_automodel_metric": mean_of(scores[:, label].tolist())}
 
-    def _chosen(self) -> tuple[int, Output]:
-        """The label's index, and what is computed of the logits."""
-        config = self._classifier.config
+    def _label_and_output(self) -> tuple[int, Output]:
+        """Index of the label, and the function of the logits.
+
+        Raises:
+            ConfigError: the model has no such label, or the softmax is of a single output.
+        """
+        classifier, config = self.classifier, self.classifier.config
         single = config.num_labels == 1
         if self.label is not None:
-            index = self._classifier.index_of(str(self.label))
+            index = classifier.index_of(str(self.label))
         elif single or self.label_ix is not None:
-            index = self._classifier.check_index(self.label_ix or 0)
+            index = self.label_ix or 0
+            if not 0 <= index < config.num_labels:
+                raise ConfigError(f"{self.model_name} has no label {index}: it has {classifier.listed_labels()}")
         else:
             raise ConfigError(
                 f"learned_reward needs the label of {self.model_name}: give label=NAME or label_ix=INDEX of "
-                f"{self._classifier.listed_labels()}"
+                f"{classifier.listed_labels()}"
             )
         if self.compat:
             if single:
@@ -245,60 +225,38 @@ class LearnedReward(Metric):
 
 @metrics.register("intent_accuracy")
 @dataclass(kw_only=True)
-class IntentAccuracy(Metric):
-    """How often an answer has the intent that it should have, by a classifier of dialogue acts.
+class IntentAccuracy(ClassifierMetric):
+    """1 if an answer has the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) by a classifier; else 0.
 
-    It reads the last utterance of the prompt and the answer; ``meta["intent"]`` is DailyDialog's act, 1 to 4. The
-    classifier's labels are found by the acts' names (`ACTS`), or else are in the acts' order.
+    The classifier reads the last utterance of the prompt and the answer. Its labels are found by the acts' names
+    (`ACTS`), or else are in the acts' order.
     """
 
     model_name: str = "rajkumarrrk/roberta-daily-dialog-intent-classifier"
-    batch_size: int = 32
-    device: str = "auto"
 
     needs_meta = ("intent",)
 
-    _classifier: Classifier = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Name the classifier; nothing is loaded yet."""
-        super().__post_init__()
-        self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
-
     def check(self) -> None:
-        """The classifier, which needs several labels."""
-        self._classifier.check()
-        if self._classifier.config.num_labels < 2:
+        if self.classifier.config.num_labels < 2:
             raise ConfigError(f"{self.model_name} has one output, and cannot tell intents apart: name another model")
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``intent/accuracy``: 1 or 0.
-
-        Raises:
-            ConfigError: the classifier has one output.
-            RunError: the classifier has no label for an intent.
-        """
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
         texts = [_last_utterance(prompt) + generation for prompt, generation in zip(prompts, generations, strict=True)]
-        predicted = self._classifier.logits(texts).argmax(-1).tolist()
+        predicted = self.classifier.logits(texts).argmax(-1).tolist()
         wanted = [self._index(_act(sample["intent"])) for sample in meta or ()]
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
     def _index(self, act: int) -> int:
         """The classifier's output for an act."""
-        labels = self._classifier.labels
+        config = self.classifier.config
+        labels = {str(name).lower(): index for index, name in config.id2label.items()}
         is_named = labels.keys() >= set(ACTS)
-        order = [labels[name] for name in ACTS] if is_named else range(self._classifier.config.num_labels)
+        order = [labels[name] for name in ACTS] if is_named else range(config.num_labels)
         if not 1 <= act <= len(order):
             raise RunError(
                 f"meta['intent']={act} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
-                f"{self._classifier.listed_labels()}"
+                f"{self.classifier.listed_labels()}"
             )
         return order[act - 1]
 
@@ -318,51 +276,28 @@ def _act(intent: Any) -> int:
 
 @metrics.register("bleurt")
 @dataclass(kw_only=True)
-class Bleurt(Metric):
-    """BLEURT (Sellam et al. 2020): a regression model that compares generation and reference; of the best reference.
+class Bleurt(ClassifierMetric):
+    """BLEURT (Sellam et al. 2020) of the best reference: a regression on generation and reference.
 
-    The checkpoint is one converted for Transformers, so that TensorFlow is not needed.
+    The checkpoint is one converted for Transformers, so TensorFlow is not needed.
     """
 
     model_name: str = "Elron/bleurt-base-128"
-    batch_size: int = 32
-    device: str = "auto"
 
     needs_references = True
-
-    _classifier: Classifier = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Name the model; nothing is loaded yet."""
-        super().__post_init__()
-        self._classifier = Classifier(
-            self.model_name, device=self.device, batch_size=self.batch_size, truncation_side="right"
-        )
+    truncation_side = "right"
 
     def check(self) -> None:
-        """The classifier, which has one output."""
-        self._classifier.check()
-        if self._classifier.config.num_labels != 1:
+        if self.classifier.config.num_labels != 1:
             raise ConfigError(
                 f"BLEURT is a regression with one output, and {self.model_name} has "
-                f"{self._classifier.listed_labels()}: name a BLEURT checkpoint"
+                f"{self.classifier.listed_labels()}: name a BLEURT checkpoint"
             )
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``semantic/bleurt``.
-
-        Raises:
-            ConfigError: the model has several outputs.
-        """
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
         flat = [text for given in references for text in given]
         repeated = [text for text, given in zip(generations, references, strict=True) for _ in range(len(given))]
-        scores = self._classifier.logits(flat, repeated)[:, 0]
+        scores = self.classifier.logits(flat, repeated)[:, 0]
         best = [part.max().item() for part in scores.split([len(given) for given in references])]
         return {"semantic/bleurt": mean_of(best)}

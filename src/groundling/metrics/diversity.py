@@ -1,4 +1,4 @@
-"""How varied texts are, whatever they say: the diversity figures of GEM (Gehrmann et al. 2021, arXiv 2102.01672)."""
+"""Diversity of texts: the figures of GEM (Gehrmann et al. 2021, arXiv 2102.01672)."""
 
 import math
 import statistics
@@ -7,11 +7,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.envs.text_generation.words import words
-from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.metrics.libraries import check_library
-from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, metrics
+from groundling.metrics.metric import LexicalMetric, metrics
+from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
 
 _PUNCTUATION = frozenset(string.punctuation)
 _MAX_ORDER = 3
@@ -22,31 +24,16 @@ _MAX_ORDER = 3
 class Diversity(LexicalMetric):
     """Vocabulary, distinct n-grams, entropies and lengths of lower-cased words, with and without punctuation."""
 
-    window_size: int = 100
-    """Words per segment of the mean segmental type-token ratio (MSTTR); shorter texts have none: NaN."""
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` unless ``window_size`` is positive."""
-        super().__post_init__()
-        if self.window_size < 1:
-            raise ConfigError(f"window_size must be at least 1, got {self.window_size}")
+    window_size: Annotated[int, Ge(1)] = 100
+    """Words per segment of the mean segmental type-token ratio (MSTTR); NaN for shorter texts."""
 
     def check(self) -> None:
-        """NLTK."""
         check_library("nltk", "metrics")
 
     def figure_names(self) -> Collection[str]:
-        """See `measure`."""
         return self.measure([""], ["a"], [[]], None).keys()
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``diversity_metrics/…``: msttr, lengths, and of each n ≤ 3 distinct, vocab_size, unique and entropies."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         texts = [[word.lower() for word in words(text)] for text in generations]
         is_punctuation = _PUNCTUATION.__contains__ if self.compat else _is_punctuation
         bare = [[word for word in text if not is_punctuation(word)] for text in texts]
@@ -60,12 +47,12 @@ class Diversity(LexicalMetric):
 
 
 def _is_punctuation(word: str) -> bool:
-    """Return True for a single character of punctuation, in any script."""
+    """Return True for a single punctuation character of any script."""
     return word in _PUNCTUATION or (len(word) == 1 and unicodedata.category(word)[0] == "P")
 
 
 def _msttr(texts: Sequence[Sequence[str]], size: int) -> float:
-    """Mean type-token ratio of consecutive segments of ``size`` words, texts strung together, to five decimals."""
+    """Mean type-token ratio of segments of ``size`` words of the joined texts, to five decimals."""
     joined = [word for text in texts for word in text]
     ratios = [len(set(joined[start : start + size])) / size for start in range(0, len(joined) - size + 1, size)]
     return round(statistics.fmean(ratios), 5) if ratios else math.nan
@@ -84,7 +71,7 @@ def _lengths(texts: Sequence[Sequence[str]]) -> dict[str, float]:
 
 
 def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Of n = 1, 2, 3: n-grams within texts, counted over all of them; entropies in bits."""
+    """Figures of the 1-, 2- and 3-grams of all texts; entropies in bits."""
     figures: dict[str, float] = {}
     shorter: Counter[tuple[str, ...]] = Counter()
     for order in range(1, _MAX_ORDER + 1):
@@ -103,7 +90,7 @@ def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
 
 
 def _conditional_entropy(counts: Counter[tuple[str, ...]], shorter: Counter[tuple[str, ...]]) -> float:
-    """H(last word | words before it), each count by its own order's total, as van Miltenburg et al. have it."""
+    """H(last word | words before it), with counts divided by their order's total, as in van Miltenburg et al."""
     total, shorter_total = counts.total(), shorter.total()
     return -sum(
         count / total * math.log2((count / total) / (shorter[ngram[:-1]] / shorter_total))

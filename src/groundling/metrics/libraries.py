@@ -1,4 +1,4 @@
-"""Libraries and models that are loaded when a metric first needs them."""
+"""Libraries and models that metrics load at first use."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ def library(module: str, extra: str) -> Any:
     """Import ``module``.
 
     Raises:
-        GroundlingError: it is not installed; the message says which extra of ours has it.
+        GroundlingError: it is not installed; the message names the extra that installs it.
     """
     try:
         return importlib.import_module(module)
@@ -23,18 +23,17 @@ def library(module: str, extra: str) -> Any:
 
 
 def check_library(module: str, extra: str) -> None:
-    """Raise `GroundlingError` as `library` does if ``module`` is not installed, without importing it."""
+    """Raise the `GroundlingError` of `library` if ``module`` is not installed, without importing it."""
     name = module.partition(".")[0]
     if importlib.util.find_spec(name) is None:
         raise GroundlingError(f"{name} is not installed: pip install 'groundling[{extra}]'")
 
 
 def check_model(kind: str, name: str) -> Any:
-    """The config of the Transformers model ``name``, a folder or a hub id; its weights are not loaded.
+    """Load the config of the Transformers model ``name``, a folder or hub id, without its weights.
 
     Raises:
-        GroundlingError: there is no such model (the message calls it by its ``kind``), it has an adapter, or it names
-            code of the hub's.
+        GroundlingError: the model is missing (the message names its ``kind``), has an adapter, or needs the hub's code.
     """
     from transformers import AutoConfig
 
@@ -51,12 +50,12 @@ def check_model(kind: str, name: str) -> Any:
 
 @contextmanager
 def loading(kind: str, name: str) -> Iterator[None]:
-    """Raise what Transformers raises within a block, which loads the model ``name``, as `GroundlingError`."""
+    """Convert errors of Transformers, while it loads the model ``name``, to `GroundlingError`."""
     try:
         yield
     except GroundlingError:
         raise
-    except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
+    except Exception as error:  # Transformers raises many kinds
         pass_out_of_memory(error)
         raise GroundlingError(
             f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for "

@@ -1,14 +1,16 @@
-"""PARENT (Dhingra et al. 2019, arXiv 1906.01081) and BLEU for texts written from tables."""
+"""PARENT (Dhingra et al. 2019, arXiv 1906.01081), for texts written from tables."""
 
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
+from groundling.fields import Ge, Gt, Le
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, RewardOptions, metrics
+from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4
@@ -24,43 +26,27 @@ _FIGURES = ("precision", "recall", "f_score")
 @metrics.register("parent_totto")
 @dataclass(kw_only=True)
 class Parent(LexicalMetric):
-    """PARENT: precision and recall against references and table, of the reference with the best F-score.
+    """Precision, recall and F-score against reference and table, of the reference with the best F-score.
 
-    Texts are lower-cased and cut by mteval's tokeniser 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
-    ToTTo's own mapping, of which the titles and the highlighted cells count, or pairs of attribute and value.
+    Texts are lower-cased and tokenised by mteval's 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
+    ToTTo's mapping, of which titles and highlighted cells count, or pairs of attribute and value.
     """
 
-    lambda_weight: float | None = None
-    """Weight of the table in recall; null: what share of the table the reference leaves out."""
-    smoothing: float = 1e-5
-    """Put in place of a precision or recall of 0, but for single words' precision."""
+    lambda_weight: Annotated[float | None, Ge(0), Le(1)] = None
+    """Weight of the table in recall; null: the share of the table that the reference leaves out."""
+    smoothing: Annotated[float, Gt(0)] = 1e-5
+    """Replaces a precision or recall of 0, except for single words' precision."""
 
     needs_references = True
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on weights out of range."""
-        super().__post_init__()
-        if self.lambda_weight is not None and not 0 <= self.lambda_weight <= 1:
-            raise ConfigError(f"lambda_weight must lie in [0, 1] or be null, got {self.lambda_weight}")
-        if self.smoothing <= 0:
-            raise ConfigError(f"smoothing must be greater than 0, got {self.smoothing}")
+    reward_options = RewardOptions(key="table_to_text/parent_overall_f_score")
 
     def check(self) -> None:
-        """The library sacrebleu."""
         check_library("sacrebleu", "metrics")
 
     def figure_names(self) -> Collection[str]:
-        """See `measure`."""
         return [f"table_to_text/parent_overall_{name}" for name in _FIGURES]
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``table_to_text/parent_overall_precision``, ``…_recall``, ``…_f_score``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         rows = []
         for index, (generation, given) in enumerate(zip(generations, references, strict=True)):
             values = [
@@ -100,12 +86,12 @@ def _ngrams(text: Words, order: int) -> Counter[Words]:
 
 
 def _overlap(ngram: Words, in_table: set[str]) -> float:
-    """How likely the table entails the n-gram: the share of its words that stand in the table (equation 3)."""
+    """Share of the n-gram's words that are in the table: the probability that it entails the n-gram (equation 3)."""
     return sum(word in in_table for word in ngram) / len(ngram)
 
 
 def _entailed_precision(written: Counter[Words], wanted: Counter[Words], in_table: set[str]) -> float:
-    """Share of the n-grams written that reference or table entail (equation 2); 0 if there is none."""
+    """Share of the generated n-grams that reference or table entail (equation 2); 0 without n-grams."""
     entailed = 0.0
     for ngram, count in written.items():
         in_reference = min(1.0, wanted[ngram] / count)
@@ -114,7 +100,7 @@ def _entailed_precision(written: Counter[Words], wanted: Counter[Words], in_tabl
 
 
 def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str]) -> float:
-    """Share of the reference's n-grams written, each weighed by what the table entails of it; 1 if there is none."""
+    """Share of the reference's n-grams that are generated, weighted by `_overlap`; 1 without n-grams."""
     weights = {ngram: count * _overlap(ngram, in_table) for ngram, count in wanted.items()}
     total = sum(weights.values())
     recalled = sum(weight * min(1.0, written[ngram] / wanted[ngram]) for ngram, weight in weights.items())
@@ -122,7 +108,7 @@ def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str])
 
 
 def _mentioned(values: Sequence[Words], text: Words) -> float:
-    """Mean over the table's values of the share of their words that ``text`` has in order (equation 6)."""
+    """Mean, over the table's values, of the share of their words that ``text`` has in order (equation 6)."""
     shares = [_common_subsequence(value, text) / len(value) for value in values if value]
     return sum(shares) / len(shares) if shares else 0.0
 
@@ -145,10 +131,10 @@ def _geometric_mean(shares: Sequence[float]) -> float:
 
 
 def table_values(meta: Mapping[str, Any], index: int) -> list[str]:
-    """The values of the table in a sample's ``meta``.
+    """Values of the table in a sample's ``meta``.
 
     Raises:
-        RunError: there is no table, or none that can be read.
+        RunError: the table is missing or malformed.
     """
     table = meta.get("raw_table", meta.get("table"))
     try:
@@ -167,36 +153,10 @@ def _missing() -> Iterable[Any]:
 
 
 def _totto_values(table: Mapping[str, Any]) -> Iterable[str]:
-    """Page title, section title, and the highlighted cells (all where none is)."""
+    """Page title, section title, and the highlighted cells (all cells if none is highlighted)."""
     yield from (table[key] for key in ("table_page_title", "table_section_title") if table.get(key))
     rows = table["table"]
     cells = [rows[row][column] for row, column in table.get("highlighted_cells") or ()]
     for cell in cells or [cell for row in rows for cell in row if not cell["is_header"]]:
         if cell["value"]:
             yield str(cell["value"])
-
-
-@metrics.register("bleu_totto")
-@dataclass(kw_only=True)
-class BleuTotto(LexicalMetric):
-    """BLEU as ToTTo's script has it: tokeniser 13a, lower case, no smoothing, the closest reference's length."""
-
-    needs_references = True
-
-    def check(self) -> None:
-        """The library sacrebleu."""
-        check_library("sacrebleu", "metrics")
-
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``table_to_text/bleu_overall``."""
-        bleu = library("sacrebleu.metrics", "metrics").BLEU(tokenize="13a", lowercase=True, smooth_method="none")
-        most = max(map(len, references))
-        streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
-        score = bleu.corpus_score(list(generations), streams).score
-        return {"table_to_text/bleu_overall": MetricResult(score / 100)}

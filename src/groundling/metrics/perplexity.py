@@ -1,15 +1,17 @@
-"""How well a language model predicts the references."""
+"""Perplexity of the references."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Provided
 from groundling.metrics.libraries import check_model
-from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
+from groundling.metrics.metric import Metric, metrics
+from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
 
 if TYPE_CHECKING:
     from groundling.lm import LanguageModel
@@ -20,33 +22,24 @@ if TYPE_CHECKING:
 class CausalPerplexity(Metric):
     """Perplexity of a causal language model on all references, joined by blank lines.
 
-    An argument called ``lm`` receives the language model under training, as a policy's does; or it is a folder or
-    hub id. The text is read in windows of ``width`` tokens, each begun ``stride`` tokens after the last, and each
-    token is predicted once. The original weighed a window's mean by one token too many in the first of them: with
-    ``compat``.
+    The text is read in windows of ``width`` tokens, which begin every ``stride`` tokens, and each token is predicted
+    once. The original gave the mean of the first window the weight of one token too many: with ``compat``.
     """
 
-    lm: "LanguageModel | str" = field(repr=False)
-    stride: int = 512
-    """Tokens between the beginnings of windows: fewer give every token more to read, and cost more."""
-    width: int = 1024
-    """Tokens of a window, unless the model reads fewer; the default is all that GPT-2 reads."""
+    lm: Annotated["LanguageModel | str", Provided("lm", settable=True)] = field(repr=False)
+    """The language model under training, or the folder or hub id of another."""
+    stride: Annotated[int, Ge(1)] = 512
+    """Tokens between the beginnings of windows; fewer give every token more context, and cost more."""
+    width: Annotated[int, Ge(2)] = 1024
+    """Tokens of a window, if the model reads as many; the default is GPT-2's context length."""
     device: str = "auto"
-    """Where a model is put that ``lm`` names."""
+    """Device of a model that ``lm`` names."""
 
     needs_references = True
 
     _lm: Any = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on a stride that goes nowhere, or a width that leaves nothing to read."""
-        super().__post_init__()
-        for name, least in (("stride", 1), ("width", 2)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
-
     def check(self) -> None:
-        """The model."""
         from groundling.lm.load.loading import resolve
 
         if isinstance(self.lm, str):
@@ -55,14 +48,7 @@ class CausalPerplexity(Metric):
         else:
             _check_causal(self.lm.is_encoder_decoder)
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``fluency_metrics/perplexity``: 1 is perfect; NaN of fewer than two tokens."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         lm = self._language_model()
         text = "\n\n".join(text for given in references for text in given)
         tokens = lm.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0].to(lm.device)  # (num_tokens,)
@@ -83,7 +69,7 @@ class CausalPerplexity(Metric):
         return {"fluency_metrics/perplexity": MetricResult(math.exp(total / count) if count else math.nan)}
 
     def _windows(self, length: int, width: int) -> Iterator[tuple[int, int, int]]:
-        """Of each window: where it begins, its first token to be predicted, its end."""
+        """For each window its beginning, the first token to predict, and its end."""
         stride = min(self.stride, width)
         for first in range(0, length, stride):
             end = min(first + stride, length)
@@ -107,5 +93,5 @@ def _check_causal(is_encoder_decoder: bool) -> None:
 
 
 def _context(lm: Any) -> int | None:
-    """Tokens that the model can read at once; None if its config sets no limit."""
+    """Context length of the model; None if its config sets no limit."""
     return getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)

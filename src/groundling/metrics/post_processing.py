@@ -1,4 +1,4 @@
-"""What may be done to a text before it is measured."""
+"""Post-processing of texts before they are measured."""
 
 import re
 
@@ -9,10 +9,10 @@ SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s�
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")
-"""Functions from the text written to the text measured."""
+"""Functions from the generated text to the text that is measured."""
 
 
 @post_processors.register("three_sentence_summary")
 def three_sentence_summary(text: str) -> str:
-    """The first three sentences, a line each: how RL4LMs measures summaries of its supervised models."""
+    """Keep the first three sentences, one per line, as RL4LMs measures summaries of its supervised models."""
     return "\n".join(SENTENCE_END.split(text.strip())[:_SUMMARY_SENTENCES])

@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from groundling.envs.text_generation.words import words
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import GroundlingError, RunError
+from groundling.fields import Gt
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import LexicalMetric, Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, Metric, metrics
+from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts, mean_of
 from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -24,19 +26,16 @@ _SHORTEST_STEMMED = 4
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base of ROUGE's two libraries, whose own rules drop every letter but a to z."""
+    """Base of ROUGE's two libraries, which by themselves drop all letters but a to z.
+
+    With ``tokenizer="ascii"`` and without ``compat``, a text that has letters, but none from a to z, is an error.
+    """
 
     tokenizer: RougeTokenizer | None = None
     """Letters and digits of a word: "unicode" of every script, "ascii" only a to z and 0 to 9. null: "unicode"; with
     ``compat`` "ascii"."""
 
     needs_references = True
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on an unknown tokenizer."""
-        super().__post_init__()
-        if self.tokenizer not in (None, "unicode", "ascii"):
-            raise ConfigError(f'tokenizer must be "unicode", "ascii" or null, got {self.tokenizer!r}')
 
     @property
     def is_ascii(self) -> bool:
@@ -47,35 +46,23 @@ class _RougeMetric(LexicalMetric):
     def splits_characters(self) -> bool:
         return not self.is_ascii
 
-    def compute(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None = None,
-    ) -> dict[str, MetricResult]:
-        """Measure a batch of samples; see `Metric.compute`.
-
-        Raises:
-            RunError: with ``tokenizer="ascii"`` and without ``compat``, a text has letters but none from a to z.
-        """
+    def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
         if not self.is_ascii:
             return super().compute(prompts, generations, references, meta)
         self._check_letters([*generations, *(text for given in references for text in given)])
         return Metric.compute(self, prompts, generations, references, meta)
 
     def _check_letters(self, texts: Sequence[str]) -> None:
-        name = type(self).__name__
         dropping = [text for text in texts if any(c.isalpha() and not c.isascii() for c in text.lower())]
         for text in dropping:
             if self.compat is None and not re.search("[a-z0-9]", text.lower()):
                 raise RunError(
-                    f'{name} with tokenizer="ascii" finds no word in {text[:60]!r}: set tokenizer="unicode"'
+                    f'{self.name} with tokenizer="ascii" finds no word in {text[:60]!r}: set tokenizer="unicode"'
                 )
         if dropping:
             warnings.warn(
-                f"{name} drops letters other than a to z, and these texts have some: set tokenizer=unicode to count "
-                "them",
+                f"{self.name} drops letters other than a to z, and these texts have some: set tokenizer=unicode to "
+                "count them",
                 stacklevel=3,
             )
 
@@ -83,27 +70,19 @@ class _RougeMetric(LexicalMetric):
 @metrics.register("rouge")
 @dataclass(kw_only=True)
 class Rouge(_RougeMetric):
-    """F-measures of the library rouge-score, words stemmed, of the reference that fits best by each measure.
+    """F-measures of the library rouge-score with stemming, each of its best reference.
 
-    The original scored the Python notation of the list when asked for all references, and gave the median of 1000
-    bootstrap samples for the corpus instead of the mean: both with ``compat``.
+    The original scored the Python notation of the list of references, and the corpus by the median of 1000 bootstrap
+    samples instead of the mean: both with ``compat``.
     """
 
     use_single_ref: bool | None = None
-    """True: the first reference only. False: all of them. null: all of them; with ``compat`` the first."""
+    """True: only the first reference. False: all. null: all; with ``compat`` the first."""
 
     def check(self) -> None:
-        """rouge-score."""
         check_library("rouge_score", "metrics")
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``lexical/rouge_rouge1``, ``…rouge2``, ``…rougeL``, ``…rougeLsum``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         scorer = library("rouge_score.rouge_scorer", "metrics").RougeScorer(
             list(ROUGE_TYPES), use_stemmer=True, tokenizer=None if self.is_ascii else _StemmedWords()
         )
@@ -129,7 +108,7 @@ class Rouge(_RougeMetric):
 
 
 class _StemmedWords:
-    """Tokenizer of rouge-score for every script: stems of `alphanumeric` words."""
+    """Tokenizer of rouge-score for all scripts: stems of `alphanumeric` words."""
 
     def __init__(self) -> None:
         self._stem = library("nltk.stem.porter", "metrics").PorterStemmer().stem
@@ -139,7 +118,7 @@ class _StemmedWords:
 
 
 def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
-    """Of each F-measure, the median over resampled corpora; the resampling is seeded, NumPy's state left alone."""
+    """Median of each F-measure over resampled corpora, seeded without a change of NumPy's state."""
     import numpy as np
 
     aggregator = library("rouge_score.scoring", "metrics").BootstrapAggregator()
@@ -156,10 +135,10 @@ def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
 @metrics.register("rouge_l_max")
 @dataclass(kw_only=True)
 class RougeLMax(_RougeMetric):
-    """ROUGE-L of the library py-rouge, of the best reference: what NarrativeQA's authors report.
+    """ROUGE-L of the library py-rouge, of the best reference, as reported by NarrativeQA's authors.
 
-    The defaults are those of the original's configs. With a ``weight_factor`` other than 1 py-rouge takes precision
-    and recall to the power of 1 / factor, also for ROUGE-L; 1 gives ROUGE-L as Lin defines it.
+    The defaults are those of RL4LMs's configs. py-rouge raises precision and recall to the power of 1 /
+    ``weight_factor``, also for ROUGE-L; 1 gives ROUGE-L as defined by Lin.
     """
 
     max_n: int = 4
@@ -168,37 +147,21 @@ class RougeLMax(_RougeMetric):
     length_limit: int = 100
     length_limit_type: Literal["words", "bytes"] = "words"
     apply_avg: bool = True
-    """Of no effect, as references are scored one at a time; it is a key of the original's configs."""
+    """No effect, as references are scored one at a time; a key of RL4LMs's configs."""
     apply_best: bool | str = True
     """As `apply_avg`."""
     alpha: float = 0.5
     """Weight of recall in the F-measure is 1 - alpha."""
-    weight_factor: float = 1.2
+    weight_factor: Annotated[float, Gt(0)] = 1.2
     stemming: bool = True
 
     _rouge: Any = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on options that cannot be run."""
-        super().__post_init__()
-        if self.length_limit_type not in ("words", "bytes"):
-            raise ConfigError(f'length_limit_type must be "words" or "bytes", got {self.length_limit_type!r}')
-        if self.weight_factor <= 0:
-            raise ConfigError(f"weight_factor must be greater than 0, got {self.weight_factor}")
-
     def check(self) -> None:
-        """py-rouge, and NLTK."""
         _py_rouge()
         check_library("nltk", "metrics")
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``lexical/rouge_l_max``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self._rouge = self._rouge or self._load()
         scores = [
             max(self._rouge.get_scores(generation, [text])["rouge-l"]["f"] for text in given)
@@ -226,7 +189,7 @@ class RougeLMax(_RougeMetric):
 
 
 class _Separators:
-    """Replaces py-rouge's pattern of what separates words, which only knows ASCII."""
+    """Replaces py-rouge's ASCII pattern of separators between words."""
 
     def sub(self, replacement: str, text: str) -> str:
         return replacement.join(alphanumeric(text))
@@ -239,7 +202,7 @@ def _py_rouge(separators: _Separators | None = None) -> Any:
         if not hasattr(module.Rouge, "WORDNET_KEY_VALUE"):
             raise GroundlingError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
         if separators is not None:
-            # py-rouge reads the pattern from a global class: a private copy of the module leaves the shared one alone.
+            # The pattern is an attribute of a global class: change that of a private copy of the module.
             module = importlib.util.module_from_spec(module.__spec__)
             module.__spec__.loader.exec_module(module)
             module.Rouge.REMOVE_CHAR_PATTERN = separators
@@ -248,7 +211,7 @@ def _py_rouge(separators: _Separators | None = None) -> Any:
 
 @contextlib.contextmanager
 def _pkg_resources() -> Iterator[None]:
-    """Stand in for the part of setuptools that py-rouge asks where its files are, and that setuptools 82 dropped."""
+    """Replace the part of setuptools that py-rouge finds its files with, and that setuptools 82 removed."""
     if importlib.util.find_spec("pkg_resources") is not None:
         yield
         return

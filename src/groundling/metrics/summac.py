@@ -1,25 +1,26 @@
-"""SummaC (Laban et al. 2022, arXiv 2111.09525): does the source entail each sentence of the summary?"""
+"""SummaC (Laban et al. 2022, arXiv 2111.09525): entailment of each sentence of a summary by its source."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.metrics.classifier import Classifier
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.classifier import Classifier, ClassifierMetric
+from groundling.metrics.metric import metrics
 from groundling.metrics.post_processing import SENTENCE_END
+from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
 
 NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}
-"""By the names of the paper's authors, hub ids."""
+"""Hub ids by the names of the paper's authors."""
 _LABELS = {
     "roberta-large-mnli": {"contradiction": 0, "neutral": 1, "entailment": 2},
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
 }
-"""Where a model's own config names no labels."""
+"""Labels of models whose configs do not name them."""
 _SHORTEST_SENTENCE = 10
 """Characters that a sentence must exceed; one of a script without spaces counts twice."""
 _MOST_SOURCE_SENTENCES = 100
@@ -31,35 +32,35 @@ _MOST_SUMMARY_SENTENCES = 10
 
 
 @dataclass(kw_only=True)
-class _SummaC(Metric):
-    """What both have: the probabilities of a natural-language-inference model for all pairs of sentences."""
+class _SummaC(ClassifierMetric):
+    """Base of both: probabilities of a natural-language-inference model for all pairs of sentences."""
 
     model_name: str = "vitc"
     """ "mnli", "vitc", a folder or a hub id of a model whose labels are entailment, neutral, contradiction."""
-    batch_size: int = 32
-    device: str = "auto"
 
-    _classifier: Classifier = field(init=False, repr=False)
+    truncation_side = "right"
 
-    def __post_init__(self) -> None:
-        """Name the model; nothing is loaded yet."""
-        super().__post_init__()
+    @cached_property
+    def classifier(self) -> Classifier:
         name = NLI_MODELS.get(self.model_name, self.model_name)
-        self._classifier = Classifier(name, device=self.device, batch_size=self.batch_size, truncation_side="right")
+        return Classifier(name, device=self.device, batch_size=self.batch_size, truncation_side="right")
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
-        """Of entailment and of contradiction, ``(source sentences, summary sentences)`` float32; None of no pair."""
+        """Probabilities of entailment and contradiction, each ``(source sentences, summary sentences)`` float32; None
+        without a pair.
+        """
         premises, claims = _sentences(source)[:_MOST_SOURCE_SENTENCES], _sentences(summary)
         if not premises or not claims:
             return None
         pairs = [(premise, claim) for premise in premises for claim in claims]
-        logits = self._classifier.logits([p for p, _ in pairs], [c for _, c in pairs])
+        logits = self.classifier.logits([p for p, _ in pairs], [c for _, c in pairs])
         probabilities = logits.softmax(-1).view(len(premises), len(claims), -1)
         entailment, contradiction = self._label("entailment"), self._label("contradiction")
         return probabilities[..., entailment], probabilities[..., contradiction]
 
     def _label(self, name: str) -> int:
-        labels = _LABELS.get(self._classifier.model_name, self._classifier.labels)
+        named = {str(name).lower(): index for index, name in self.classifier.config.id2label.items()}
+        labels = _LABELS.get(self.classifier.model_name, named)
         if name not in labels:
             raise ConfigError(
                 f"model_name={self.model_name} has no label {name!r} but {', '.join(labels)}: SummaC needs a model of "
@@ -71,24 +72,12 @@ class _SummaC(Metric):
 @metrics.register("summaCZS")
 @dataclass(kw_only=True)
 class SummaCZeroShot(_SummaC):
-    """SummaC-ZS of the prompt as source: mean over sentences written of the strongest entailment less contradiction.
+    """SummaC-ZS with the prompt as source: mean of entailment minus contradiction over the generated sentences.
 
-    Each sentence's entailment is the strongest by any sentence of the source, and so is its contradiction. A text
-    with no sentence of more than ten characters scores 0.
+    Each is the maximum over the source's sentences. A text without a sentence of more than ten characters scores 0.
     """
 
-    def check(self) -> None:
-        """The classifier."""
-        self._classifier.check()
-
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``consistency/summaczs``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         scores = []
         for prompt, generation in zip(prompts, generations, strict=True):
             probabilities = self.pair_probabilities(prompt, generation)
@@ -100,24 +89,16 @@ class SummaCZeroShot(_SummaC):
 @metrics.register("summaCConv")
 @dataclass(kw_only=True)
 class SummaCConvolution(_SummaC):
-    """SummaC-Conv: a trained linear layer over each sentence's histogram of entailments, the prompt as source."""
+    """SummaC-Conv with the prompt as source: a trained layer on each sentence's histogram of entailments."""
 
     weights: str | None = None
     """The trained layers: summac_conv_vitc_sent_perc_e.bin of github.com/tingofurro/summac, or as safetensors."""
 
     def check(self) -> None:
-        """The trained layers; the classifier."""
         self._weights_file()
-        self._classifier.check()
+        super().check()
 
-    def measure(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> dict[str, MetricResult]:
-        """``consistency/summacconv``."""
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         weights = self._weights()
         scores = []
         for prompt, generation in zip(prompts, generations, strict=True):
@@ -155,6 +136,6 @@ def _convolved(entailment: Tensor | None, weights: dict[str, Tensor]) -> float:
         bins = torch.tensor(_BINS)
         histograms = torch.stack([torch.histogram(column.contiguous(), bins).hist for column in columns])
         mean = (histograms @ weights["mlp.weight"].T + weights["mlp.bias"]).mean()
-    features = mean.expand(3)  # the authors' layer reads minimum, mean and maximum, all three the mean
+    features = mean.expand(3)  # the authors' layer takes minimum, mean and maximum, and gives the mean for all three
     logits = weights["layer_final.weight"] @ features + weights["layer_final.bias"]
     return logits.softmax(-1)[1].item()

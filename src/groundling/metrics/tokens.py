@@ -1,4 +1,4 @@
-"""Word tokenization for every script: what lexical metrics count."""
+"""Words of texts in any script, which lexical metrics count."""
 
 import functools
 import unicodedata
@@ -26,17 +26,16 @@ _UNSPACED = (
 """Code points of scripts that are written without spaces between words."""
 _ZERO_WIDTH_SPACE = "\u200b"
 _FIRST_OTHER = 0x370
-"""Before it stand the Latin letters and punctuation that the libraries' own rules know."""
+"""Code points below are Latin letters and punctuation, which the libraries handle."""
 _SHARED_PUNCTUATION = range(0x2000, 0x2070)
-"""Quotes and dashes that Latin texts have, too: left to the libraries' own rules."""
+"""Quotes and dashes that also occur in Latin texts: left to the libraries."""
 
 
 def spaced(text: str) -> str:
-    """Put spaces around each character of a script without spaces, and around punctuation of other scripts than Latin.
+    """Put spaces around each character of scripts without spaces, and around punctuation of non-Latin scripts.
 
-    Splitting the result at spaces gives words; of Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, …
-    characters with their combining marks and joiners. A zero-width space is a space. Latin text is returned unchanged,
-    in Unicode's composed form (NFC).
+    Splitting the result at spaces gives words, in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, … single
+    characters with their combining marks and joiners. A zero-width space is a space. Latin text is only composed (NFC).
     """
     if text.isascii():
         return text
@@ -52,9 +51,9 @@ def spaced(text: str) -> str:
 
 
 def alphanumeric(text: str) -> list[str]:
-    """Lower-cased words of letters, digits, combining marks; everything else separates them.
+    """Lower-cased words of letters, digits and combining marks; for ASCII text these are ROUGE's words.
 
-    Of ASCII text these are ROUGE's own words. Invisible format characters, such as joiners, are dropped.
+    Invisible format characters, such as joiners, are dropped.
     """
     return "".join(map(_alphanumeric, spaced(text.lower()))).split()
 

@@ -1,4 +1,4 @@
-"""WordNet wherever it is installed."""
+"""WordNet 3.0, from NLTK's data or Debian's package."""
 
 import functools
 import io
@@ -10,13 +10,13 @@ from groundling.errors import GroundlingError
 from groundling.metrics.libraries import library
 
 DEBIAN_WORDNET = Path("/usr/share/wordnet")
-"""Where Debian's package wordnet-base puts its files."""
+"""Folder of Debian's package wordnet-base."""
 _NUM_LEXICOGRAPHER_FILES = 45
 
 
 @functools.cache
 def wordnet() -> Any:
-    """WordNet 3.0: NLTK's data if they are there, else Debian's package.
+    """Load WordNet.
 
     Raises:
         GroundlingError: neither is installed.
@@ -39,15 +39,15 @@ def _debian_wordnet() -> Any:
 
     class DebianWordNet(reader):  # type: ignore[misc, valid-type]
         def open(self, name: str) -> Any:
-            if name == "lexnames":  # the one file that the package lacks; its names matter to no metric
+            if name == "lexnames":  # missing in the package; metrics do not use its names
                 return io.StringIO("".join(f"{i:02d}\tfile{i}\t0\n" for i in range(_NUM_LEXICOGRAPHER_FILES)))
             return super().open(name)
 
         def map_wn(self, version: str = "wordnet") -> None:
-            """No map to another version's synsets."""
+            """Skip the mapping to another version's synsets."""
 
     if str(DEBIAN_WORDNET) not in nltk_data.path:
-        nltk_data.path.append(str(DEBIAN_WORDNET))  # NLTK reads from nowhere else
+        nltk_data.path.append(str(DEBIAN_WORDNET))  # NLTK reads from these folders only
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The multilingual functions")
         return DebianWordNet(str(DEBIAN_WORDNET), None)

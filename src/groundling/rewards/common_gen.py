@@ -1,40 +1,35 @@
-"""What CommonGen's sentences are rewarded for: not repeating the prompt, and being preferred by a model of people."""
+"""Rewards of CommonGen's sentences: a penalty for repeating the prompt, and a model of human preferences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.fields import Ge
 from groundling.metrics.libraries import check_library, check_model, library, loading
 from groundling.metrics.meteor import Meteor
-from groundling.metrics.metric import Meta
-from groundling.rewards.reward import Reward, rewards
+from groundling.metrics.scorer import Meta, References, Texts
+from groundling.rewards.registry import rewards
+from groundling.rewards.reward import Reward
 from groundling.runtime.devices import find_device
 
 PREFIX = "generate a sentence with:"
-"""How the prompts begin that the original trained on."""
+"""Beginning of the original's prompts."""
 
 
 @rewards.register("common_gen_repeat_penalty_batched")
 @rewards.register("common_gen_repeat_penalty")
 @dataclass(kw_only=True)
 class RepeatPenalty(Reward):
-    """-1 for a sentence that repeats its prompt: the concepts as they stood there, the prefix, or talk of the task."""
+    """-1 for a sentence that repeats its prompt: the list of concepts, the prefix, or words of the task."""
 
     prefix: str = PREFIX
 
-    def score(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> list[float]:
-        """-1 or 0 for each sample."""
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
         scores = []
         for index, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
             forbidden = {self.prefix.strip().lower(), "generate", "sentence", self._in_prompt(prompt)}
@@ -45,23 +40,23 @@ class RepeatPenalty(Reward):
         return scores
 
     def _in_prompt(self, prompt: str) -> str:
-        """The concepts as the prompt has them, without its end."""
+        """The concepts as listed in the prompt, without its end."""
         _, _, rest = prompt.lower().partition(self.prefix.strip().lower())
         return rest.strip().rstrip(".").strip()
 
 
 def concepts(given: Any) -> list[str]:
-    """The concepts of a sample's meta, given as a list or in one string."""
+    """Concepts of a sample's meta, given as a list or in one string."""
     return given.split() if isinstance(given, str) else [str(concept) for concept in given]
 
 
 @rewards.register("common_gen_preference_model")
 @dataclass(kw_only=True)
 class PreferenceModel(Reward):
-    """How likely an encoder-decoder model trained on people's choices calls a sentence good, less for missing concepts.
+    """P(good) by an encoder-decoder model trained on human choices, reduced for missing concepts.
 
-    P(good) / (1 + ``missing_coeff`` · missing concepts) + ``meteor_coeff`` · METEOR. ``meta["concepts"]`` is needed.
-    A concept is there if a word of its stem is.
+    P(good) / (1 + ``missing_coeff`` · missing concepts) + ``meteor_coeff`` · METEOR. It needs ``meta["concepts"]``. A
+    concept is missing if no word has its stem.
     """
 
     needs_references = True
@@ -69,26 +64,19 @@ class PreferenceModel(Reward):
     model_name: str | None = None
     """Folder or hub id of a T5-like model that answers with one of two words; the authors' are not on the hub."""
     model_type: str = "11b"
-    """Which of the authors' models (a key of the original's configs); named in the message that asks for it."""
+    """Size of the authors' model, a key of the original's configs; used in a message."""
     good: str = "good"
     bad: str = "bad"
     template: str = "{concepts} || {generation}"
-    """What the model reads."""
+    """Input of the model."""
     missing_coeff: float = 1.0
     meteor_coeff: float = 0.0
-    batch_size: int = 8
+    batch_size: Annotated[int, Ge(1)] = 8
     device: str = "auto"
 
     _loaded: Any = field(default=None, init=False, repr=False)
 
-    def score(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> Tensor:
-        """The preference for each sample."""
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Tensor:
         if meta is None or any("concepts" not in sample for sample in meta):
             raise RunError("common_gen_preference_model needs 'concepts' in the meta of every sample")
         wanted = [concepts(sample["concepts"]) for sample in meta]
@@ -104,7 +92,7 @@ class PreferenceModel(Reward):
         return preference + self.meteor_coeff * torch.tensor(meteor.sentences)
 
     def _probabilities(self, texts: Sequence[str]) -> Tensor:
-        """``(batch,)`` float32: of the two words' first tokens, how likely the good one is."""
+        """``(batch,)`` float32: probability of the good word's first token, against the bad one's."""
         tokenizer, model = self._load()
         answers = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)]
         if answers[0] == answers[1] or tokenizer.unk_token_id in answers:
@@ -137,7 +125,6 @@ class PreferenceModel(Reward):
         return self.model_name
 
     def check(self) -> None:
-        """The model; NLTK."""
         check_model("preference model", self._named())
         check_library("nltk", "metrics")
         if self.meteor_coeff:
@@ -160,7 +147,7 @@ class PreferenceModel(Reward):
 
 
 def _missing(wanted: Sequence[str], generation: str) -> int:
-    """How many of the concepts no word of the generation has the stem of."""
+    """Number of concepts whose stem no word of the generation has."""
     stem = library("nltk.stem.porter", "metrics").PorterStemmer().stem
-    there = {stem(word.lower()) for word in words(generation)}
-    return sum(stem(concept.lower()) not in there for concept in wanted)
+    stems = {stem(word.lower()) for word in words(generation)}
+    return sum(stem(concept.lower()) not in stems for concept in wanted)

@@ -1,4 +1,4 @@
-"""Rewards that take long: computed in several processes, and not twice for the same text."""
+"""Slow rewards: computed in several processes, and once for each text."""
 
 import multiprocessing
 import os
@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from groundling.errors import ConfigError
-from groundling.metrics.metric import Meta
-from groundling.rewards.reward import Reward, part_of, rewards
+from groundling.fields import Ge
+from groundling.metrics.scorer import Meta, References, Scorer, Texts
+from groundling.rewards.registry import create_within, rewards
+from groundling.rewards.reward import Reward
 from groundling.runtime.parent import end_with
 
-_SAMPLES_AT_ONCE = 4
-"""What a process is given at a time: few, as TER takes a thousand times longer for some texts than for others."""
+_SAMPLES_PER_JOB = 4
+"""Few, as TER takes a thousand times longer for some texts than for others."""
 
 Sample = tuple[str, str, tuple[str, ...], str]
 
@@ -24,60 +26,49 @@ Sample = tuple[str, str, tuple[str, ...], str]
 @rewards.register("pooled")
 @dataclass(kw_only=True)
 class Pooled(Reward):
-    """The same as ``reward``, computed in several processes; what a text was given is remembered.
+    """``reward``, computed in several processes and cached by sample.
 
-    Meant for TER of long texts (a second a sample); the other lexical rewards take milliseconds. Processes start at
-    the first call, and each keeps the model that the reward loads. What does not judge each sample by itself (CIDEr)
+    Meant for TER of long texts (a second per sample); other lexical rewards take milliseconds. Processes start at the
+    first call, and each keeps the model that the reward loads. A reward whose scores depend on other samples (CIDEr)
     cannot be pooled.
     """
 
-    reward: Mapping[str, Any] | Reward
-    """An ``id`` and its ``args``; in Python also a reward."""
-    num_processes: int = 0
-    """0: none but this one."""
-    remembered: int = 100_000
-    """How many samples' rewards are kept, the latest."""
+    reward: Any
+    """A mapping with an ``id`` and its ``args``; in Python also a reward."""
+    num_processes: Annotated[int, Ge(0)] = 0
+    """0: only this process."""
+    remembered: Annotated[int, Ge(0)] = 100_000
+    """Number of samples whose rewards are cached; the oldest are dropped."""
 
-    _inner: Reward = field(init=False, repr=False)
+    _inner: Scorer = field(init=False, repr=False)
     _known: dict[Sample, float] = field(default_factory=dict, init=False, repr=False)
     _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the reward; raise `ConfigError` if it cannot be pooled, or numbers are negative."""
+        """Make the reward; raise `ConfigError` if it cannot be pooled."""
         super().__post_init__()
-        if isinstance(self.reward, Reward):
-            self._inner = self.reward
+        given = self.reward
+        if isinstance(given, Scorer):
+            self._inner = given
+        elif isinstance(given, Mapping) and "id" in given and not set(given) - {"id", "args"}:
+            self._inner = create_within(self.compat, given["id"], given.get("args"))
         else:
-            if not isinstance(self.reward, Mapping) or "id" not in self.reward or set(self.reward) - {"id", "args"}:
-                raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {self.reward!r}")
-            self._inner = part_of(self.compat, self.reward["id"], self.reward.get("args"))
+            raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {given!r}")
         if not self._inner.by_sample or self._inner.per_token:
             raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
-        self.needs_references = self._inner.needs_references
-        for name in ("num_processes", "remembered"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        self.needs_references = self._inner.needs_pool
 
     def check(self) -> None:
-        """What the reward needs."""
         self._inner.check()
 
-    def score(
-        self,
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
-    ) -> list[float]:
-        """What the reward gives for each sample, now or earlier."""
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
         samples: list[Sample] = [
             (prompt, generation, tuple(given), repr(meta[i]) if meta is not None else "")
             for i, (prompt, generation, given) in enumerate(zip(prompts, generations, references, strict=True))
         ]
         new = {sample: i for i, sample in enumerate(samples) if sample not in self._known}
-        new_scores = dict(
-            zip(new, self._rewarded(list(new.values()), prompts, generations, references, meta), strict=True)
-        )
+        rewarded = self._rewarded(list(new.values()), prompts, generations, references, meta)
+        new_scores = dict(zip(new, rewarded, strict=True))
         scores = [new_scores[sample] if sample in new_scores else self._known[sample] for sample in samples]
         self._known |= new_scores
         for sample in [*islice(self._known, max(0, len(self._known) - self.remembered))]:
@@ -85,15 +76,10 @@ class Pooled(Reward):
         return scores
 
     def _rewarded(
-        self,
-        chosen: Sequence[int],
-        prompts: Sequence[str],
-        generations: Sequence[str],
-        references: Sequence[Sequence[str]],
-        meta: Meta | None,
+        self, chosen: Sequence[int], prompts: Texts, generations: Texts, references: References, meta: Meta
     ) -> list[float]:
-        """The rewards of the ``chosen`` samples."""
-        size = _SAMPLES_AT_ONCE if self.num_processes else max(1, len(chosen))
+        """Reward the ``chosen`` samples."""
+        size = _SAMPLES_PER_JOB if self.num_processes else max(1, len(chosen))
         jobs = []
         for first in range(0, len(chosen), size):
             part = chosen[first : first + size]
@@ -105,23 +91,23 @@ class Pooled(Reward):
             self._pool = ProcessPoolExecutor(
                 self.num_processes, multiprocessing.get_context("spawn"), _start, (os.getpid(), self._inner)
             )
-        return [score for scores in self._pool.map(_scores_of_kept, jobs) for score in scores]
+        return [score for scores in self._pool.map(_scores_in_worker, jobs) for score in scores]
 
 
-def _scores(reward: Reward, job: tuple[Any, ...]) -> list[float]:
+def _scores(reward: Scorer, job: tuple[Any, ...]) -> list[float]:
     return list(map(float, reward(*job)))
 
 
-# In a process of the pool: the reward, kept from job to job with the model that it has loaded.
-_kept_reward: Reward
+_worker_reward: Scorer
+"""In a worker process: the reward, kept from job to job with the model that it has loaded."""
 
 
-def _start(parent: int, reward: Reward) -> None:
+def _start(parent: int, reward: Scorer) -> None:
     end_with(parent)
-    global _kept_reward
-    _kept_reward = reward
+    global _worker_reward
+    _worker_reward = reward
     torch.set_num_threads(1)
 
 
-def _scores_of_kept(job: tuple[Any, ...]) -> list[float]:
-    return _scores(_kept_reward, job)
+def _scores_in_worker(job: tuple[Any, ...]) -> list[float]:
+    return _scores(_worker_reward, job)

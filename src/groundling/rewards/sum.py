@@ -1,4 +1,4 @@
-"""A run's reward: the sum of its parts, each times its coefficient."""
+"""The reward of a run: Σ coefficient · part."""
 
 import math
 from collections import Counter
@@ -11,28 +11,29 @@ from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
 from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
-from groundling.rewards.part import Part, RewardPartConfig, Surroundings, check_name, parts, refusal
-from groundling.rewards.stretch import Stretch
+from groundling.rewards.inputs import RewardInputs
+from groundling.rewards.part import Part, RewardContext, RewardPartConfig, check_name, parts, refusal
+from groundling.rewards.text_part import create_part
 
 FOLDER = "rewards"
-"""Where a checkpoint holds what the parts remember, each in a folder of its name."""
+"""Folder of a checkpoint that has a folder for each part with a state."""
 
 
 @dataclass(frozen=True)
 class Rewarded:
-    """What a stretch of steps is worth; tensors float32 ``(num_steps, num_envs)``, on the CPU."""
+    """Rewards of steps; tensors float32 ``(num_steps, num_envs)``, on the CPU."""
 
     total: Tensor
     by_part: Mapping[str, Tensor]
-    """By the parts' names, each without its coefficient."""
+    """By the parts' names, without coefficients."""
 
 
 class RewardSum:
-    """Σ coefficient · part, in the order in which they are given.
+    """Σ coefficient · part.
 
     Args:
         parts: By name.
-        coefficients: Of each; 1 where nothing is said.
+        coefficients: By name; default 1.
 
     Attributes:
         parts: By name.
@@ -42,17 +43,17 @@ class RewardSum:
         self.parts = dict(parts)
         self._coefficients = {**dict.fromkeys(parts, 1.0), **(coefficients or {})}
 
-    def __call__(self, stretch: Stretch) -> Rewarded:
-        """Reward a stretch of steps.
+    def __call__(self, inputs: RewardInputs) -> Rewarded:
+        """Reward steps.
 
         Raises:
-            GroundlingError: a part cannot be had.
-            RunError: a part gives something else than a finite reward for each step of each env.
+            GroundlingError: a part cannot compute its rewards.
+            RunError: a part does not return a finite reward for each step of each env.
         """
         by_part = {}
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
-                by_part[name] = _checked(part.rewards(stretch), stretch.shape)
+                by_part[name] = _checked(part.rewards(inputs), inputs.shape)
         first, *others = (self._coefficients[name] * rewards for name, rewards in by_part.items())
         total: Tensor = first
         for other in others:
@@ -61,49 +62,49 @@ class RewardSum:
 
     @property
     def needs(self) -> frozenset[Evidence]:
-        """What any of the parts looks at."""
+        """Inputs that any of the parts uses."""
         return frozenset[Evidence]().union(*(part.needs for part in self.parts.values()))
 
     @property
     def per_token(self) -> bool:
-        """Whether any of the parts looks at every token of a written text."""
+        """True if a part uses every token of a generated text."""
         return any(part.per_token for part in self.parts.values())
 
     @property
     def needs_model(self) -> list[str]:
-        """The names of the parts that read the language model under training."""
+        """Names of the parts that use the language model under training."""
         return [name for name, part in self.parts.items() if part.needs_model]
 
     def check(self) -> None:
-        """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
+        """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
         for name, part in self.parts.items():
             with naming(name):
                 part.check()
 
-    def begin(self, run: Surroundings) -> None:
+    def begin(self, context: RewardContext) -> None:
         """Load what the parts need.
 
         Raises:
-            GroundlingError: one cannot be had; the message names the part.
+            GroundlingError: something is missing; the message names the part.
         """
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
-                part.begin(run)
+                part.begin(context)
 
     def figures(self) -> dict[str, int]:
-        """What is to be watched of the parts beside their rewards; of several parts in sum."""
+        """Sums of the parts' counts to log."""
         counts: Counter[str] = Counter()
         for part in self.parts.values():
             counts.update(part.figures())
         return dict(counts)
 
     def forget(self) -> None:
-        """Reward from here on as if nothing had been rewarded before."""
+        """Reset the state that later rewards depend on."""
         for part in self.parts.values():
             part.forget()
 
     def save(self, checkpoint: Path) -> None:
-        """Write into a checkpoint what later rewards depend on."""
+        """Write the state of the parts into a checkpoint."""
         for name, part in self.parts.items():
             folder = checkpoint / FOLDER / name
             folder.mkdir(parents=True)
@@ -112,26 +113,23 @@ class RewardSum:
                 folder.rmdir()
 
     def load(self, checkpoint: Path) -> None:
-        """Take up what `save` wrote.
+        """Restore what `save` wrote.
 
         Raises:
-            ConfigError: a part is no longer what it was.
+            ConfigError: the state is that of another part.
         """
         for name, part in self.parts.items():
             if (checkpoint / FOLDER / name).is_dir():
                 part.load(checkpoint / FOLDER / name)
 
     def close(self) -> None:
-        """Let go of threads and processes."""
+        """Release threads and processes."""
         for part in self.parts.values():
             part.close()
 
 
 def chosen_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> dict[str, RewardPartConfig]:
-    """The parts that a run has, by name.
-
-    Where the world pays, its reward is one of them unless ``env`` is null; a part that is null is left out.
-    """
+    """Parts of a run by name: those of the config that are not null, and by default the world's reward ``env``."""
     usual = {"env": RewardPartConfig()} if "env" in world.evidence else {}
     return {name: part for name, part in {**usual, **settings}.items() if part is not None}
 
@@ -140,7 +138,7 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
     """Check, before anything is made, that the parts suit the world.
 
     Raises:
-        ConfigError: there is no such part, or one looks at what the world does not have.
+        ConfigError: an unknown part, or one that uses what the world does not have.
     """
     for name, part in chosen_parts(settings, world).items():
         check_name(name)
@@ -151,15 +149,15 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
-    """The parts' sum, checked and with nothing loaded: call `RewardSum.begin` before it rewards.
+    """Make and check the parts, and load nothing: call `RewardSum.begin` before rewarding.
 
     Args:
         settings: By name; null leaves a part out.
-        world: Where they are to reward.
+        world: The world to reward in.
 
     Raises:
-        ConfigError: there is none, no such part or argument, or one does not suit the world.
-        GroundlingError: what one needs is missing.
+        ConfigError: no parts, an unknown part or argument, or one that does not suit the world.
+        GroundlingError: something that a part needs is missing.
     """
     check_parts(settings, world)
     made: dict[str, Part] = {}
@@ -171,7 +169,7 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
         )
     for name, part in chosen.items():
         with naming(name):
-            made[name] = parts.create(part.id or name, **part.args)
+            made[name] = create_part(part.id or name, part.args)
         _check_suits(name, world, made[name].accepts(world))
     reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
     reward.check()
@@ -179,7 +177,7 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
 
 
 def _checked(rewards: object, shape: tuple[int, int]) -> Tensor:
-    """What a part gave, float32 ``shape``; raise `RunError` where it is not that, or not finite."""
+    """A part's rewards as float32; raise `RunError` unless they have the shape and are finite."""
     if not isinstance(rewards, Tensor) or tuple(rewards.shape) != shape:
         given = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
         raise RunError(f"it must give a tensor of shape {shape}, a reward for each step of each env, and gave {given}")
@@ -194,7 +192,7 @@ def _checked(rewards: object, shape: tuple[int, int]) -> Tensor:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Let errors say which part of the reward they are of."""
+    """Prefix errors with the name of the part."""
     try:
         yield
     except GroundlingError as error:

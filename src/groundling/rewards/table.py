@@ -1,4 +1,4 @@
-"""A reward model's numbers, looked up by caption: captions repeat, so it is asked only for new ones."""
+"""Cache of a reward model's outputs by caption, since captions repeat."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,11 +11,10 @@ from groundling.judges.reward_models.reward_model import RewardModel
 
 
 class RewardTable:
-    """What ``model`` gives for each caption that has come up, by an id of its content.
+    """Output of ``model`` for each caption so far, by an id of its content.
 
-    A look-up costs some 0.04 µs a frame (`torch.searchsorted`; a dict takes three times as long), Motif's network on
-    every frame some 500. When the model has learnt something new (`RewardModel.version`), all that it said before is
-    forgotten.
+    A look-up takes some 0.04 µs a frame (`torch.searchsorted`; a dict takes three times as long), Motif's network some
+    500. It is emptied when the model changes (`RewardModel.version`).
     """
 
     def __init__(self, model: RewardModel) -> None:
@@ -24,14 +23,14 @@ class RewardTable:
         self._forget()
 
     def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
-        """The model's reward of each caption.
+        """Reward captions.
 
         Args:
-            ids: Int64, any shape, on the CPU: of each caption, one that tells it from all others.
-            read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
+            ids: Unique id of each caption, int64 of any shape, on the CPU.
+            read: Returns the captions at places of the flattened ids; called for new ids only.
 
         Returns:
-            Float32, of the shape of ``ids``, on the CPU; without gradients.
+            Float32, of the shape of ``ids``, on the CPU, without gradients.
 
         Raises:
             ConfigError: the model cannot read a caption.
@@ -47,16 +46,12 @@ class RewardTable:
         return self._rewards[places].view(ids.shape)
 
     def rewards(self, captions: Sequence[str]) -> Tensor:
-        """The model's reward of each of n captions: float32 (n,), on the CPU; without gradients.
-
-        Raises:
-            ConfigError: the model cannot read a caption.
-        """
+        """Reward captions given as texts: float32 ``(n,)``, on the CPU, without gradients."""
         ids = torch.from_numpy(caption_ids(captions))
         return self(ids, lambda places: [captions[place] for place in places])
 
     def __len__(self) -> int:
-        """How many captions it knows."""
+        """Number of captions."""
         return len(self._ids)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -64,21 +59,21 @@ class RewardTable:
         return {"ids": self._ids, "rewards": self._rewards, "version": torch.tensor(self._version)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what `state_dict` gave; what another version of the model said is left out."""
+        """Restore what `state_dict` returned, unless the model has changed."""
         self._version = self.model.version
         self._forget()
         if int(state["version"]) == self._version:
             self._ids, self._rewards = state["ids"].cpu(), state["rewards"].cpu()
 
     def _find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each id, its place, and whether it is there."""
+        """Place of each id, and a bool that is True if it is in the table."""
         if not len(self._ids):
             return torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
         places = torch.searchsorted(self._ids, ids).clamp_(max=len(self._ids) - 1)
         return places, self._ids[places] == ids
 
     def _score(self, ids: Tensor, known: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> None:
-        """Ask the model for captions that are not known, each once."""
+        """Add the captions that are not in the table, each once."""
         unknown = np.flatnonzero(~known.numpy())
         new, first = np.unique(ids.numpy()[unknown], return_index=True)
         rewards = self.model.rewards(read(unknown[first].tolist()))

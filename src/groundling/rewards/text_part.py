@@ -1,6 +1,5 @@
-"""Any reward of texts as a part of a run's reward, also where nothing is written."""
+"""Rewards of texts as parts of a run's reward, in every world."""
 
-import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,117 +12,110 @@ from torch import Tensor
 from groundling.arguments import taken
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
+from groundling.fields import Provided
 from groundling.io.documents import read_object
-from groundling.rewards.part import Part, Surroundings, parts
-from groundling.rewards.reward import Reward, rewards
-from groundling.rewards.stretch import Captions, Stretch, Texts
+from groundling.metrics.scorer import Scorer
+from groundling.rewards.inputs import Captions, GeneratedTexts, RewardInputs
+from groundling.rewards.part import Part, RewardContext, parts
+from groundling.rewards.registry import rewards
 from groundling.runtime.processes import Processes
 
 _STATE = "state.json"
+_COLUMNS = ("prompts", "so_far", "references", "meta", "tokens")
 
 
 class TextPart(Part):
-    """A reward of texts, of metrics, or a user's plain function.
+    """A reward of texts, a metric, or a user's function.
 
-    Of written texts it is what the reward gives for each token. Elsewhere the captions are the generations, their
-    goals the prompts, and there are no references.
+    It scores generated texts token by token. In other worlds the captions are the generations, their goals the prompts,
+    and there are no references.
 
     Args:
-        reward: What rewards; or a function that makes it of the language model under training, when that is there.
+        reward: The reward; or a function that makes it from the language model under training, once that is loaded.
 
     Attributes:
-        reward: What rewards; None until it is made.
+        reward: The reward; None until it is made.
     """
 
     needs: frozenset[Evidence] = frozenset({"captions"})
 
-    def __init__(self, reward: Reward | Callable[[Any], Reward]) -> None:
+    def __init__(self, reward: Scorer | Callable[[Any], Scorer]) -> None:
         self._processes = Processes()
-        self._make = None if isinstance(reward, Reward) else reward
+        self._make = None if isinstance(reward, Scorer) else reward
         self.needs_model = self._make is not None
-        self.reward: Reward | None = None
-        if isinstance(reward, Reward):
-            self._take(reward)
+        self.reward: Scorer | None = None
+        if isinstance(reward, Scorer):
+            self._use(reward)
 
     def check(self) -> None:
-        """What the reward needs."""
         if self.reward is not None:
             self.reward.check()
 
-    def begin(self, run: Surroundings) -> None:
-        """Make the reward that reads the language model under training.
-
-        Raises:
-            GroundlingError: what it needs is missing.
-        """
-        self._processes = run.processes
+    def begin(self, context: RewardContext) -> None:
+        self._processes = context.processes
         if self._make is not None:
-            if run.lm is None:
+            if context.lm is None:
                 raise RunError(
                     "a reward reads the language model under training, and this run has none: name one, args.lm=FOLDER"
                 )
-            self._take(self._make(run.lm))
+            self._use(self._make(context.lm))
             self.check()
-        if run.samples:
+        if context.samples:
             assert self.reward is not None
-            self.reward.read_corpus(run.samples)
+            self.reward.read_corpus(context.samples)
 
-    def rewards(self, stretch: Stretch) -> Tensor:
-        """float32 ``(num_steps, num_envs)``.
-
-        Raises:
-            RunError: a reward is missing or not finite.
-        """
-        if stretch.texts is not None:
-            return self._at_tokens(stretch.texts).T
-        assert stretch.captions is not None
-        return stretch.spread(stretch.captions, self._of_captions(stretch.captions))
+    def rewards(self, inputs: RewardInputs) -> Tensor:
+        if inputs.texts is not None:
+            return self._of_texts(inputs.texts).T
+        assert inputs.captions is not None
+        return inputs.spread(inputs.captions, self._of_captions(inputs.captions))
 
     def forget(self) -> None:
         assert self.reward is not None
-        self.reward.load_state_dict(json.loads(self._fresh))
+        self.reward.load_state_dict(json.loads(self._initial_state))
 
     def save(self, folder: Path) -> None:
-        """``state.json``, if it remembers anything.
+        """Write ``state.json``, if the reward has a state.
 
         Raises:
-            RunError: JSON cannot hold it, or gives it back as something else.
+            RunError: JSON cannot represent the state.
         """
         assert self.reward is not None
         if state := self.reward.state_dict():
-            (folder / _STATE).write_text(_written(state), encoding="utf-8")
+            (folder / _STATE).write_text(_as_json(state), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         assert self.reward is not None
         if (folder / _STATE).exists():
             self.reward.load_state_dict(read_object(folder / _STATE))
 
-    def _take(self, reward: Reward) -> None:
-        self.reward, self.per_token, self._fresh = reward, reward.per_token, _written(reward.state_dict())
-        if reward.needs_references:
+    def _use(self, reward: Scorer) -> None:
+        self.reward, self.per_token = reward, reward.per_token
+        self._initial_state = _as_json(reward.state_dict())
+        if reward.needs_pool:
             self.needs = frozenset({"references"})
 
-    def _at_tokens(self, texts: Texts) -> Tensor:
-        """``(num_texts, longest)``. What depends on other texts, too, is asked about those of all processes at once."""
+    def _of_texts(self, texts: GeneratedTexts) -> Tensor:
+        """``(num_texts, longest)``; if scores depend on other samples, those of all processes are scored together."""
         assert self.reward is not None
         reward = self.reward
         if reward.by_sample:
             return _at_tokens(reward, texts)
         everyones = self._processes.gather(texts)
-        together = Texts(*(_joined([getattr(t, name) for t in everyones]) for name in _COLUMNS))
+        together = GeneratedTexts(*(_joined([getattr(t, name) for t in everyones]) for name in _COLUMNS))
         rewarded = self._processes.from_main(lambda: _at_tokens(reward, together))
         first = sum(len(t.prompts) for t in everyones[: self._processes.rank])
         longest = max(map(len, texts.so_far))
         return rewarded[first : first + len(texts.prompts), :longest]
 
     def _of_captions(self, captions: Captions) -> Tensor:
-        """``(n,)``; of a reward that judges each sample by itself, equal ones are asked about once."""
+        """``(n,)``; if scores do not depend on other samples, equal ones are scored once."""
         assert self.reward is not None
         reward, samples = self.reward, list(zip(captions.goals, captions.ids.tolist(), strict=True))
         if not reward.by_sample:
             everyones = self._processes.gather((captions.goals, captions.read(range(len(samples)))))
-            columns = [_joined(column) for column in zip(*everyones, strict=True)]
-            rewarded = self._processes.from_main(lambda: reward(columns[0], columns[1], [[]] * len(columns[0])))
+            goals, generations = (_joined(column) for column in zip(*everyones, strict=True))
+            rewarded = self._processes.from_main(lambda: reward(goals, generations, [[]] * len(goals)))
             first = sum(len(goals) for goals, _ in everyones[: self._processes.rank])
             return rewarded[first : first + len(samples)]
         places = {sample: place for place, sample in reversed(list(enumerate(samples)))}
@@ -133,8 +125,8 @@ class TextPart(Part):
         return rewarded[torch.tensor([rows[sample] for sample in samples])]
 
 
-def _written(state: Mapping[str, Any]) -> str:
-    """A reward's state as JSON; raise `RunError` where what is read of it would be something else."""
+def _as_json(state: Mapping[str, Any]) -> str:
+    """A reward's state as JSON; raise `RunError` if it would be read back as something else."""
     try:
         text = json.dumps(state)
     except (TypeError, ValueError) as error:
@@ -151,41 +143,38 @@ def _written(state: Mapping[str, Any]) -> str:
 
 
 def _as_lists(state: Any) -> Any:
-    """With lists for tuples, as JSON has them."""
+    """Replace tuples by lists, as JSON does."""
     if isinstance(state, Mapping):
         return {key: _as_lists(value) for key, value in state.items()}
     return [_as_lists(value) for value in state] if isinstance(state, list | tuple) else state
 
 
-_COLUMNS = ("prompts", "so_far", "references", "meta", "tokens")
-
-
-def _at_tokens(reward: Reward, texts: Texts) -> Tensor:
+def _at_tokens(reward: Scorer, texts: GeneratedTexts) -> Tensor:
     ids = taken(reward.at_tokens, {"tokens": texts.tokens})
     return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, **ids)
 
 
-def _joined(columns: Sequence[Sequence[Any]]) -> list[Any]:
+def _joined(columns: Sequence[Any]) -> list[Any]:
     return [one for column in columns for one in column]
 
 
-def _as_part(id: str) -> Callable[..., Part]:
-    """A function that makes the reward ``id`` a part, with its arguments."""
-    factory = rewards.get(id)
-    signature = inspect.signature(factory)
-    reads = "lm" in signature.parameters
-
-    @functools.wraps(factory, updated=())
-    def make(**args: Any) -> Part:
-        if reads and args.get("lm") is None:
-            return TextPart(lambda lm: rewards.create(id, **{**args, "lm": lm}))
-        return TextPart(rewards.create(id, **args))
-
-    made_by_run = [p.replace(default=None) if p.name == "lm" else p for p in signature.parameters.values()]
-    make.__signature__ = signature.replace(parameters=made_by_run)  # type: ignore[attr-defined]
-    make.__doc__ = inspect.getdoc(factory)
-    make.needs = TextPart.needs  # type: ignore[attr-defined]
-    return make
+parts.adapt(rewards, rewards.get)
 
 
-parts.adapt(rewards, _as_part)
+def create_part(id: str, args: Mapping[str, Any]) -> Part:
+    """Make the part ``id``; a reward of texts becomes a `TextPart`.
+
+    If the reward takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
+    """
+    if id in parts.in_order():
+        part: Part = parts.create(id, **args)
+        return part
+    takes_model = [
+        name
+        for name, parameter in inspect.signature(rewards.get(id)).parameters.items()
+        for fact in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(fact, Provided) and fact.role == "lm"
+    ]
+    if takes_model and args.get(takes_model[0]) is None:
+        return TextPart(lambda lm: rewards.create(id, **{**args, takes_model[0]: lm}))
+    return TextPart(rewards.create(id, **args))

@@ -12,10 +12,10 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import seeds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.metrics.metric import Document
+from groundling.metrics.scorer import Document
 from groundling.policies.policy import Policy
 from groundling.registry import ComponentConfig, unknown
-from groundling.rewards import RewardSum, Surroundings, make_parts
+from groundling.rewards import RewardContext, RewardSum, make_parts
 from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
 from groundling.runtime.processes import Processes
@@ -212,7 +212,7 @@ class World(ABC):
     def begin_reward(self, policy: Policy, processes: Processes, samples: Sequence[Document] = ()) -> RewardSum:
         """Load what `reward` needs; ``samples`` is the training split of a pool."""
         lm = getattr(policy, "lm", None)
-        self.reward.begin(Surroundings(self.device, self.seed, processes, self.spec.subject, lm, samples))
+        self.reward.begin(RewardContext(self.device, self.seed, processes, self.spec.subject, lm, samples))
         return self.reward
 
     def rollouts(self, policy: Policy, algorithm: Algorithm) -> Collector:
@@ -237,7 +237,7 @@ class World(ABC):
                 online = {**part.args["online"], "judge": "rules", "args": {"rules": _ANY_RULES}}
                 parts[name] = replace(part, args={**part.args, "online": online})
                 judged = self.reward.parts[name]
-                run = Surroundings(self.device, self.seed, world=self.spec.subject)
+                run = RewardContext(self.device, self.seed, world=self.spec.subject)
                 with naming(name):
                     judged.begin(run)  # reports errors of the replaced judge's settings
                 judged.close()

@@ -20,8 +20,8 @@ from groundling.judges.reward_models import (
     MotifRewardModel,
     TableRewardModel,
 )
+from groundling.rewards.inputs import GeneratedTexts, RewardInputs
 from groundling.rewards.reward_model_part import RewardModelPart
-from groundling.rewards.stretch import Stretch, Texts
 from groundling.rewards.table import RewardTable
 from tests.judges.online.judging import PATIENCE, Scripted, fits, judge_labels, until
 from tests.judges.reward_models.reward_reference import random_texts
@@ -163,7 +163,7 @@ def test_an_untrained_ranking_model_rewards_next_to_nothing() -> None:
     model = MotifRewardModel()
     online = OnlineReward(model, judge_labels)
     raw = model.rewards(["You see", "door"])
-    given = RewardModelPart().worth(raw, torch.ones(2), model.normalization)
+    given = RewardModelPart().transform(raw, torch.ones(2), model.normalization)
     assert given.abs().max() < 1e-2
     online.close()
 
@@ -197,11 +197,13 @@ def test_the_context_of_two_texts_is_shown_once_also_after_a_resume(kind: type) 
     prompt = "Sum up:\nA newt came."
     judge = Scripted(*(Reply("", probabilities=(0.8, 0.1, 0.1)) for _ in range(3)))
 
-    def written(*texts: str) -> Stretch:
-        return Stretch.of_texts(Texts([prompt] * len(texts), [[t] for t in texts], [[]] * len(texts), None))
+    def written(*texts: str) -> RewardInputs:
+        return RewardInputs.of_texts(
+            GeneratedTexts([prompt] * len(texts), [[t] for t in texts], [[]] * len(texts), None)
+        )
 
-    def observe(online: OnlineReward, stretch: Stretch) -> None:
-        read = stretch.judged
+    def observe(online: OnlineReward, inputs: RewardInputs) -> None:
+        read = inputs.judged
         online.observe(read.ids, read.read, read.goals, read.contexts)
 
     online = OnlineReward(kind(), online_judge(judge, Question(world="writing")))

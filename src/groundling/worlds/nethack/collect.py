@@ -17,7 +17,7 @@ from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
 from groundling.judges.preferences.captions import decode
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
-from groundling.rewards import Captions, RewardModelPart, RewardSum, Stretch
+from groundling.rewards import Captions, RewardInputs, RewardModelPart, RewardSum
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
 
@@ -185,7 +185,7 @@ class NetHackCollector(Collector):
 
         flat = torch.from_numpy(ids).flatten(), torch.from_numpy(counts).flatten()
         captions = Captions(read, [self._goal] * ids.size, *flat)
-        rewarded = self.reward(Stretch(ids.shape, steps.extrinsic, captions))
+        rewarded = self.reward(RewardInputs(ids.shape, steps.extrinsic, captions))
         intrinsic = np.zeros_like(counts)
         for name, part in self.reward.parts.items():
             if isinstance(part, RewardModelPart):

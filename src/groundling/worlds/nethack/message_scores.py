@@ -41,7 +41,7 @@ class MessageScores:
             raw = self._model.rewards(list(map(decode, rows)))  # (len(new),)
             spread = self._model.normalization
             normalised = raw if spread is None else (raw - spread.mean) / spread.variance**0.5
-            first = self._part.worth(raw, torch.ones_like(raw), spread)
+            first = self._part.transform(raw, torch.ones_like(raw), spread)
             figures = zip(raw.tolist(), normalised.tolist(), first.tolist(), strict=True)
             self._known |= {message: MessageScore(*row) for message, row in zip(new, figures, strict=True)}
         return [self._known[message] for message in messages]

@@ -17,7 +17,7 @@ from groundling.errors import RunError
 from groundling.judges.preferences.segments import caption_ids
 from groundling.policies.policy import Action, Policy
 from groundling.policies.turns import Turn, TurnTokens
-from groundling.rewards import EnvPart, EpisodeCounts, RewardSum, Stretch
+from groundling.rewards import EnvPart, EpisodeCounts, RewardInputs, RewardSum
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
 from groundling.worlds.text.episodes import episode_of
@@ -86,13 +86,14 @@ class EnvCollector(Collector):
             present = self._play(policy, buffer, generator, on_step)
             last_values = policy.values(present, self._present_memory()).detach().cpu()
         captions = {name: one.read() for name, one in buffer.captions.items()}
-        stretch = Stretch(
-            (self._num_steps, envs.num_envs),
-            torch.stack(buffer.env_rewards),
-            captions.get("captions"),
-            captions.get("judged"),
+        rewarded = self.reward(
+            RewardInputs(
+                (self._num_steps, envs.num_envs),
+                torch.stack(buffer.env_rewards),
+                captions.get("captions"),
+                captions.get("judged"),
+            )
         )
-        rewarded = self.reward(stretch)
         rollout = buffer.rollout(policy, rewarded, last_values, present)
         if self._group_size is not None:
             rollout = self._grouped(rollout, buffer)

@@ -13,7 +13,7 @@ from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt, Writing
 from groundling.policies.token import TokenPolicy
-from groundling.rewards import RewardSum, Stretch, Texts
+from groundling.rewards import GeneratedTexts, RewardInputs, RewardSum
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
 from groundling.worlds.writing.prompt_encoder import PromptEncoder
@@ -89,7 +89,7 @@ class WrittenTexts(PoolCollector):
         writing = writer.write(prompts, uniforms[self._local_rows], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
         texts = texts_so_far(writer.lm, prompts, rows, self.reward.per_token)
-        rewarded = self.reward(stretch_of(samples, texts, rows))  # (longest, num_texts)
+        rewarded = self.reward(reward_inputs(samples, texts, rows))  # (longest, num_texts)
         zeros = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
         rollout = Rollout(
             observations=writing.observations,
@@ -142,12 +142,12 @@ def texts_so_far(
     return texts
 
 
-def stretch_of(
+def reward_inputs(
     samples: Sequence[Sample], texts: Sequence[Sequence[str]], tokens: Sequence[Sequence[int]] = ()
-) -> Stretch:
+) -> RewardInputs:
     """Return texts to samples as inputs of rewards; ``texts`` as of `texts_so_far`, ``tokens`` their ids."""
-    return Stretch.of_texts(
-        Texts(
+    return RewardInputs.of_texts(
+        GeneratedTexts(
             [sample.prompt for sample in samples],
             texts,
             [list(sample.references) for sample in samples],

@@ -10,7 +10,7 @@ from groundling.policies.token import TokenPolicy
 from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.display import Frame, Summary
 from groundling.worlds.world import World
-from groundling.worlds.writing.collect import stretch_of
+from groundling.worlds.writing.collect import reward_inputs
 from groundling.worlds.writing.measures import make_measured_reward
 from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
 from groundling.worlds.writing.samples import samples_of
@@ -55,6 +55,6 @@ def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Itera
     title = f"text {number} · {len(ids)} tokens"
     reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
     if reward is not None and not reward.per_token:
-        worth = reward(stretch_of([sample], [[text]])).total.sum().item()
+        worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"
     yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))

@@ -14,15 +14,15 @@ from groundling.envs.text_generation import Sample
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
 from groundling.lm.write.generation import sampling_from
-from groundling.metrics import Metric, MetricResult
+from groundling.metrics import MetricResult, Scorer
 from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.registry import ComponentConfig
-from groundling.rewards import RewardSum, Surroundings, chosen_parts, make_parts, measures
+from groundling.rewards import RewardContext, RewardSum, chosen_parts, make_parts, measures
 from groundling.rewards.part import RewardPartConfig
 from groundling.worlds.world import World
-from groundling.worlds.writing.collect import stretch_of, texts_so_far
+from groundling.worlds.writing.collect import reward_inputs, texts_so_far
 from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
 from groundling.worlds.writing.samples import samples_of
 
@@ -73,7 +73,7 @@ class TextMeasures:
         world: World,
         policy: TokenPolicy,
         samples: Sequence[Sample],
-        metrics: Sequence[Metric],
+        metrics: Sequence[Scorer],
         reward: RewardSum | None,
     ) -> None:
         self._world, self._policy = world, policy
@@ -115,19 +115,19 @@ class TextMeasures:
         if self._reward is not None:
             # At every token, as training's return_mean: as they were written, not after post-processing.
             so_far = so_far if per_token else [[text] for text in generations]
-            rewarded = self._reward(stretch_of(samples, so_far, rows if per_token else ()))
+            rewarded = self._reward(reward_inputs(samples, so_far, rows if per_token else ()))
             rewards = rewarded.total.sum(0).tolist()
         return MeasuredTexts(samples, generations, rewards, results)
 
 
 def _compute(
-    metrics: Sequence[Metric], samples: Sequence[Sample], generations: Sequence[str]
+    metrics: Sequence[Scorer], samples: Sequence[Sample], generations: Sequence[str]
 ) -> dict[str, MetricResult]:
     prompts = [sample.prompt for sample in samples]
     references = [list(sample.references) for sample in samples]
     meta = [dict(sample.meta) for sample in samples]
     results: dict[str, MetricResult] = {}
-    owners: dict[str, Metric] = {}
+    owners: dict[str, Scorer] = {}
     for metric in metrics:
         for name, result in metric.compute(prompts, generations, references, meta).items():
             if name in results:
@@ -221,13 +221,13 @@ def make_measured_reward(
     if not chosen_parts(settled, spec):
         return None
     made = make_parts(settled, spec)
-    made.begin(Surroundings(device, world=spec.subject, lm=policy.lm, samples=samples))
+    made.begin(RewardContext(device, world=spec.subject, lm=policy.lm, samples=samples))
     return made
 
 
 def make_metrics(
     named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
-) -> list[Metric]:
+) -> list[Scorer]:
     """Make the metrics, each once, of texts to some of a split's ``samples``.
 
     A metric with an argument ``lm`` gets the policy's, unless the config sets another.
@@ -239,7 +239,7 @@ def make_metrics(
     return made
 
 
-def _made(metric: ComponentConfig, policy: TokenPolicy) -> Metric:
+def _made(metric: ComponentConfig, policy: TokenPolicy) -> Scorer:
     """Make a metric, and raise if something that it needs is missing, before anything is written for it."""
     asks = "lm" in inspect.signature(measures.get(metric.id)).parameters
     made = measures.create(metric.id, **({"lm": policy.lm} if asks else {}) | metric.args)

@@ -14,7 +14,7 @@ from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.recording import PairSettings
 from groundling.worlds.world import Demonstrator
-from groundling.worlds.writing.collect import as_writer, check_lengths, stretch_of, texts_so_far
+from groundling.worlds.writing.collect import as_writer, check_lengths, reward_inputs, texts_so_far
 from groundling.worlds.writing.config import WritingConfig
 from groundling.worlds.writing.measures import make_measured_reward
 from groundling.worlds.writing.prompt_encoder import PromptEncoder, make_prompt_encoder
@@ -49,7 +49,7 @@ class _Writer:
         texts = texts_so_far(self.policy.lm, prompts, rows, per_token)
         figures: list[dict[str, float]] = [{"steps": float(len(row))} for row in rows]
         if self._reward is not None:
-            worths = self._reward(stretch_of(samples, texts, rows)).total.sum(0).tolist()
+            worths = self._reward(reward_inputs(samples, texts, rows)).total.sum(0).tolist()
             for text_figures, worth in zip(figures, worths, strict=True):
                 text_figures["return"] = worth
         return [

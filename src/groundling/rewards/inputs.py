@@ -1,4 +1,4 @@
-"""What a world hands over to be rewarded: what its envs paid, what was to be read, what was written."""
+"""Data that a world passes to the parts of a reward: env rewards, captions, generated texts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,59 +10,59 @@ from torch import Tensor
 
 from groundling.judges.preferences.segments import caption_ids
 from groundling.judges.preferences.texts import in_context
-from groundling.metrics.metric import Meta
+from groundling.metrics.scorer import Meta
 
 
 @dataclass(frozen=True)
 class Captions:
-    """What was to be read at ``n`` steps of a stretch, in the order of its steps and, within a step, of its envs."""
+    """Captions of ``n`` steps, in the order of steps and, within a step, of envs."""
 
     read: Callable[[Sequence[int]], Sequence[str]]
-    """Gives the texts at these places of the ``n``."""
+    """Returns the texts at some of the ``n`` places."""
     goals: Sequence[str]
-    """``n``: what was wanted; of written texts the prompts."""
+    """``n`` goals; for generated texts the prompts."""
     ids: Tensor
-    """int64 ``(n,)``: equal texts have equal ids, others others."""
+    """int64 ``(n,)``: equal only for equal texts."""
     counts: Tensor
-    """float32 ``(n,)``: how often the text has come up in its episode, this time included; at least 1."""
+    """float32 ``(n,)``: number of occurrences of the text in its episode so far, including this one."""
     places: Tensor | None = None
     """int64 ``(n,)``: ``step * num_envs + env`` of each; None: every step has one."""
     contexts: Sequence[str] | None = None
-    """``n``: what each text begins with, on lines of its own, and a judge of two texts is told once; None: nothing."""
+    """``n``: the lines that each text begins with, which a judge of two texts reads once; None: none."""
 
 
 @dataclass(frozen=True)
-class Texts:
-    """What was written; one entry for each column of the stretch, whose steps are its tokens."""
+class GeneratedTexts:
+    """Generated texts; one entry for each column of `RewardInputs`, whose steps are its tokens."""
 
     prompts: Sequence[str]
     so_far: Sequence[Sequence[str]]
-    """Of each text, what stood there after each of its tokens; the last is the whole."""
+    """For each text, the text after each of its tokens; the last is the whole."""
     references: Sequence[Sequence[str]]
     meta: Meta
     tokens: Sequence[Sequence[int]] = ()
-    """Ids of each text's tokens; empty where they are unknown."""
+    """Ids of each text's tokens; empty if they are unknown."""
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A stretch of steps, as far as rewards look at it. What its world does not have is None."""
+class RewardInputs:
+    """Steps to reward. What their world does not have is None."""
 
     shape: tuple[int, int]
     """``(num_steps, num_envs)``."""
     env: Tensor | None = None
-    """float32 ``(num_steps, num_envs)``: what the envs paid."""
+    """float32 ``(num_steps, num_envs)``: rewards of the envs."""
     captions: Captions | None = None
-    """Of text envs the descriptions that a step led to, a line each; of NetHack the message at which its action was
-    chosen, as in Motif; of written texts the whole text, at its last token."""
+    """In text envs the descriptions after a step, a line each; in NetHack the message at which an action was chosen, as
+    in Motif; for generated texts the whole text, at its last token."""
     judged: Captions | None = None
-    """What judges and reward models read instead, where that is another text, as in pairs that were collected for them:
-    of text envs the goal, what was seen and what was done; of written texts the prompt and the text."""
-    texts: Texts | None = None
+    """Other captions for judges and reward models, as in the pairs collected for them: in text envs the goal, the
+    descriptions before the action, and the action; for generated texts prompt and text."""
+    texts: GeneratedTexts | None = None
 
     @classmethod
-    def of_texts(cls, texts: Texts) -> Self:
-        """Written texts: ``(longest, num_texts)``, each with its whole as the caption of its last token."""
+    def of_texts(cls, texts: GeneratedTexts) -> Self:
+        """Generated texts, ``(longest, num_texts)``; the caption of the last token is the whole text."""
         lengths = torch.tensor([len(written) for written in texts.so_far])
         wholes, columns = [written[-1] for written in texts.so_far], torch.arange(len(lengths))
         places = (lengths - 1) * len(lengths) + columns
@@ -77,7 +77,7 @@ class Stretch:
         return cls(shape, captions=captions(wholes), judged=judged, texts=texts)
 
     def spread(self, captions: Captions, values: Tensor) -> Tensor:
-        """``(num_steps, num_envs)`` with ``values`` ``(n,)`` where the captions are, and 0 elsewhere."""
+        """Put ``values`` ``(n,)`` at the places of the captions: ``(num_steps, num_envs)``, 0 elsewhere."""
         if captions.places is None:
             return values.view(self.shape)
         spread = torch.zeros(self.shape).flatten()
@@ -86,29 +86,29 @@ class Stretch:
 
 
 class EpisodeCounts:
-    """How often each caption has come up in the present episode of each env.
+    """Number of occurrences of each caption in the current episode of each env.
 
     Args:
-        num_envs: How many envs.
+        num_envs: Number of envs.
     """
 
     def __init__(self, num_envs: int) -> None:
         self._seen: list[Counter[int]] = [Counter() for _ in range(num_envs)]
 
     def add(self, env: int, id: int) -> int:
-        """How often the caption ``id`` has come up with this time."""
+        """Count the caption ``id``, and return its number of occurrences."""
         self._seen[env][id] += 1
         return self._seen[env][id]
 
     def end(self, envs: Iterable[int]) -> None:
-        """The episodes of ``envs`` are over."""
+        """Reset the counts of ``envs``, whose episodes ended."""
         for env in envs:
             self._seen[env].clear()
 
     def state_dict(self) -> list[dict[str, int]]:
-        """Of each env the counts by id, as JSON holds them."""
+        """Counts by id for each env; serialisable as JSON."""
         return [{str(id): count for id, count in seen.items()} for seen in self._seen]
 
     def load_state_dict(self, states: Sequence[Mapping[str, int]]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._seen = [Counter({int(id): count for id, count in state.items()}) for state in states]

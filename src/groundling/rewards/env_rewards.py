@@ -1,0 +1,67 @@
+"""Rewards of the env, and for new captions."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from groundling.arguments import check_bounds
+from groundling.errors import ConfigError
+from groundling.fields import Gt
+from groundling.rewards.inputs import RewardInputs
+from groundling.rewards.part import Part, parts
+
+
+@parts.register("env")
+@dataclass(kw_only=True)
+class EnvPart(Part):
+    """The env's reward: clip(scale · r, ±clip).
+
+    GLAM scales by 20 and does not clip; Motif scales by 0.1 and clips at 10.
+    """
+
+    needs = frozenset({"env"})
+
+    scale: float = 1.0
+    """Factor on the env's reward, before clipping."""
+    clip: Annotated[float | None, Gt(0)] = None
+    """Greatest absolute value of the scaled reward; null: no limit."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options out of bounds, or a scale of 0."""
+        check_bounds(self, "")
+        if not math.isfinite(self.scale):
+            raise ConfigError(f"scale must be a finite number, got {self.scale}")
+        if self.scale == 0:
+            raise ConfigError(
+                "scale=0 removes the env's reward: give another, or take the part out with ~reward.env "
+                "(coefficient=0 logs it and learns nothing from it)"
+            )
+
+    def rewards(self, inputs: RewardInputs) -> Tensor:
+        assert inputs.env is not None
+        scaled = self.scale * inputs.env
+        return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
+
+
+@parts.register("count")
+@dataclass(kw_only=True)
+class CountBonus(Part):
+    """1 / n^exponent at the n-th occurrence of a caption in its episode.
+
+    A count bonus as in MBIE-EB (Strehl and Littman 2008), whose exponent is 1/2, but for captions and within episodes.
+    """
+
+    needs = frozenset({"counts"})
+
+    exponent: Annotated[float, Gt(0)] = 0.5
+    """How fast the bonus falls with repetition; usually 0.5 to 3."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options out of bounds."""
+        check_bounds(self, "")
+
+    def rewards(self, inputs: RewardInputs) -> Tensor:
+        assert inputs.captions is not None
+        return inputs.spread(inputs.captions, inputs.captions.counts**-self.exponent)

@@ -1,0 +1,151 @@
+"""Settings of a judge that teaches a reward model during training."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+
+from groundling.arguments import check_types, taken
+from groundling.errors import ConfigError
+from groundling.io.chat_server import check_address
+from groundling.judges.asking.judge import FigureJudge, Judge, judges
+from groundling.judges.asking.questions import Question
+from groundling.judges.asking.subjects import find_subject
+from groundling.judges.online.questions import online_judge
+from groundling.judges.online.reward import OnlineReward
+from groundling.judges.online.training import OnlineLearning
+from groundling.judges.reward_models import RewardModel, reward_models
+from groundling.registry import unknown
+from groundling.rewards.part import RewardContext
+
+
+@dataclass(kw_only=True)
+class OnlineJudge:
+    """A judge that is asked about new captions while training runs, without delaying it (ONI, arXiv 2410.23022)."""
+
+    judge: str
+    """One of `groundling list judges`, except those of figures."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them; a server's base_url and
+    api_key_env count only on the command line."""
+    goal: str = ""
+    """What the judge is asked about: one of its world's goals (in NetHack defaultgoal, zeroknowledge, combat, gold,
+    stairs), or a sentence; empty: the world's first."""
+    prompt: str = "default"
+    """Form of the question: default, or in NetHack reworded, Motif's other version."""
+    model: str | None = None
+    """Reward model to train where the part has no path: motif for NetHack's messages or characters for other captions
+    (they rank captions; null: the one that suits the world), or table or, for NetHack's messages, classifier (labels:
+    with normalize=false and threshold_quantile=0)."""
+    learning: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `groundling.judges.online.training.OnlineLearning`: train_every, epochs, learning_rate, …"""
+
+    @classmethod
+    def of(cls, values: Any, path: str | None) -> "OnlineJudge":
+        """Read and check the settings of a part with the reward model ``path``.
+
+        Raises:
+            ConfigError: an unknown or missing field, judge, argument or model, or a value of the wrong type.
+        """
+        settings = values if isinstance(values, cls) else cls(**_checked(cls, "online", values))
+        _checked(OnlineLearning, "online.learning", settings.learning)
+        if "api_key_env" in inspect.signature(judges.get(settings.judge)).parameters:
+            # An address with a secret would be written to files.
+            check_address(**{k: str(v) for k, v in taken(check_address, settings.args).items()})
+        settings._check_names(path)
+        return settings
+
+    def _check_names(self, path: str | None) -> None:
+        try:
+            check_types(judges.get(self.judge), "", self.args)
+            judges.check_arguments(self.judge, self.args)
+        except ConfigError as error:
+            raise ConfigError(f"online.judge={self.judge}: {error}: see online.args") from error
+        if self.model is None:
+            return
+        if path is not None:
+            raise ConfigError(
+                f"online.model={self.model} does nothing with path={path}, whose model learns: leave one out"
+            )
+        if missing := reward_models.missing_arguments(self.model, ()):
+            raise ConfigError(
+                f"a new online.model={self.model} cannot be made, it needs {', '.join(missing)}: set path to one that "
+                "`groundling distill` wrote"
+            )
+
+    def refusal(self, world: str | None) -> str | None:
+        """Return why the judge cannot be asked about a kind of world, or None; judges that are slow to make are not."""
+        try:
+            question, kind = self._question(world), judges.get(self.judge)
+            fast = isinstance(kind, type) and (issubclass(kind, FigureJudge) or getattr(kind, "effortless", False))
+            return self._make().accepts(question) if fast else None
+        except ConfigError as error:
+            return str(error)
+
+    def model_refusal(self, world: str | None) -> str | None:
+        """Return why the model to train cannot read a world's captions, or None."""
+        if self.model is None or world is None or not _reads_messages(self.model):
+            return None
+        usual = find_subject(world).reward_model
+        if _reads_messages(usual):
+            return None
+        return f"online.model={self.model} reads NetHack's messages alone: set online.model={usual}, or leave it out"
+
+    def new_model(self, context: RewardContext) -> RewardModel:
+        """Make the reward model to train, with weights that depend on the seed."""
+        with torch.random.fork_rng():
+            torch.manual_seed(context.seed)
+            return reward_models.create(self.model or self._question(context.world).subject.reward_model)
+
+    def teach(self, model: RewardModel, context: RewardContext) -> OnlineReward:
+        """Load the judge, and let it train ``model``.
+
+        Raises:
+            ConfigError: there are several processes, or the judge cannot be made.
+        """
+        if context.processes.size > 1:
+            raise ConfigError(
+                "an online judge is asked in one process: of several, each would learn another reward. Start one "
+                "process, or annotate first and leave online out"
+            )
+        judge = online_judge(self._make(), self._question(context.world))
+        return OnlineReward(model, judge, OnlineLearning(**self.learning))
+
+    def _question(self, world: str | None) -> Question:
+        if world is None:
+            raise ConfigError(
+                "judges know nothing of this world, for which no subject is registered: leave online out"
+            )
+        return Question(self.goal, self.prompt, world=world)
+
+    def _make(self) -> Judge:
+        try:
+            check_types(judges.get(self.judge), "", self.args)
+            judge = judges.create(self.judge, **self.args)
+        except (TypeError, ConfigError) as error:
+            raise ConfigError(f"online.judge={self.judge}: {error}: see online.args") from error
+        if not isinstance(judge, Judge):
+            raise ConfigError(
+                f"online.judge={self.judge} judges by figures, and a judge of captions is needed: choose another"
+            )
+        return judge
+
+
+def _reads_messages(kind: str) -> bool:
+    return bool(getattr(reward_models.get(kind), "reads_messages", False))
+
+
+def _checked(kind: Any, key: str, values: Any) -> Mapping[str, Any]:
+    """Return ``values`` if they are fields of the dataclass ``kind``; else raise `ConfigError`."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{key} must be a mapping, {{name: value}}, got {values!r}")
+    names = [f.name for f in fields(kind)]
+    for name in values:
+        if name not in names:
+            raise ConfigError(unknown(f"argument of {key}", name, names))
+    check_types(kind, f"{key}.", values)
+    if kind is OnlineJudge and values.get("judge") is None:
+        raise ConfigError(f"{key} needs a judge: one of `groundling list judges`")
+    return values

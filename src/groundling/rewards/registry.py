@@ -1,0 +1,121 @@
+"""Ids of rewards and metrics: every metric is a reward, and every reward a metric."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from groundling.arguments import taken
+from groundling.errors import ConfigError
+from groundling.metrics.metric import Metric, RewardOptions, metrics
+from groundling.metrics.scorer import Scorer
+from groundling.registry import Registry
+from groundling.rewards.reward import SAMPLES, FunctionReward, Reward
+
+Shaping = str | Mapping[str, Any] | None
+"""Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``."""
+
+
+class RewardRegistry(Registry[Scorer]):
+    """Rewards of texts: `Reward` classes, plain functions of texts, and every metric.
+
+    All of them take ``shaping_fn`` (`Shaping`), and metrics also the fields of `RewardOptions`.
+    """
+
+    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorate a `Reward`, or a plain function of generations (see `FunctionReward`)."""
+        add = super().register(id)
+
+        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
+            add(_of_function(factory) if _scores_texts(factory) else factory)
+            return factory
+
+        return decorate
+
+    def get(self, id: str) -> Callable[..., Scorer]:
+        return _with_options(id, super().get(id))
+
+    def _hint(self, id: str) -> str:
+        """Explain how a plain function is a reward, if the factory might have been meant as one."""
+        factory = self._factories.get(id)
+        if inspect.isfunction(factory) and not _scores_texts(inspect.unwrap(factory)):
+            return "; a function that scores texts takes them as generations (or completions)"
+        return super()._hint(id)
+
+
+rewards = RewardRegistry("reward")
+rewards.adapt(metrics, metrics.get)
+
+measures: Registry[Scorer] = Registry("metric")
+"""Every metric, and every reward as the metric that is its mean."""
+measures.adapt(metrics, metrics.get)
+measures.adapt(rewards, rewards.get)
+
+
+@functools.cache
+def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scorer]:
+    """A factory that takes also ``shaping_fn`` and, of a metric, `RewardOptions`."""
+    own = inspect.signature(factory).parameters
+    is_metric = id in metrics and factory is metrics.get(id)
+    is_metric = is_metric or (inspect.isclass(factory) and issubclass(factory, Metric))
+    known = inspect.signature(RewardOptions).parameters.values() if is_metric else ()
+    options = [p for p in known if p.name not in own]
+
+    @functools.wraps(factory, updated=())
+    def make(*, shaping_fn: Shaping = None, **args: Any) -> Scorer:
+        chosen = {p.name: args.pop(p.name) for p in options if p.name in args}
+        reward = factory(**args)
+        reward.registered_id = id
+        if isinstance(reward, Metric):
+            reward.reward_options = replace(reward.reward_options, **chosen)
+            if names := reward.figure_names():
+                reward.check_key(names)
+        return shaped(reward, shaping_fn)
+
+    first, *_ = inspect.signature(make, follow_wrapped=False).parameters.values()
+    keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in (first, *options)]
+    named = [p for p in own.values() if p.kind is not p.VAR_KEYWORD]
+    rest = [p for p in own.values() if p.kind is p.VAR_KEYWORD]
+    make.__signature__ = inspect.Signature([*named, *keywords, *rest])  # type: ignore[attr-defined]
+    return make
+
+
+def _scores_texts(factory: Callable[..., Any]) -> bool:
+    """Return True for a plain function of generations, False for a factory of rewards."""
+    return inspect.isfunction(factory) and not {"generations", "completions"}.isdisjoint(
+        inspect.signature(factory).parameters
+    )
+
+
+def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
+    """A factory of `FunctionReward` that takes the function's arguments except for the samples."""
+
+    @functools.wraps(function)
+    def make(**args: Any) -> Reward:
+        return FunctionReward(function, args)
+
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    parameters = inspect.signature(function).parameters.values()
+    options = [p for p in parameters if p.name not in SAMPLES and p.kind not in variadic]
+    make.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in options])  # type: ignore[attr-defined]
+    return make
+
+
+def shaped(reward: Scorer, shaping: Shaping) -> Scorer:
+    """The reward plus the one that ``shaping`` names."""
+    if shaping is None:
+        return reward
+    part = {"id": shaping} if isinstance(shaping, str) else shaping
+    return rewards.create("weighted_sum", parts=[(reward, 1.0), part], compat=reward.compat)
+
+
+def create_within(compat: str | None, id: str, args: Mapping[str, Any] | None) -> Scorer:
+    """Make the reward ``id`` within another one, whose ``compat`` it has unless ``args`` set it.
+
+    Raises:
+        ConfigError: an unknown id or argument, or ``args`` is not a mapping.
+    """
+    if not isinstance(args, Mapping | None):
+        raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
+    return rewards.create(id, **taken(rewards.get(id), {"compat": compat}) | dict(args or {}))
