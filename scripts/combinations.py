@@ -1,6 +1,6 @@
-"""Which worlds, policies, algorithms and rewards train together: a test walks this list, docs/combinations.md tells it.
+"""Combinations of worlds, policies, algorithms and rewards, for a test and for docs/combinations.md.
 
-python -m scripts.combinations     # writes docs/combinations.md anew
+python -m scripts.combinations     # write docs/combinations.md
 """
 
 import copy
@@ -50,7 +50,7 @@ _WORLDS: dict[str, dict[str, Any]] = {
     },
 }
 WORLDS = tuple(_WORLDS)
-PAID = "what the world pays"
+PAID = "env reward"
 _TASTE = {"normalize": False, "threshold_quantile": 0}
 _ONLINE = {"judge": "rules", "args": {"rules": [["you", 1.0]]}, "model": "table"}
 _REWARDS: dict[str, dict[str, dict[str, Any]]] = {
@@ -62,7 +62,7 @@ _REWARDS: dict[str, dict[str, dict[str, Any]]] = {
     "judge asked online": {"reward_model": {"args": {**_TASTE, "online": _ONLINE}}},
     "composite": {"reward_model": {"args": {**_TASTE, "path": ""}}, "increasing_numbers": {"coefficient": 0.5}},
 }
-"""Where the world pays, that is part of the reward besides."""
+"""The parts of each reward; the env reward is added if there is one."""
 REWARDS = tuple(_REWARDS)
 _POLICY_ARGS: dict[str, dict[str, Any]] = {
     "action_generating": {"value_hidden_sizes": [8], "prompt": "brief", "thought_ends": "So", "max_thought_tokens": 2},
@@ -76,7 +76,7 @@ _POLICY_ARGS: dict[str, dict[str, Any]] = {
 }
 _BY_TEXTS = ("action_scoring", "action_writing")
 _STEPS: dict[str, Any] = {"learning_rate": 1e-2, "minibatch_size": 4, "micro_batch_size": 2}
-# Where nothing is rewarded and there is no value function, the bonus is what is left to learn from.
+# Without rewards and a value function, only the entropy bonus has a gradient.
 _CRITIC_FREE = {**_STEPS, "entropy_coefficient": 0.01}
 _ALGORITHM_ARGS: dict[str, dict[str, Any]] = {
     "a2c": {"learning_rate": 1e-2, "micro_batch_size": 2},
@@ -103,7 +103,7 @@ POLICIES, ALGORITHMS = (*_POLICY_ARGS, "chat_server", "random"), tuple(_ALGORITH
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What a run is put together from, by the names of this list."""
+    """The components of a run, by their names in this list."""
 
     world: str
     policy: str
@@ -112,37 +112,37 @@ class Combination:
 
     @property
     def clones(self) -> bool:
-        """Whether it learns what is shown, and not what the policy does."""
+        """True if the algorithm imitates a dataset."""
         return self.algorithm in ("bc", "supervised")
 
 
 def learners() -> Iterator[Combination]:
-    """Every world, policy and algorithm, with a reward that the world has."""
+    """Yield every world, policy and algorithm, with a reward that suits the world."""
     for world, policy, algorithm in itertools.product(WORLDS, POLICIES, ALGORITHMS):
         yield Combination(world, policy, algorithm, "metric" if world == "writing" else PAID)
 
 
 def rewarded() -> Iterator[Combination]:
-    """Every world and reward, with a policy and an algorithm that suit the world."""
+    """Yield every world and reward, with a policy and an algorithm that suit the world."""
     for world, reward in itertools.product(WORLDS, REWARDS):
         policy = {"NetHack": "nethack", "writing": "token"}.get(world, "action_scoring")
         yield Combination(world, policy, "ppo", reward)
 
 
 def config_of(one: Combination, distilled: Path, model: str = "starter", dataset: str = "FOLDER") -> Config:
-    """The smallest run of a combination, with the settings that its parts need of each other.
+    """Return the smallest config of a combination, with the settings that its components require.
 
     Args:
-        one: Which.
+        one: The combination.
         distilled: A reward model's folder.
-        model: The language model of policies that read.
-        dataset: A folder of what was done in text worlds, for algorithms that clone.
+        model: The language model, for policies that use one.
+        dataset: A folder of recorded episodes, for cloning in text worlds.
     """
     config = copy.deepcopy(_world(one.world))
     world = config.world
     config.policy = ComponentConfig(one.policy, dict(_POLICY_ARGS.get(one.policy, {})))
     if one.policy == "symbolic" and isinstance(world, TextConfig):
-        world.history = TextConfig.history  # it sees the present alone, and another value would be refused
+        world.history = TextConfig.history  # it sees only the present; other values are refused
     config.algorithm = ComponentConfig(one.algorithm, dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model
@@ -157,7 +157,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
         world.group_size = 2
     if one.algorithm in ("grpo", "rloo") and isinstance(world, WritingConfig):
         world.texts_per_prompt = 2
-    if one.reward != PAID or world.id == "writing":  # elsewhere that is the reward where nothing is said
+    if one.reward != PAID or world.id == "writing":  # otherwise the env reward is the default
         for name, part in copy.deepcopy(_REWARDS[one.reward]).items():
             config.reward[name] = RewardPartConfig(**part)
             if "path" in config.reward[name].args:
@@ -179,7 +179,7 @@ def _world(name: str) -> Config:
 
 
 def verdict(config: Config) -> str | None:
-    """Whether a run trains, by what every run is asked before anything is loaded: None, or the line that refuses it."""
+    """Return None if the run trains, or the error that refuses it before anything is loaded."""
     try:
         check_used(config)
         check_suits(config.policy, config.model, config.algorithm, world_of(config))
@@ -189,7 +189,7 @@ def verdict(config: Config) -> str | None:
 
 
 def page() -> str:
-    """What docs/combinations.md says."""
+    """Return the text of docs/combinations.md."""
     with tempfile.TemporaryDirectory() as folder:
         distilled = Path(folder)
         reward_models.create("table").save(distilled)
@@ -199,49 +199,51 @@ def page() -> str:
     lines = [_HEAD]
     for world in WORLDS:
         rows = [
-            [f"`{policy}`", *(_cell(told, notes) for told in _of(trained, world=world, policy=policy))]
+            [f"`{policy}`", *(_cell(reason, notes) for reason in _of(trained, world=world, policy=policy))]
             for policy in POLICIES
         ]
         lines += [f"## Learning: {world}", "", *_table(["", *(f"`{a}`" for a in ALGORITHMS)], rows), ""]
-    rows = [[reward, *(_cell(told, notes) for told in _of(paid, reward=reward))] for reward in REWARDS]
+    rows = [[reward, *(_cell(reason, notes) for reason in _of(paid, reward=reward))] for reward in REWARDS]
     lines += ["## Rewards", "", _REWARDS_HEAD, "", *_table(["", *WORLDS], rows), ""]
     lines += ["## Refusals", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
     return "\n".join(lines)
 
 
-_HEAD = """# What trains together
+_HEAD = """# Valid combinations
 
-`python -m scripts.combinations` writes this page. A test keeps it up to date, and trains each ticked combination for
-two updates. A number stands for the reason why a run is refused, in one line, before anything is loaded.
+`python -m scripts.combinations` writes this page. A test keeps it up to date and trains each ticked combination for two
+updates. A number refers to the reason for which a run is refused, before anything is loaded.
 [architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
 
-The worlds are a BabyAI env, an env that lists other actions at every step, NetHack, and a pool of prompts. Each
-combination has the settings that it needs:
+The worlds are a BabyAI env, an env whose actions change at every step, NetHack, and a pool of prompts. Some combinations
+have additional settings:
 
-- an action head: as many outputs as the longest list has actions;
+- action head: as many outputs as the longest list of actions;
 - NLPO: a mask;
 - GRPO and RLOO: several texts per prompt;
 - GiGPO: several envs that play the same episodes;
 - cloning in text worlds: a dataset.
 
-An experiment's settings suit its policy. With another policy, a setting that has no effect is refused, and the message
-says which value to leave it at (`world.history=3`, say, for a policy that reads no words).
+The settings of an experiment fit its policy. With another policy, settings without effect are refused, and the message names
+the value to use (for example `world.history=3` for a policy that reads no words).
 """
-_REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, except that cloning learns from none.
-Where the env gives a reward of its own, each of these is added to it, unless `reward.env` is null."""
+_REWARDS_HEAD = """Rewards do not depend on the policy and the algorithm, except that cloning uses none.
+If the env has a reward of its own, it is added, unless `reward.env` is null."""
 
 
 def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:
-    """Of those that have these names, in their order."""
-    return [told for one, told in verdicts.items() if all(getattr(one, key) == name for key, name in names.items())]
+    """Return the verdicts of the combinations with these names, in order."""
+    return [
+        reason for one, reason in verdicts.items() if all(getattr(one, key) == name for key, name in names.items())
+    ]
 
 
-def _cell(told: str | None, notes: list[str]) -> str:
-    """A tick, or the number of the reason among ``notes``, to which it is added."""
-    if told is None:
+def _cell(reason: str | None, notes: list[str]) -> str:
+    """Return a tick, or the number of the reason in ``notes``, which it is added to."""
+    if reason is None:
         return "✓"
-    suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?does not suit .*?: (.*?)(; (set|take) .*)?", told)
-    note = told if suits is None else f"The {suits[1]}: {suits[2]}."
+    suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?does not suit .*?: (.*?)(; (set|take) .*)?", reason)
+    note = reason if suits is None else f"The {suits[1]}: {suits[2]}."
     if note not in notes:
         notes.append(note)
     return str(notes.index(note) + 1)

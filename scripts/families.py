@@ -1,13 +1,14 @@
-"""Which families of models are scored and written with, and how exactly: results/families/table.csv, docs/families.md.
+"""Compare `LanguageModel` with the plain forward pass of each model family: results/families/table.csv, docs/families.md.
 
-python -m scripts.families --jobs 2     # measures all, some 12 minutes of CPU time, and writes both anew
-python -m scripts.families --page       # writes the page from the table
+python -m scripts.families --jobs 2     # measure all families (about 12 minutes of CPU time), write the table and the page
+python -m scripts.families --page       # write the page from the table
 """
 
 import argparse
 import csv
 import multiprocessing
 import os
+import re
 import sys
 import time
 import warnings
@@ -28,7 +29,7 @@ TABLE, PAGE = ROOT / "results" / "families" / "table.csv", ROOT / "docs" / "fami
 
 
 def rows_of(family: str) -> list[Row]:
-    """Of each variant that can be made small."""
+    """Return one row per variant that has a tiny config."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     tokenizers = {ends: _tokenizer(ends) for ends in (False, True)}
@@ -42,8 +43,8 @@ def rows_of(family: str) -> list[Row]:
         try:
             lm = lm_of(family, changes, tokenizers)
             lm.model(**_smallest(lm))
-        except Exception as error:  # a config that cannot be had small is no finding of ours
-            print(f"{family}, {variant}: cannot be made small ({str(error)[:90]!r})", file=sys.stderr)
+        except Exception as error:  # no result about Groundling
+            print(f"{family}, {variant}: no small model ({str(error)[:90]!r})", file=sys.stderr)
             continue
         rows.append(row_of(family, variant, lm))
     return rows
@@ -55,7 +56,7 @@ def _smallest(lm: LanguageModel) -> dict[str, Any]:
 
 
 def read_table() -> list[Row]:
-    """The committed rows."""
+    """Read the committed rows."""
     with TABLE.open(newline="") as file:
         return [Row(**(row | {"read": float(row["read"])})) for row in csv.DictReader(file)]
 
@@ -66,39 +67,65 @@ _ANNOUNCED = {
     "padded": ("writes to", "reads a text anew"),
     "sampled": ("writes by", "writes to", "reads a text anew"),
 }
-"""By what words a warning tells of a column."""
+"""Words of the warnings that concern a column."""
+_EFFECTS = {
+    r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
+    " separately",
+    r"reads a text anew for each token.*? \((.*)\)": "recomputes the text for each generated token",
+    r"writes by Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
+    r"writes to prompts of one length at a time.*? \((.*)\)": "generates for prompts of equal length together",
+    r"writes to one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
+    r"cannot write here: .*? \((.*)\); .*": "refuses to generate",
+    r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
+}
+"""What the page says of a message, by its pattern; the last group is the reason."""
+_REASONS = {
+    "layers that see": "sliding window of",
+    "ValueError: it remembers in a way of its own": "unknown cache",
+    "writing step by step does not agree exactly with its plain forward": "cached decoding differs from the plain forward",
+    "beyond that length the prompt's positions, too, are encoded differently": "positions are encoded differently beyond it",
+    "texts on both sides of 40 tokens, beyond which positions are encoded differently": "texts shorter and longer than 40 "
+    "tokens, beyond which positions are encoded differently",
+    "layers of the kind linear_attention": "linear attention",
+}
 
 
 def page(rows: Iterable[Row]) -> str:
-    """The page that tells the table."""
+    """Return the page about the table's rows."""
     rows = sorted(rows)
     families = {row.family for row in rows}
     refused = sorted({row.family for row in rows if _is_refused(row.score)})
     lines = [
         "# Families of models",
         "",
-        "The results of `LanguageModel` for Transformers' families of generative models, compared with each model's",
-        "plain forward pass of one text at a time. `python -m scripts.families` writes this page from",
-        f"[table.csv](../results/families/table.csv) (CPU, float32): {len(families)} families, {len(rows)} variants.",
-        "Each family has a tiny config; all matrices have standard deviation 0.15. Prompts of 3 to 65 tokens lie on",
-        "both sides of windows of 24 tokens and of original contexts of 40; candidates cross these lengths.",
+        "Results of `LanguageModel` for the generative model families of Transformers, compared with each model's plain",
+        "forward pass of one text at a time. `python -m scripts.families` writes this page from",
+        f"[table.csv](../results/families/table.csv) (CPU, float32): {len(families)} families, {len(rows)} variants. Each",
+        "model is tiny, and all its matrices have standard deviation 0.15. Prompts of 3 to 65 tokens are shorter and longer",
+        "than windows of 24 tokens and original contexts of 40; candidates cross these lengths.",
         "",
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
-        "- *announced*: computed in a slower way; a warning says so once, with the reason.",
-        "- *refused*: a message of one line, and no result.",
-        "- *read*: tokens that go through the body for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens,",
-        "  divided by the prompt's tokens; for an encoder-decoder, tokens that go through the encoder.",
+        "- *announced*: computed in a slower way; one warning gives the reason.",
+        "- *refused*: an error message and no result.",
+        "- *read*: tokens that pass through the body for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens,",
+        "  divided by the prompt's tokens; for an encoder-decoder, tokens that pass through the encoder.",
         "",
         f"Not scored: {', '.join(refused) or 'none'}.",
         "",
         "| family | variant | candidates | prompts with a common prefix | `generate`, padded | rollouts | read |",
         "|---|---|---|---|---|---|---|",
     ]
+    messages: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         cells = " | ".join(_cell(row, column) for column in _ANNOUNCED)
         lines.append(f"| {row.family} | {row.variant} | {cells} | {row.read:.2f} |")
-    lines += ["", "## What is announced or refused", ""]
-    lines += [f"- {line}" for line in sorted({line for row in rows for line in _lines(row)})]
+        for message in _messages(row):
+            messages.setdefault(message, set()).add(row.family)
+    lines += ["", "## What is announced or refused", "", "| effect | reason | families |", "|---|---|---|"]
+    lines += [
+        f"| {effect} | {reason} | {', '.join(sorted(messages[effect, reason]))} |"
+        for effect, reason in sorted(messages)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -111,13 +138,25 @@ def _cell(row: Row, column: str) -> str:
     if _is_refused(text):
         return "refused"
     exact = "exact" if float(text) <= EXACT else text
-    announced = any(words in row.told for words in _ANNOUNCED[column])
+    announced = any(words in row.warnings for words in _ANNOUNCED[column])
     return f"{exact}, announced" if announced else exact
 
 
-def _lines(row: Row) -> list[str]:
-    refusals = [text.removeprefix("refused: ") for text in row[3:7] if _is_refused(text)]
-    return refusals + [line for line in row.told.split(" | ") if line]
+def _messages(row: Row) -> list[tuple[str, str]]:
+    """Return the effect and the reason of each refusal and warning."""
+    texts = [text.removeprefix("refused: ") for text in row[3:7] if _is_refused(text)]
+    return [_message(text) for text in texts + [line for line in row.warnings.split(" | ") if line]]
+
+
+def _message(text: str) -> tuple[str, str]:
+    text = text.partition(" ")[2]  # without the class's name
+    for pattern, effect in _EFFECTS.items():
+        if match := re.fullmatch(pattern, text):
+            *groups, reason = match.groups()
+            for words, plain in _REASONS.items():
+                reason = reason.replace(words, plain)
+            return effect.format(*(group or "" for group in groups)), "; ".join(dict.fromkeys(reason.split("; ")))
+    return text, ""
 
 
 def main() -> None:

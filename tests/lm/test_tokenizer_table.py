@@ -1,4 +1,4 @@
-"""Token ids of conversations, for each kind of tokenizer and of chat template: the list of docs/tokenizers.md."""
+"""Token ids of conversations, for each kind of tokenizer and chat template of docs/tokenizers.md."""
 
 import importlib.util
 import re
@@ -20,8 +20,8 @@ def test_token_ids_are_those_of_the_chat_template_and_the_page_says_so(kind: str
     for template in TEMPLATES:
         table = text.partition(f"{heading(template)}\n")[2].partition("\n## ")[0]
         (row,) = (line for line in table.split("\n") if line.startswith(f"| {kind} |"))
-        told = [notes[cell.strip()] for cell in row.split("|")[2:-1]]
-        assert told == [verdict(kind, template, check) for check in CHECKS], (
+        reasons = [notes[cell.strip()] for cell in row.split("|")[2:-1]]
+        assert reasons == [verdict(kind, template, check) for check in CHECKS], (
             "python -m scripts.tokenizer_table writes the page"
         )
 

@@ -39,8 +39,8 @@ class Row(NamedTuple):
     """The same by the decoder that rollouts are written with."""
     read: float
     """Tokens that went through the body, of one long prompt and its candidates, as a share of the prompt's."""
-    told: str
-    """What was announced."""
+    warnings: str
+    """Warnings, joined by " | "."""
 
 
 def variants(family: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,9 +1,8 @@
-"""The long form: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), some 3 minutes.
+"""Run every path: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), about 3 minutes.
 
-Without ``--output`` it plays some paths, with ``--few`` those of `make test`, and tells on each line what is wrong with
-a path.
+Without ``--output`` it runs a selection, with ``--few`` the paths of `make test`, and prints one line per problem.
 
-On a machine with a GPU, ``--device cuda`` plays the same paths there, and writes one table, named after the GPU.
+``--device cuda`` runs the same paths on a GPU and writes one table, named after the GPU.
 """
 
 import argparse
@@ -146,29 +145,27 @@ def by_place(one: Rehearsal) -> list[dict[str, Any]]:
 
 
 def page(done: list[Rehearsal]) -> str:
-    """README.md of the tables."""
+    """Return the README of the tables."""
     shown = [row for one in done for row in by_phase(one) if _shown(one.name)]
     exact = sum(one.difference == 0 for one in done)
     rounded = max(one.difference for one in done)
     lines = [
-        "# The rehearsal of an accelerator",
+        "# Rehearsal of an accelerator",
         "",
         "`python -m tests.rehearsal --output results/rehearsal` (`make rehearsal`), torch "
-        f"{torch.__version__.split('+')[0]}. What it is, and what it cannot find: "
-        "[docs/rehearsal.md](../../docs/rehearsal.md).",
+        f"{torch.__version__.split('+')[0]}. See [docs/rehearsal.md](../../docs/rehearsal.md) for its purpose and limits.",
         "",
-        f"{len(done)} paths, of which {sum(bool(one.problems) for one in done)} are wrong; in {exact} of them all "
-        "figures and weights are those of the CPU to the last bit, in the others they differ by at most "
-        f"{rounded:.0e} of 1 + |x|.",
+        f"{len(done)} paths, {sum(bool(one.problems) for one in done)} with problems. In {exact} of them all figures and "
+        f"weights equal the CPU's bit for bit; in the others they differ by at most {rounded:.0e} of 1 + |x|.",
         "",
-        "How often something passes between host and device: a copy to the device, one back, or the host waiting for "
-        "numbers that decide how large a result is. Models have one layer. [copies.csv](copies.csv) has all paths, "
-        "[places.csv](places.csv) of those below the functions that copy.",
+        "Copies to the device, copies back, and synchronisations in which the host waits for the size of a result. Models "
+        "have one layer. [copies.csv](copies.csv) has all paths, [places.csv](places.csv) the functions that copy for the "
+        "paths below.",
         "",
-        "Most of decoding's copies are made once for a batch of texts. Each further token with NLPO's mask adds "
-        f"{for_a_further_token(done):.2g} copies and waits: every 16 tokens the host asks which texts have ended.",
+        "Decoding makes most of its copies once per batch of texts. Each further token with NLPO's mask adds "
+        f"{for_a_further_token(done):.2g} copies and waits: every 16 tokens the host checks which texts have ended.",
         "",
-        "| path | phase | for each | to device | to host | waits |",
+        "| path | phase | per | to device | to host | waits |",
         "|---|---|---|--:|--:|--:|",
         *(
             f"| {row['path']} | {row['phase']} | {row['unit']} | "
@@ -182,7 +179,7 @@ def page(done: list[Rehearsal]) -> str:
 
 
 def _shown(name: str) -> bool:
-    return (", ppo, " in name and name.endswith(("what the world pays", "metric"))) or name.startswith(
+    return (", ppo, " in name and name.endswith(("env reward", "metric"))) or name.startswith(
         ("decoding", "stopped", "distilling", "writing: token, nlpo")
     )
 

@@ -71,7 +71,7 @@ _LONG = {
 }
 """Paths that are left to `make rehearsal`, since shorter ones compute most of the same."""
 FEW = {
-    "text: action_scoring, ppo, what the world pays",
+    "text: action_scoring, ppo, env reward",
     "writing: token, rloo, metric",
     "conversations, groups of episodes",
     "decoding, NLPO's mask",
