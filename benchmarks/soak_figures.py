@@ -71,7 +71,7 @@ def growth(hours: np.ndarray, values: np.ndarray) -> Growth:
 
 
 def read(path: Path) -> dict[str, Columns]:
-    """Of each command, its columns; ``hours`` is among them."""
+    """Return the columns of each command, with ``hours``."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     commands: dict[str, Columns] = {}
@@ -83,7 +83,7 @@ def read(path: Path) -> dict[str, Columns]:
 
 
 def draw(commands: dict[str, Columns], path: Path) -> None:
-    """Memory, descriptors and progress of the commands; a dotted line where a worker was killed."""
+    """Plot memory, descriptors and progress of the commands; dotted lines are kills of workers."""
     figure, axes = plt.subplots(3, len(commands), figsize=(11, 6), sharex=True, layout="constrained")
     for column, (name, own) in enumerate(commands.items()):
         memory, descriptors, progress = axes[:, column]
@@ -109,9 +109,9 @@ def draw(commands: dict[str, Columns], path: Path) -> None:
 
 
 def table(commands: dict[str, Columns]) -> list[str]:
-    """Lines of Markdown: growth of each figure of each command."""
+    """Return a Markdown table: the growth of each figure of each command."""
     lines = [
-        "| command | figure | at the warm-up's end | growth until the end | an hour | at most 2 % |",
+        "| command | figure | after the warm-up | growth until the end | per hour | at most 2 % |",
         "|---|---|---|---|---|---|",
     ]
     for name, own in commands.items():
@@ -126,10 +126,10 @@ def table(commands: dict[str, Columns]) -> list[str]:
 
 
 def events(commands: dict[str, Columns], ended: dict[str, dict[str, int]]) -> list[str]:
-    """Lines of Markdown: what became of each command and its workers."""
+    """Return a Markdown table: progress, kills and exit status of each command."""
     lines = [
-        "| command | updates or answers | workers killed | lost envs or workers | descriptors, least and most after "
-        "the warm-up | zombies at most | exit status | processes left |",
+        "| command | updates or answers | workers killed | lost envs or workers | descriptors after the warm-up, minimum "
+        "and maximum | maximum of zombies | exit status | processes left |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, own in commands.items():
@@ -143,25 +143,25 @@ def events(commands: dict[str, Columns], ended: dict[str, dict[str, int]]) -> li
 
 
 def write(folder: Path) -> None:
-    """`soak.png` and `README.md` beside `soak.csv` and `soak.json`."""
+    """Write `soak.png` and `README.md` next to `soak.csv` and `soak.json`."""
     commands = read(folder / "soak.csv")
-    told: dict[str, Any] = json.loads((folder / "soak.json").read_text(encoding="utf-8"))
+    run: dict[str, Any] = json.loads((folder / "soak.json").read_text(encoding="utf-8"))
     draw(commands, folder / "soak.png")
-    machine = told["machine"]
+    machine = run["machine"]
     paragraphs: Sequence[str] = [
-        "# Soak: four commands side by side while workers are killed",
-        f"`python benchmarks/soak.py --hours {told['hours']:g} --seed {told['seed']}` on {len(machine['cores'])} cores "
-        f"({machine['processor']}; torch {machine['torch']}). **{told['hours']:g} hours were run.** Every "
-        f"{told['kill_seconds']:g} s one of the four env workers, drawn by chance, got SIGKILL.",
+        "# Soak test: four commands in parallel while workers are killed",
+        f"`python benchmarks/soak.py --hours {run['hours']:g} --seed {run['seed']}` on {len(machine['cores'])} cores "
+        f"({machine['processor']}; torch {machine['torch']}). **{run['hours']:g} hours were run.** Every "
+        f"{run['kill_seconds']:g} s one of the four env workers, chosen at random, received SIGKILL.",
         "![memory, descriptors and progress](soak.png)",
-        f"Growth of a command's whole process tree after the first sixth (warm-up, grey) until the end: a straight "
-        f"line through the means of {BLOCKS} stretches, with its 95 % interval. *At most {LIMIT:g} %*: yes or no where "
-        "the whole interval says so.",
+        f"Growth of a command's whole process tree from the end of the warm-up (the first sixth, grey) to the end: a "
+        f"linear fit to the means of {BLOCKS} blocks, with its 95 % interval. *At most {LIMIT:g} %*: yes or no if the "
+        "whole interval agrees.",
         "\n".join(table(commands)),
-        "Proportional memory also moves with what other processes on the machine share or give up. Lost are envs in "
-        "the text world, four to a worker, and workers in NetHack. Zombies and descriptors are as the samples see "
-        "them. *Left* are processes that a command had when it was asked to stop (SIGTERM), a second after it ended.",
-        "\n".join(events(commands, told["ended"])),
+        "Proportional memory also depends on pages shared with other processes. Lost: envs in the text world (four per "
+        "worker), workers in NetHack. Zombies and descriptors are sampled. *Left*: processes of a command that still "
+        "exist one second after it ended on SIGTERM.",
+        "\n".join(events(commands, run["ended"])),
     ]
     notes = folder / "notes.md"
     text = "\n\n".join([*paragraphs, *([notes.read_text(encoding="utf-8").strip()] if notes.exists() else [])])

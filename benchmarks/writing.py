@@ -1,10 +1,10 @@
-"""Do the algorithms that write learn? RL4LMs's increasing numbers, seven algorithms, five seeds, one core.
+"""Train RL4LMs' increasing numbers with seven algorithms, five seeds, on one core.
 
-    OMP_NUM_THREADS=1 python benchmarks/writing.py              # about a quarter of an hour; run again to go on
-    OMP_NUM_THREADS=1 python benchmarks/writing.py ppo nlpo     # these first; the results show what there is
+    OMP_NUM_THREADS=1 python benchmarks/writing.py              # about a quarter of an hour; run again to resume
+    OMP_NUM_THREADS=1 python benchmarks/writing.py ppo nlpo     # only these algorithms
 
-Trains `rl4lms/increasing_numbers_ALGORITHM` into runs/writing/, each run once, and writes into results/rl4lms/:
-curves.csv (one row per update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
+Trains `rl4lms/increasing_numbers_ALGORITHM` in runs/writing/ and writes to results/rl4lms/: curves.csv (one row per
+update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
 """
 
 import csv
@@ -29,14 +29,14 @@ SEEDS = (1, 2, 3, 4, 5)
 RUNS = Path("runs/writing")
 RESULTS = Path(__file__).parents[1] / "results" / "rl4lms"
 LAST = 0.1
-"""The share of the tokens, at the end, whose texts say how well a run writes when it is trained."""
+"""Share of the tokens, at the end, that the final reward is averaged over."""
 GOAL = 3.0
-"""How many times its start the reward shall reach."""
+"""Target reward, as a multiple of the initial reward."""
 Rows = Sequence[dict[str, Any]]
 
 
 def run(algorithms: Sequence[str]) -> int:
-    """Train what is left of ``algorithms``, seed by seed; write the results of all runs that are complete."""
+    """Train the unfinished runs of ``algorithms``, seed by seed, and write the results of all complete runs."""
     for seed in SEEDS:
         for name in algorithms:
             if not complete(name, seed) and (status := train(name, seed)):
@@ -46,7 +46,7 @@ def run(algorithms: Sequence[str]) -> int:
 
 
 def train(name: str, seed: int) -> int:
-    """Train one run to its end, and keep what processor time that took; the command's exit status."""
+    """Train one run, record its CPU time, and return the exit status."""
     began = time.process_time()
     status = main(["train", experiment(name), f"seed={seed}", f"run_dir={run_dir(name, seed)}", "device=cpu"])
     path = run_dir(name, seed) / "cpu.json"
@@ -70,7 +70,7 @@ def complete(name: str, seed: int) -> bool:
 
 
 def first_and_last(rows: Rows) -> tuple[float, float]:
-    """The mean reward of the first update's texts, and of those that the last tenth of the tokens are of."""
+    """Return the mean reward of the first update's texts and of the texts in the last tenth of the tokens."""
     from_step = (1 - LAST) * rows[-1]["step"]
     counts = np.diff([0, *(row["episodes"] for row in rows)])
     last = [(row["return_mean"], n) for row, n in zip(rows, counts, strict=True) if row["step"] > from_step]
@@ -101,7 +101,7 @@ def rows_of(name: str, seed: int) -> Rows:
 def figures_of(name: str, runs: dict[int, Rows]) -> dict[str, Any]:
     ends = [first_and_last(rows) for rows in runs.values()]
     start, last = np.array(ends).T
-    began = float(start.mean())  # of all seeds: they begin with the same weights
+    began = float(start.mean())  # over all seeds, which start from the same weights
     seconds = [json.loads((run_dir(name, seed) / "cpu.json").read_text()) for seed in runs]
     return {
         "seeds": list(runs),
@@ -123,8 +123,8 @@ def write_csv(runs: dict[str, dict[int, Rows]]) -> None:
             for seed, rows in own.items():
                 for row in rows:
                     values = [row[key] for key in keys]
-                    told = [f"{x:.5g}" if isinstance(x, float) else x for x in values]
-                    writer.writerow([name, seed, *told])
+                    cells = [f"{x:.5g}" if isinstance(x, float) else x for x in values]
+                    writer.writerow([name, seed, *cells])
 
 
 def draw(runs: dict[str, dict[int, Rows]]) -> None:
@@ -140,7 +140,7 @@ def draw(runs: dict[str, dict[int, Rows]]) -> None:
 
 def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) -> str:
     lines = [
-        "| algorithm | seeds | start | trained | times the start | least of its seeds | CPU seconds a run |",
+        "| algorithm | seeds | start | trained | times the start | worst seed | CPU seconds per run |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, f in figures.items():
@@ -148,8 +148,8 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
             f"`{name}`",
             str(len(f["seeds"])),
             f"{f['start']:.3f}",
-            told(IntervalEstimate(**f["reward"]), 3),
-            told(IntervalEstimate(**f["times_start"]), 1),
+            text_of(IntervalEstimate(**f["reward"]), 3),
+            text_of(IntervalEstimate(**f["times_start"]), 1),
             f"{f['least_times_start']:.1f}",
             f"{f['cpu_seconds']:.0f}",
         )
@@ -157,26 +157,26 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
     steps = compose(experiment("ppo")).training.steps
     parts = [
         "# Increasing numbers",
-        "RL4LMs's task on the bundled model `starter-causal` (a million parameters): the reward of a text is the "
-        "count of its leading numbers that increase, divided by its words, at least ten; its most is 1. Made by",
+        "RL4LMs' task with the bundled model `starter-causal` (a million parameters). The reward of a text is the number of "
+        "leading increasing numbers divided by the number of words (at least ten), at most 1. Command:",
         "```\nOMP_NUM_THREADS=1 python benchmarks/writing.py\n```",
-        f"on one core, {steps:,} tokens a run. Start: the mean reward of the first update's texts, over the seeds, "
-        f"which begin with the same weights. Trained: the mean of the texts of the last {LAST:.0%} of the tokens, as "
-        "interquartile mean over seeds (of less than four: mean) with a 95 % bootstrap interval, which of few seeds is "
-        "narrow at best. CPU seconds were taken on a machine that other programs kept busy; the settings are those of "
-        "`src/groundling/config/experiment/rl4lms/`, found by a few tries with seeds 1 and 2, and the algorithms were "
-        "not tuned alike: this shows that each learns, not which is best.",
+        f"One core, {steps:,} tokens per run. Start: the mean reward of the first update's texts over all seeds, which "
+        f"start from the same weights. Trained: the mean reward of the texts in the last {LAST:.0%} of the tokens, as "
+        "interquartile mean over seeds (plain mean of fewer than four) with a 95 % bootstrap interval, which is too "
+        "narrow for few seeds. CPU seconds were measured on a busy machine. The settings, "
+        "`src/groundling/config/experiment/rl4lms/`, were chosen in a few trials with seeds 1 and 2, and not equally for "
+        "all algorithms: the table shows that each algorithm learns, not which is best.",
         "\n".join(lines),
         "![Reward of a text over tokens written, interquartile mean over seeds](curves.png)",
         "`curves.csv` has every update, `curves.json` every seed.",
     ]
     if missing:
         left = "; ".join(f"{name}, seeds {', '.join(map(str, seeds))}" for name, seeds in missing.items())
-        parts.insert(4, f"**Not run yet, and so not in here: {left}.** The same command goes on.")
+        parts.insert(4, f"**Missing: {left}.** The same command resumes.")
     return "\n\n".join(parts) + "\n"
 
 
-def told(found: IntervalEstimate, digits: int) -> str:
+def text_of(found: IntervalEstimate, digits: int) -> str:
     return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 

@@ -1,4 +1,4 @@
-"""The long form: ``python -m tests.faults --output results/faults`` (`make faults`). Some 20 minutes of one core."""
+"""Run all faults: ``python -m tests.faults --output results/faults`` (`make faults`), about 20 minutes on one core."""
 
 import argparse
 import csv
@@ -17,14 +17,14 @@ from tests.faults.scenarios import prepare, scenarios
 
 _SLOW = ("doors", "conversation", "thinking", "groups", "forms")
 KILLS = {"train nlpo": 12} | {f"train {name}": 8 for name in _SLOW}
-"""Of each command, and of those that take long to start."""
+"""Number of kills per command, fewer for commands that start slowly."""
 _USUAL_KILLS = 16
 _FULL_DISKS = 4
 _DEAD_PROCESSES = 6
 
 
 def every_case(bench: Bench) -> Iterator[Case]:
-    """All faults of all commands."""
+    """Yield all faults of all commands."""
     every = {one.name: one for one in scenarios(bench.materials)}
     for name, scenario in every.items():
         yield from cases.killed(bench, scenario, KILLS.get(name, _USUAL_KILLS))
@@ -67,18 +67,18 @@ def main() -> int:
 
 
 def page(done: list[Case], seed: int) -> str:
-    """The table: cases, survived, work lost, seconds to recover."""
+    """Return the README: cases, survivors, lost work and seconds to recover."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in done:
         groups.setdefault((case.fault, case.scenario), []).append(case)
     lines = [
         "# Faults",
         "",
-        f"`make faults` (seed {seed}). A case survives if the same command, given again, ends with the results of an",
-        "undisturbed run, to the last bit (NetHack and online judges: with its counters), or if it is refused in one",
-        "clear line and leaves every file as it was. *Lost* are units of work that were",
-        "done again (updates, epochs, files, answers), *recovery* is the longest time until the work was where it had",
-        "been (of dead ranks and launchers: until the run had come to its end, with torchrun's start).",
+        f"`make faults` (seed {seed}). A case survives if repeating the command gives the results of an undisturbed run,",
+        "bit for bit (NetHack and online judges: its counters), or if it is refused with a one-line error and leaves all",
+        "files unchanged. *Lost*: units of work done again (updates, epochs, files, answers). *Recovery*: the longest time",
+        "until the work was back where it had been (dead ranks and launchers: until the run ended, including torchrun's",
+        "start-up).",
         "",
         "| fault | command | faults | survived | most lost | recovery (s) |",
         "|---|---|--:|--:|--:|--:|",

@@ -1,4 +1,4 @@
-"""The long form: ``python -m tests.fuzz --output results/fuzz`` (`make fuzz`). A million inputs."""
+"""Fuzz all targets with a million inputs: ``python -m tests.fuzz --output results/fuzz`` (`make fuzz`)."""
 
 import argparse
 import shlex
@@ -14,7 +14,7 @@ from tests.fuzz.harness import Figures, Target, fuzz
 
 
 def targets() -> list[Target]:
-    """All of them."""
+    """Return all targets."""
     parts = (settings_targets, record_targets, judging_targets, dataset_targets)
     return [target for part in parts for target in part.targets()]
 
@@ -23,8 +23,8 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, default=Path("results/fuzz"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--share", type=float, default=1.0, help="of the inputs of the long form")
-    parser.add_argument("--targets", nargs="*", help="these alone, and no page")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the million inputs")
+    parser.add_argument("--targets", nargs="*", help="run only these, and write no README")
     arguments = parser.parse_args()
     done = []
     for target in targets():
@@ -51,18 +51,18 @@ def _line(figures: Figures) -> str:
 
 
 def page(done: Sequence[Figures], words: Sequence[str]) -> str:
-    """The table of figures, and the findings, of which there should be none."""
+    """Return the README: a table of figures, and the findings."""
     command = shlex.join(["python", "-m", "tests.fuzz", *words])
     inputs, seconds = sum(one.inputs for one in done), sum(one.seconds for one in done)
     lines = [
         "# Fuzzing",
         "",
         f"`{command}` (`make fuzz`): {inputs:,} inputs in {seconds / 60:.1f} minutes of CPU time.",
-        "Each input is a well-formed one, bent by a seeded generator (`tests/fuzz`). A reader has to return, or to",
-        "refuse it with a `GroundlingError`, within a second of CPU time, and what it returns has to have the",
-        "property in the last column. *Refused* is the share of inputs that were; *slowest* is the CPU time of one,",
-        "the check of its property included; *findings* are kinds of failure, by what was raised and where.",
-        "What earlier runs found is mended; `tests/fuzz/test_found.py` has an input of each.",
+        "Each input is a valid one, mutated by a seeded generator (`tests/fuzz`). A parser must return or raise a",
+        "`GroundlingError` within a second of CPU time, and its result must have the property in the last column.",
+        "*Refused*: share of inputs with an error. *Slowest*: CPU time of one input, including the check of the property.",
+        "*Findings*: kinds of failure, by exception and place. Findings of earlier runs are fixed;",
+        "`tests/fuzz/test_found.py` has an input for each.",
         "",
         "| target | inputs | refused | seconds | slowest (ms) | findings | property |",
         "|---|--:|--:|--:|--:|--:|---|",

@@ -279,7 +279,7 @@ def targets() -> list[Target]:
             "transitions",
             _demonstrations,
             _shown,
-            "actions are the observation's; going on gives the same rollouts",
+            "actions belong to the observation; resuming gives the same rollouts",
             1_000,
             40,
         ),

@@ -232,26 +232,21 @@ def _recorded(made: bytes, folder: Path) -> None:
 def targets() -> list[Target]:
     """Those of records."""
     return [
-        Target("parse_json", _json, _parsed, "as Python reads it, and written again the same", 330_000, 1000),
-        Target("read_lines", _bytes([_ROWS], True), _lines, "as many values as lines that are not empty", 10_000, 100),
+        Target("parse_json", _json, _parsed, "equal to Python's result, and written back the same", 330_000, 1000),
+        Target("read_lines", _bytes([_ROWS], True), _lines, "one value per non-empty line", 10_000, 100),
         Target(
-            "scan_rows",
-            _bytes([_ROWS], True),
-            _rows,
-            "rows without a problem are in order, and read again the same",
-            8_000,
-            100,
+            "scan_rows", _bytes([_ROWS], True), _rows, "valid rows are in order and read back the same", 8_000, 100
         ),
         Target(
-            "manifest", _manifest, _checkpoint, "what is whole lies in the checkpoint and has the hashes", 4_000, 60
-        ),
-        Target(
-            "run.json",
-            _bytes([_COUNTERS]),
-            _counters,
-            "counters are counts, of updates and steps among others",
-            8_000,
+            "manifest",
+            _manifest,
+            _checkpoint,
+            "complete files are in the checkpoint and match their hashes",
+            4_000,
             60,
+        ),
+        Target(
+            "run.json", _bytes([_COUNTERS]), _counters, "counters, such as updates and steps, are counts", 8_000, 60
         ),
         Target("evaluations", _bytes([_EVALUATION]), _evaluation, "figures are numbers or null", 6_000, 60),
         Target("samples", _bytes([_SAMPLES]), _samples, "each has its overrides", 4_000, 60),
@@ -262,7 +257,7 @@ def targets() -> list[Target]:
                 True,
             ),
             _predictions,
-            "texts alone",
+            "only texts",
             4_000,
             60,
         ),
@@ -272,7 +267,7 @@ def targets() -> list[Target]:
             "judges' answers",
             _bytes([_parse(one) for one in _ANSWERS], True),
             _answers,
-            "what is read can be appended and read again the same",
+            "parsed answers can be appended and read back the same",
             3_000,
             60,
         ),

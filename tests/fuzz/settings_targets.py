@@ -191,7 +191,7 @@ def targets() -> list[Target]:
             "overrides",
             _override,
             _grammar,
-            "a value that is written is read as the same; a sweep's runs are none",
+            "written values are read back the same; a sweep's runs contain no sweep",
             20_000,
             200,
         ),
@@ -205,14 +205,12 @@ def targets() -> list[Target]:
             3_000,
             100,
         ),
-        Target(
-            "studies", _study_file, _study, "a study that is written is read as the same; arms are its own", 600, 60
-        ),
+        Target("studies", _study_file, _study, "a written study is read back the same, with its arms", 600, 60),
         Target(
             "glam_config",
             lambda random: _yaml(random, glam_texts, glam),
             _convert,
-            "as compose, of the config that it becomes",
+            "as compose, for the converted config",
             300,
             30,
         ),

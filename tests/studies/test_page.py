@@ -98,8 +98,8 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     assert line["of_seeds"][0] == pytest.approx(reward)
     assert summary["tokens"] == {"measured": 40, "plain": 40} and not summary["unfinished"]
     page = (out / "README.md").read_text()
-    assert "3 held-out texts for each run; tokens of training: measured 40, plain 40." in page
-    assert "Of few texts." in page and "Of `test`: the pool's test split." in page
+    assert "3 held-out texts per run; tokens of training: measured 40, plain 40." in page
+    assert "Of few texts." in page and "`test`: the pool's test split." in page
     assert "training texts over tokens" in page and "frames" not in page
 
     # A world of one's own says likewise what is kept, what is drawn and what it is called.
@@ -112,7 +112,7 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     assert list(rows_of(tmp_path / "strokes" / "curves.csv")[0])[3:] == ["seconds", "episodes", "entropy", "loss"]
     titles = re.findall(r">([^<>]+)</text>", (tmp_path / "strokes" / "training.svg").read_text())
     assert "doubt" in titles and "loss" not in titles
-    assert "3 held-out drawings for each run; strokes of" in (tmp_path / "strokes" / "README.md").read_text()
+    assert "3 held-out drawings per run; strokes of" in (tmp_path / "strokes" / "README.md").read_text()
 
 
 def test_a_study_without_finished_runs_has_no_results(tmp_path: Path) -> None:

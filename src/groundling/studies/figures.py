@@ -65,11 +65,10 @@ def page_of_figures(study: Study, jobs: Sequence[Job], world: type[World]) -> St
     unit, episodes = world.presentation.unit, world.presentation.episodes
     return StudyPage(
         explanation=(
-            f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} for each run; "
-            f"{unit} of training: {trained}. Means over seeds of the means over {episodes}, with a "
-            "bootstrap 95 % interval over seeds: with few seeds it reaches at most from the lowest to the highest, and "
-            "shows the spread of these seeds, not what another seed would do. `episodes.csv` has every episode, "
-            "`curves.csv` every update."
+            f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} per run; "
+            f"{unit} of training: {trained}. Means over seeds of the means over {episodes}, with 95 % bootstrap intervals "
+            "over seeds. With few seeds an interval spans at most the lowest to the highest seed: it shows the spread of "
+            "these seeds and does not predict other seeds. `episodes.csv` has each episode, `curves.csv` each update."
         ),
         sections=_sections(study, world, suite, rows, pictures),
         tables={
@@ -159,15 +158,15 @@ def _sections(
     ]
     text = [f"## Held-out {episodes}"]
     if len(world.suites) > 1:
-        text.append(f"Of `{suite}`: {world.suites[suite]}.")
+        text.append(f"`{suite}`: {world.suites[suite]}.")
     text += [markdown_table(["", *(f"{arm}: {study.arms[arm].about}" for arm in arms)], table), *_separations(rows)]
     if "held-out" in pictures:
         text.append(f"![Figures of the held-out {episodes}](held-out.svg)")
     if "training" in pictures:
         text += [
             f"## Training\n\n![Figures of the training {episodes} over {world.presentation.unit}](training.svg)",
-            f"Smoothed means over the {episodes} that ended; the band is a bootstrap 95 % interval over seeds; dashed: "
-            f"the arms that do not learn, on held-out {episodes}.",
+            f"Smoothed means over finished {episodes}. Bands: 95 % bootstrap intervals over seeds. Dashed: untrained arms "
+            f"on held-out {episodes}.",
         ]
     return text
 
@@ -186,5 +185,5 @@ def _separations(rows: Sequence[FigureRow]) -> list[str]:
         if is_above or max(first[row.figure]) < min(row.of_seeds):
             figure = in_markdown(row.figure.replace("_", " "))
             found.append(f"- {figure}: {'above' if is_above else 'below'} {row.arm}")
-    heading = f"Where every seed of *{first_arm}* lies on one side of every seed of another arm:"
-    return [heading, "\n".join(found) or "- nowhere"]
+    heading = f"Figures in which all seeds of *{first_arm}* are above or below all seeds of another arm:"
+    return [heading, "\n".join(found) or "- none"]

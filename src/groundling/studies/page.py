@@ -58,11 +58,13 @@ def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[st
         write_csv(output / f"{name}.csv", header, rows)
     for name, picture in page.pictures.items():
         plots.save(picture, output / name)
-    head = [f"# {study.title or study.name}", "Made by", f"```\n{made_by}\n```", page.explanation]
+    head = [f"# {study.title or study.name}", "Command:", f"```\n{made_by}\n```", page.explanation]
     if study.note:
         head.append(study.note.strip())
     if page.unfinished:
-        head.append(f"**Unfinished or failed, so missing or incomplete here: {', '.join(page.unfinished)}.**")
+        head.append(
+            f"**Unfinished or failed: {', '.join(page.unfinished)}. Their results are missing or incomplete.**"
+        )
     write_atomically(output / "README.md", shareable("\n\n".join([*head, *page.sections]) + "\n"))
     summary = {
         "study": study.name,

@@ -53,13 +53,12 @@ def page_of_success(
     pictures, captions = _draw(study, results, rows, world.presentation.unit, usual)
     return StudyPage(
         explanation=(
-            f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: "
-            f"{study.episodes}. Figures are interquartile means over seeds (of less than four values: means) with 95 % "
-            "bootstrap intervals. With few seeds these intervals tend to be too narrow; with one seed, or "
-            "where all seeds agree, there is no interval. The area under the curve is that of the smoothed success in "
-            f"training, divided by the steps. `{SHARED}` is the same figure of each seed's mean over the tests that "
-            "suit every arm that learns, arms with tests of their own left out. `evaluations.csv` has every run by "
-            "family of tasks, `curves.csv` every update."
+            f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes per run, agent and test: {study.episodes}. "
+            "Figures are interquartile means over seeds (plain means of fewer than four values) with 95 % bootstrap "
+            "intervals. With few seeds these intervals tend to be too narrow; with one seed, or if all seeds agree, "
+            "there is no interval. The area under the curve is that of the smoothed training success, divided by the "
+            f"steps. `{SHARED}` is the same figure for each seed's mean over the tests that all trained arms share; arms "
+            "with their own tests are left out. `evaluations.csv` has each run by task family, `curves.csv` each update."
         ),
         sections=[*_tables(study, results, rows, scores, usual), *captions],
         tables={
@@ -104,15 +103,15 @@ def _tables(
     if differences := _by_arm(rows, "difference"):
         text += [
             f"## Differences from {study.reference}",
-            "Between agents trained with the same seed, which play the same episodes: interquartile means of the "
-            "differences, with their intervals. In bold: the interval excludes 0.",
+            "Differences between agents with the same seed, on the same episodes: interquartile means with intervals. "
+            "Bold: the interval excludes 0.",
             _difference_table(differences),
         ]
     if changes := _by_arm(rows, "change"):
         text += [
             f"## Differences from {usual}",
-            "Of the same agents after training: interquartile means over the seeds of success in the test less that in "
-            f"{usual}, with their intervals. In bold: the interval excludes 0.",
+            f"Success in the test minus success in {usual}, of the same trained agents: interquartile means over seeds "
+            "with intervals. Bold: the interval excludes 0.",
             _difference_table(changes),
         ]
     if untrained := {
@@ -121,17 +120,15 @@ def _tables(
         columns = {name: by_suite(rows, name, agent) for name, agent in untrained.items()}
         text += ["## Without training", _suite_table(columns)]
     text += [
-        "## Held-out episodes, run by run",
-        "With 95 % Wilson intervals over the episodes. All runs play the same episodes.",
+        "## Held-out episodes by run",
+        "With 95 % Wilson intervals over episodes. All runs play the same episodes.",
         _run_table(scores, study.seeds, usual),
     ]
     if firsts := dict.fromkeys((row.arm, row.agent) for row in rows if row.measure == "first_precision"):
         text += [
-            "## The thing first dealt with",
-            "First the share of episodes in which the mission's thing is the first that the agent deals with, "
-            "among the episodes in which it deals with any; then the share of all episodes in which it deals with "
-            "none. Under `swapped` the thing that the agent's mission names counts as the mission's. Chance: that "
-            "of a blind choice.",
+            "## First interaction",
+            "The share of first interactions that are with the named object, then the share of episodes without an "
+            "interaction. Under `swapped`, the object named in the prompt counts as named. Chance: a blind choice.",
             _first_table(rows, list(firsts)),
         ]
     return text
@@ -182,11 +179,11 @@ def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str
         ]
         for name, by_seed in runs.items()
     ]
-    return markdown_table(["", *(f"seed {seed}" for seed in seeds), "together"], rows)
+    return markdown_table(["", *(f"seed {seed}" for seed in seeds), "all"], rows)
 
 
 def _pooled(scores: Sequence[Score]) -> str:
-    """Success over these runs' episodes together, with its Wilson interval."""
+    """Return the success over all episodes of these runs, with its Wilson interval."""
     successes, episodes = sum(round(s.success * s.episodes) for s in scores), sum(s.episodes for s in scores)
     return _cell(IntervalEstimate(successes / episodes, *wilson_interval(successes, episodes)))
 
@@ -238,14 +235,14 @@ def _draw(
     if curves:
         levels = {arm: suites[usual] for arm, suites in untrained.items() if usual in suites}
         picture = plots.draw_learning_curve(curves, "success_rate", "success rate", levels, unit, is_share=True)
-        drawn["success"] = (picture, f"Success in training over {unit}, interquartile mean of the seeds (smoothed)")
+        drawn["success"] = (picture, f"Training success over {unit} (smoothed, interquartile mean over seeds)")
     updates = [row for one in results for row in one.rows]
     chances = [row["first_chance"] for row in updates if row.get("first_chance") is not None]
-    if chances and min(chances) < 1:  # otherwise there is only one thing to interact with
+    if chances and min(chances) < 1:  # otherwise there is only one object to interact with
         level = {"chance": sum(chances) / len(chances)}
         label = "first thing is the named one"
         picture = plots.draw_learning_curve(curves, "first_precision", label, level, unit, is_share=True)
-        drawn["first"] = (picture, "Of the first things dealt with in training, the share that is the named one")
+        drawn["first"] = (picture, "Share of first interactions in training that are with the named object")
     panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {
         arm: {a: by_suite(rows, arm, a) for a in ("trained", "clone", "zero-shot") if a in agents}
         for arm, agents in tested.items()
@@ -253,15 +250,12 @@ def _draw(
     }
     if panels:
         picture = plots.draw_estimates(panels, untrained, "success rate")
-        drawn["generalisation"] = (
-            picture,
-            "Success on held-out episodes of each test, trained and before (zero-shot)",
-        )
+        drawn["generalisation"] = (picture, "Held-out success in each test, trained and zero-shot")
     clones = [arm for arm in panels if study.arms[arm].data is not None]
     cloned = {study.arms[arm].data for arm in clones}
     if clones:
         series = {arm: panels[arm]["trained"] for arm in [*(a for a in panels if a in cloned), *clones]}
         picture = plots.draw_estimates({"": series}, {}, "success rate")
-        drawn["cloning"] = picture, "Online reinforcement learning and cloning"
+        drawn["cloning"] = picture, "Online RL and cloning"
     sections = [text for name, (_, what) in drawn.items() for text in (f"## {what}", f"![{what}]({name}.svg)")]
     return {name: picture for name, (picture, _) in drawn.items()}, sections
