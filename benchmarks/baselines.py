@@ -1,6 +1,6 @@
-"""Do GLAM's baselines learn? DRRN and BabyAI's symbolic agent go to the red ball, one core each.
+"""Train GLAM's baselines, DRRN and BabyAI's symbolic agent, to go to the red ball, one core each.
 
-    python benchmarks/baselines.py            # half an hour; run again to go on where it was stopped
+    python benchmarks/baselines.py            # half an hour; run again to resume
 
 Writes benchmarks/results/baselines.csv (one row per update), baselines.json (300 held-out episodes) and baselines.svg.
 """
@@ -38,11 +38,11 @@ AGENTS = {
         "policy.args.temperature=0.1",
     ],
 }
-"""By name, the experiment and what differs from the original's settings, which are meant for 1.5 million steps."""
+"""By name, the experiment and its overrides: the original's settings are meant for 1.5 million steps."""
 
 
 def run() -> int:
-    """Train what is left, evaluate, and write; the exit status of the command that failed, if one did."""
+    """Train missing runs, evaluate, and write results; return the exit status of the first failed command, or 0."""
     figures, curves = {}, {}
     for name, settings in AGENTS.items():
         run_dir = RUNS / name

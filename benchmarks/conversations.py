@@ -1,15 +1,15 @@
-"""Whole episodes as conversations against windowed prompts of three observations, acting and learning.
+"""Compare conversations of whole episodes with prompts of three observations, in acting and learning.
 
-    python benchmarks/conversations.py            # some 40 minutes of one core; needs the model smollm2
-    python benchmarks/conversations.py --quick    # does it run; the bundled model alone, writes no results
+    python benchmarks/conversations.py            # about 40 minutes on one core; needs the model smollm2
+    python benchmarks/conversations.py --quick    # smoke test; the bundled model alone, writes no results
     python benchmarks/conversations.py --device cuda --models starter-causal gpt2-45m
 
-An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs together and in one. It
-scores six actions at each step, and then learns from two of the episodes, by one pass with gradients for each. What it
-reads is GLAM's prompt of three observations, or the whole conversation. Both take turns on each length in one process.
+An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs and in one. It scores six
+actions at each step, and then learns from two of the episodes, with one forward and backward pass each. Its input is
+GLAM's prompt of three observations or the whole conversation, interleaved for each length in one process.
 
-SmolLM2 learns by adapters, the model of GPT-2's kind, 45 M random weights and 50,257 tokens, by all of its weights.
-Memory is by how much its peak grows in the pass that learns. Seconds are the CPU's; with a GPU those of the wall.
+SmolLM2 is trained with LoRA, the GPT-2-like model (45 M random weights, 50,257 tokens) in full. Memory is the growth of
+the peak in the learning pass. Seconds are CPU seconds; with a GPU, wall time.
 """
 
 import argparse
@@ -36,36 +36,36 @@ RESULTS = Path(__file__).parent / "results"
 LENGTHS = (20, 40, 60)
 NUM_ENVS = 8
 _NUM_LEARNT = 2
-"""Episodes that are learnt from in each round."""
+"""Training episodes per round."""
 ENV = "BabyAI-PutNextLocal-v0"
-"""Eight things in a room; random agents hardly ever end an episode."""
+"""Eight objects in a room; random agents hardly ever end an episode."""
 
 
 @dataclass
 class Way:
-    """What is read, by a policy of its own."""
+    """One form of the input, with its own policy."""
 
     name: str
     policy: ActionScoringPolicy
     history: int | None
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Of a step, by what is done."""
+    """Seconds per step, by activity."""
     seen: list[TextObservation] = field(default_factory=list)
-    """Of the last episodes, step by step, ``NUM_ENVS`` a step."""
+    """The last episodes' observations, ``NUM_ENVS`` per step."""
 
     @property
     def device(self) -> str:
-        """Where its model lies."""
+        """Device of its model."""
         return str(self.policy.lm.device)
 
     @classmethod
     def all(cls, lm: LanguageModel) -> list["Way"]:
-        """Both, by one model."""
+        """Return both forms, with one model."""
         policies = [ActionScoringPolicy(lm, prompt=p, value_hidden_sizes=(64,)) for p in ("glam", "conversation")]
         return [cls("windowed", policies[0], 3), cls("conversation", policies[1], None)]
 
     def act(self, num_envs: int, length: int) -> list[TextObservation]:
-        """Play so many steps at random, scoring at each; what was seen."""
+        """Play random steps, scoring at each; return the observations."""
         envs = TextVectorEnv.make(ENV, num_envs, history=self.history, seed=length)
         generator = torch.Generator().manual_seed(length)
         present, seen = envs.reset(), list[TextObservation]()
@@ -79,7 +79,7 @@ class Way:
         return seen
 
     def learn(self, env: int) -> int:
-        """One pass over an env's steps, with gradients; how many there were."""
+        """Run one pass with gradients over an env's steps; return their number."""
         steps = self.seen[env::NUM_ENVS]
         actions = torch.zeros(len(steps), dtype=torch.long, device=self.device)
         evaluation = self.policy.evaluate(steps, actions)
@@ -88,8 +88,8 @@ class Way:
         return len(steps)
 
     def tokens_a_step(self) -> float:
-        """How many of a prompt's tokens are new at a step: those after what all of an env's prompts begin with, or, of
-        a conversation, after the last turn.
+        """Return the number of new tokens per step: after the env's common prefix or, in conversations, after the last
+        turn.
         """
         total = 0
         for env in range(NUM_ENVS):
@@ -117,7 +117,7 @@ class Way:
         self.seconds.setdefault(doing, []).append(round(taken, 5))
 
     def peak_growth(self) -> float:
-        """MiB by which the process, or the GPU's memory, grows at most while one episode is learnt from (Linux)."""
+        """Return the peak growth of the process, or of GPU memory, in MiB while learning from one episode (Linux)."""
         if self.device != "cpu":
             torch.cuda.reset_peak_memory_stats()
             held = torch.cuda.memory_allocated()
@@ -128,14 +128,14 @@ class Way:
             lines = Path("/proc/self/status").read_text().splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = kilobytes("VmRSS")
         self.learn(0)
         return round((kilobytes("VmHWM") - before) / 1024, 1)
 
 
 def gpt2_45m(device: str) -> LanguageModel:
-    """GPT-2's kind, 6 layers of 512 units, 50,257 tokens, room for 8,192; random weights and SmolLM2's tokenizer."""
+    """A GPT-2-like model: 6 layers of width 512, 50,257 tokens, context 8,192, random weights, SmolLM2's tokenizer."""
     tokenizer = LanguageModel.from_pretrained("smollm2").tokenizer
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=50_257, n_layer=6, n_embd=512, n_head=8, n_positions=8192)
@@ -153,7 +153,7 @@ MODELS: dict[str, Callable[[str], LanguageModel]] = {
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
@@ -183,7 +183,7 @@ def main() -> None:
             for doing in ways[0].seconds:
                 ratio = median(ways[0].seconds[doing]) / median(ways[1].seconds[doing])
                 print(f"{'':14} {doing}: {ratio:.2f} x", flush=True)
-            if not arguments.quick:  # after each length: what is interrupted leaves what it has measured
+            if not arguments.quick:  # after each length, so that interrupted runs keep results
                 results = {"machine": machine(arguments.device), "rows": rows}
                 (RESULTS / f"conversations-{arguments.device}.json").write_text(json.dumps(results, indent=1) + "\n")
 

@@ -1,19 +1,19 @@
-"""How fast the text worlds are, beside Minigrid's own, which tell nothing in words.
+"""Speed of text envs, compared with Minigrid's own envs without text.
 
-    taskset -c 0 python benchmarks/environment.py            # a minute or two, on one core
-    taskset -c 0 python benchmarks/environment.py --quick    # does it run: two rounds of few steps
+    taskset -c 0 python benchmarks/environment.py            # one to two minutes on one core
+    taskset -c 0 python benchmarks/environment.py --quick    # smoke test: two rounds of few steps
 
-Everything runs in one process, one env after the other in each round, random actions out of GLAM's six, and is
-compared by the medians of the rounds in the process's CPU seconds:
+Everything runs in one process, interleaved in each round, with random actions from GLAM's six. Compared are medians over
+rounds of the process's CPU seconds:
 
 minigrid        Minigrid's BabyAI-GoToLocal-v0 as Gymnasium makes it, without text
-go to, told     the same env in words
-mixed, …        GLAM's BabyAI-MixedTrainLocal-v0 and BabyAI-MixedTestLocal-v0 in words, its tasks drawn at each reset
-TASK, …         the same with one task alone
+go to, told     the same env with text
+mixed, …        GLAM's BabyAI-MixedTrainLocal-v0 and BabyAI-MixedTestLocal-v0 with text, tasks sampled at each reset
+TASK, …         the same with one task
 
-A step is told without and with its share of the resets; a reset by its mean over all rounds. What each round begins
-with is not counted. Then 256 envs behind a `TextVectorEnv`, as training steps them, with its bookkeeping. Each round
-makes new ones, so that the process has no others, as in a run: Python's garbage collections would scan those as well.
+Steps are reported without and with their share of resets; resets as the mean over all rounds. Set-up is not counted.
+Then 256 envs in a `TextVectorEnv`, as in training. Each round makes new envs, so that the process holds no others, which
+Python's garbage collector would also scan.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from groundling.envs.vector import TextVectorEnv
 RESULTS = Path(__file__).parent / "results"
 RAW = "minigrid"
 STEP_LIMIT = 0.35
-"""Of Minigrid's step, for every env in words."""
+"""Target ratio to Minigrid's step, for every text env."""
 RESET_LIMIT = 1.5
-"""Milliseconds, mean, for every task of GLAM's."""
+"""Target mean of a reset in milliseconds, for every task of GLAM."""
 NUM_ENVS = 256
 
 
@@ -60,7 +60,7 @@ def make_envs() -> dict[str, gymnasium.Env[Any, Any]]:
 
 
 def play(env: gymnasium.Env[Any, Any], num_steps: int, seed: int) -> dict[str, Any]:
-    """Microseconds of a step without and with the resets, and the milliseconds of each reset, in CPU time."""
+    """Return CPU microseconds of a step without and with resets, and CPU milliseconds of each reset."""
     actions = np.random.default_rng(seed).integers(len(ACTIONS["english"]), size=num_steps).tolist()
     clock: Callable[[], float] = time.process_time
     env.reset(seed=seed)
@@ -112,7 +112,7 @@ def measure(rounds: int, num_steps: int, seed: int) -> dict[str, dict[str, Any]]
 
 
 def make_vector(id: str, spent: list[float]) -> TextVectorEnv:
-    """Of ``NUM_ENVS``, reset; ``spent`` collects the seconds of each later reset."""
+    """Make and reset ``NUM_ENVS`` envs; ``spent`` collects the seconds of each later reset."""
     envs = TextVectorEnv.make(id, NUM_ENVS)
     for env in envs.envs:
         env.reset = timed(env.reset, spent)  # type: ignore[method-assign]
@@ -121,7 +121,7 @@ def make_vector(id: str, spent: list[float]) -> TextVectorEnv:
 
 
 def play_many(envs: TextVectorEnv, num_steps: int, seed: int, spent: list[float]) -> dict[str, float]:
-    """As `play`, of all envs; ``spent`` collects the seconds of each reset."""
+    """Like `play`, for all envs; ``spent`` collects the seconds of each reset."""
     rng = np.random.default_rng(seed)
     actions = rng.integers(len(ACTIONS["english"]), size=(num_steps // NUM_ENVS, NUM_ENVS)).tolist()
     spent.clear()

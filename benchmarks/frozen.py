@@ -1,16 +1,16 @@
-"""What a frozen model gains and loses in half precision or in int8 on this processor: a reference, a judge.
+"""Speed and accuracy of a frozen model (reference, judge) in bfloat16 and int8 on this processor.
 
     python benchmarks/frozen.py MODEL           # a folder; some minutes
-    python benchmarks/frozen.py MODEL --quick   # does it run: two texts, one round
+    python benchmarks/frozen.py MODEL --quick   # smoke test: two texts, one round
 
-`reads`: 16 texts of 128 tokens, and the log-probabilities of their tokens, as a reference does. `writes`: 16 prompts of
-64 tokens, 32 tokens to each, greedily, as a judge does. CPU seconds of one thread, medians, variants in turn. `kl`: of
-float32's distribution of each next token to the variant's, in nats, mean and maximum over the texts' tokens.
+`reads`: log-probabilities of 16 texts of 128 tokens, like a reference model. `writes`: 32 tokens decoded greedily for
+each of 16 prompts of 64 tokens, like a judge. CPU seconds of one thread, medians, variants interleaved. `kl`: from
+float32's next-token distribution to the variant's, in nats, mean and maximum over tokens.
 
-float32   as models are loaded by default
+float32   the default
 bfloat16  `model.dtype`, or a judge's `dtype`
-int8      linear layers, activations by tensor (`torch.ao.quantization.quantize_dynamic`); it only reads: what it makes
-          of a token depends on the others of the pass, so that `LanguageModel` refuses to write with it
+int8      linear layers, activations by tensor (`torch.ao.quantization.quantize_dynamic`); only for scoring: its result
+          for a token depends on the other tokens of the pass, so `LanguageModel` refuses to generate with it
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from groundling.policies.text_states import Sequences, read_states
 
 RESULTS = Path(__file__).parent / "results"
 TEXT = Path(__file__).parent.parent / "docs"
-"""English at hand, which no model was made for."""
+"""English text that no model was trained for."""
 TOKENS, PROMPT, NEW_TOKENS = 128, 64, 32
 
 
@@ -42,7 +42,7 @@ def load(model: str, variant: str) -> LanguageModel:
     if variant == "int8":
         for module in lm.model.modules():
             if isinstance(module, nn.Linear):
-                module.__class__ = nn.Linear  # which is what the quantiser looks for
+                module.__class__ = nn.Linear  # expected by the quantiser
         torch.ao.quantization.quantize_dynamic(lm.model, {nn.Linear}, dtype=torch.qint8, inplace=True)
     return lm
 
@@ -56,7 +56,7 @@ def make_texts(lm: LanguageModel, count: int) -> list[list[int]]:
 
 @torch.no_grad()
 def log_probs(lm: LanguageModel, texts: list[list[int]]) -> Tensor:
-    """Float32 (number of tokens but each text's first, vocabulary)."""
+    """Return float32 (tokens except each text's first, vocabulary)."""
     lines = Sequences([text[:1] for text in texts], [text[1:-1] for text in texts], [TOKENS - 1] * len(texts))
     return lm.backbone.logits(read_states(lm, lines)).float().log_softmax(-1)
 

@@ -1,12 +1,11 @@
-"""PPO with LoRA on the upper layers alone: with and without cached states of the frozen layers, on the same rollouts.
+"""PPO with LoRA on the upper layers only, with and without cached states of the frozen layers, on the same rollouts.
 
-    OMP_NUM_THREADS=1 python benchmarks/frozen_layers.py                      # some minutes of one core
+    OMP_NUM_THREADS=1 python benchmarks/frozen_layers.py                      # some minutes on one core
     OMP_NUM_THREADS=1 python benchmarks/frozen_layers.py --model llama
 
-Each round collects a rollout and learns from it by both ways, one after the other, from the same weights: CPU seconds
-of acting (`Policy.act` within `Policy.unchanged`) and of learning (`PPO.update`), and the largest difference of
-log-probabilities and of LoRA's weights. The cache lives on from round to round, as it does in training. Writes
-benchmarks/results/frozen-layers.json.
+Each round collects a rollout and learns from it both ways from the same weights. Reports CPU seconds of acting
+(`Policy.act` within `Policy.unchanged`) and of learning (`PPO.update`), and the largest difference of log-probabilities
+and of LoRA's weights. The cache persists between rounds, as in training. Writes benchmarks/results/frozen-layers.json.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from groundling.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "frozen-layers.json"
 MODELS = {"smollm2": range(12, 30), "llama": range(6, 15)}
-"""Layers with LoRA; the first ones, up to .4 of all, are frozen."""
+"""Layers with LoRA; up to 0.4 of all layers, the first ones, are frozen."""
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def make_llama(folder: Path) -> Path:
-    """Write a Llama of 45 M random weights with SmolLM2's tokenizer."""
+    """Save a Llama with 45 M random weights and SmolLM2's tokenizer."""
     config = LlamaConfig(
         vocab_size=49_152,
         hidden_size=384,
@@ -88,7 +87,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path) -> Trainer:
 
 @contextmanager
 def caching(trainer: Trainer, on: bool) -> Iterator[None]:
-    """Within this context the states of frozen layers are cached, or not."""
+    """Turn the cache of frozen layers' states on or off in this context."""
     lm: Any = trainer.policy.lm
     frozen = lm._scorer.frozen
     if not on:
@@ -100,7 +99,7 @@ def caching(trainer: Trainer, on: bool) -> Iterator[None]:
 
 
 def act(trainer: Trainer, rollout: Rollout) -> tuple[float, Tensor]:
-    """CPU seconds of acting in a rollout's observations, and the log-probabilities of its actions."""
+    """Return CPU seconds of acting on a rollout's observations, and the log-probabilities of its actions."""
     rows = rollout.actions.shape[1]
     steps = [rollout.observations[i : i + rows] for i in range(0, len(rollout.observations), rows)]
     began = seconds()
@@ -112,7 +111,7 @@ def act(trainer: Trainer, rollout: Rollout) -> tuple[float, Tensor]:
 
 
 def learn(trainer: Trainer, rollout: Rollout) -> tuple[float, list[Tensor]]:
-    """CPU seconds of an update, and the trained weights after it, which are then put back."""
+    """Return CPU seconds of an update and the trained weights after it; restore the weights."""
     weights = [p for p in trainer.policy.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     trainer.algorithm.setup(trainer.policy)

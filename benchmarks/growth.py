@@ -1,17 +1,17 @@
-"""How costs grow: with a prompt's length, actions, envs, pairs, and the updates of a run whose report is written.
+"""Scaling of cost with prompt length, actions, envs, pairs, and updates of a reported run.
 
-    taskset -c 0 python benchmarks/growth.py            # some five minutes
-    taskset -c 0 python benchmarks/growth.py --quick    # does it run: two sizes each, one round
+    taskset -c 0 python benchmarks/growth.py            # about five minutes
+    taskset -c 0 python benchmarks/growth.py --quick    # smoke test: two sizes each, one round
 
-CPU seconds of one thread, the least of the rounds, sizes in turn. The slope is d log(cost) / d log(size) by least
-squares over the upper half of the sizes: 1 where cost grows as size does, 2 where it grows with the square.
+CPU seconds of one thread, minimum over rounds, sizes interleaved. The slope is d log(cost) / d log(size) by least squares
+over the upper half of the sizes: 1 is linear growth, 2 quadratic.
 
-prompt, causal        the bundled Llama scores six actions after a prompt of so many tokens
-prompt, encoder       the bundled T5, likewise
-actions               the bundled Llama scores so many actions after a prompt of 100 tokens
-envs                  so many envs of BabyAI-GoToLocal-v0 take 200 random steps each, told in words
-pairs                 so many preferences between messages: one epoch of Motif's reward model in batches of 256
-updates               `groundling report` of a run with so many rows of metrics, its start not counted
+prompt, causal        tokens of a prompt after which the bundled Llama scores six actions
+prompt, encoder       the same with the bundled T5
+actions               actions that the bundled Llama scores after a prompt of 100 tokens
+envs                  text envs of BabyAI-GoToLocal-v0, 200 random steps each
+pairs                 preferences between messages, one epoch of Motif's reward model in batches of 256
+updates               rows of metrics of a run for `groundling report`, start-up not counted
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WORDS = ["You", "see", "a", "red", "ball", "2", "steps", "forward", "and", "a", 
 
 
 def words(count: int) -> str:
-    """A prompt of about so many tokens."""
+    """Return a prompt of about this many tokens."""
     return " ".join(WORDS[number % len(WORDS)] for number in range(count))
 
 
@@ -103,7 +103,7 @@ def pairs(sizes: Sequence[int]) -> dict[int, Callable[[], object]]:
 
 
 def updates(sizes: Sequence[int], folder: Path) -> dict[int, Callable[[], object]]:
-    """Of a run of two updates, whose rows are then repeated."""
+    """Make a run of two updates and repeat its rows."""
     short = folder / "short"
     _groundling("train", "demo-easy", f"run_dir={short}", "training.steps=2560")
     rows = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
@@ -124,7 +124,7 @@ def _groundling(*arguments: str) -> None:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """CPU seconds of this process and of those that it waits for."""
+    """Return CPU seconds of this process and its children."""
 
     def clock() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -136,7 +136,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def measure(runs: dict[int, Callable[[], object]], rounds: int) -> dict[int, float]:
-    """The least of the rounds, by size."""
+    """Return the minimum over rounds, by size."""
     taken: dict[int, list[float]] = {size: [] for size in runs}
     for number in range(rounds + 1):  # the first round warms up
         for size, run in runs.items():
@@ -172,12 +172,12 @@ def main() -> None:
         }
         for name, make in made.items():
             costs = measure(make(), 1 if name == "updates" else rounds)
-            if name == "updates":  # what it takes to start
+            if name == "updates":  # start-up
                 least = costs.pop(min(costs))
                 costs = {size: max(cost - least, 1e-3) for size, cost in costs.items()}
             curves[name] = {"seconds": costs, "slope": slope(costs)}
-            told = "  ".join(f"{size:,}: {cost:.3g}" for size, cost in costs.items())
-            print(f"{name:16} slope {curves[name]['slope']:5.2f}   {told}", flush=True)
+            line = "  ".join(f"{size:,}: {cost:.3g}" for size, cost in costs.items())
+            print(f"{name:16} slope {curves[name]['slope']:5.2f}   {line}", flush=True)
     if not arguments.quick:
         (RESULTS / "growth-cpu.json").write_text(json.dumps({"machine": machine(), "curves": curves}, indent=1) + "\n")
 

@@ -1,13 +1,12 @@
-"""How many questions a second a judge behind a server answers, where the server answers at once.
+"""Throughput of a judge on a server that answers immediately, in questions per second.
 
     python benchmarks/judge_server.py            # half a minute
-    python benchmarks/judge_server.py --quick    # does it run; writes no results
+    python benchmarks/judge_server.py --quick    # smoke test; writes no results
 
-A server on loopback, in a process of its own, answers every request of a kept connection with the same few bytes. Pairs
-of captions are annotated through `groundling.judges.Annotation`, each answer on the disk before its worker asks again,
-with as many requests at once as the rows say. Beside it, what the disk allows that is asked once an answer: ``fsync``
-of a line of the same length, one after the other. Both on this machine's disk, and as on one that takes so many
-milliseconds.
+A server on loopback, in a separate process, answers every request of a persistent connection with the same few bytes.
+Pairs of captions are annotated with `groundling.judges.Annotation`, which writes each answer to disk before its worker
+sends the next request, with the given number of parallel requests. For comparison, sequential ``fsync`` of lines of the
+same length. Both on this machine's disk, and with a simulated latency in milliseconds.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from unittest import mock
 import numpy as np
 from machine import machine
 
-import groundling.worlds  # noqa: F401  (which tell judges what they are)
+import groundling.worlds  # noqa: F401  (registers the subjects of judges)
 from groundling.judges import Annotation, OpenAIJudge, Question
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import TextPairs
@@ -81,7 +80,7 @@ def answers_a_second(folder: Path, port: int, concurrency: int, count: int) -> f
 
 
 def lines_a_second(folder: Path, count: int) -> float:
-    """Lines of an answer's length, each on the disk before the next."""
+    """Write lines of an answer's length, each synced before the next."""
     with (folder / "lines").open("ab") as file:
         began = time.perf_counter()
         for _ in range(count):

@@ -1,14 +1,13 @@
-"""Lamorel's own scorer beside ours, on the same models, prompts and actions.
+"""Compare Lamorel's scorer with ours, on the same models, prompts and actions.
 
     git clone https://github.com/flowersteam/lamorel
     python3 -m venv pins && pins/bin/pip install transformers==4.44.2 accelerate==0.33.0 hydra-core torch==2.13.0
     taskset -c 0 python benchmarks/lamorel_scoring.py --lamorel lamorel --python pins/bin/python
 
-The prompts, actions and models of `scoring.py`, whose tokenizers here add no end token, as Lamorel asks for none.
-Theirs runs in a process of its own, from its class of language models down, without the processes and messages around
-it; with the prompts encoded beforehand (`pre_encode_inputs`) and not. CPU seconds of one thread of a call for all
-prompts, medians, ours and theirs in turn, models loaded before. `differences` are the largest between their scores and
-ours, in nats: its causal models read padded prompts as if they began later.
+The prompts, actions and models of `scoring.py`, with tokenizers that add no end token, as in Lamorel. Lamorel's language
+model class runs in a separate process, without its servers and messages, with and without `pre_encode_inputs`. CPU seconds
+of one thread per call for all prompts, medians, interleaved, models loaded before. `differences` are the largest between
+their scores and ours, in nats: its causal models shift the positions of padded prompts.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ import torch
 
 RESULTS = Path(__file__).parent / "results"
 MINIBATCH = 48
-"""Lines that Lamorel reads at once: all logits of more prompts would take more memory than most machines have."""
+"""Lamorel's batch size: the logits of more prompts do not fit into memory."""
 
 
 def theirs(folder: str, asked: dict[str, Any], lamorel: str) -> None:
-    """In a Python that has Lamorel's pins; prints seconds and scores of one call after one that warms up, as JSON."""
+    """Script for a Python with Lamorel's pins: print seconds and scores of one call after a warm-up, as JSON."""
     sys.path.insert(0, str(Path(lamorel) / "lamorel" / "src"))
     from lamorel.server.llms import HF_LLM
     from lamorel.server.llms.module_functions import LogScoringModuleFn
@@ -56,7 +55,7 @@ def theirs(folder: str, asked: dict[str, Any], lamorel: str) -> None:
 
 
 def save(lm: Any, folder: str) -> None:
-    """As a Transformers of before, too, can read it."""
+    """Save in a format that older Transformers versions read."""
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     settings, words = Path(folder) / "tokenizer_config.json", Path(folder) / "tokenizer.json"

@@ -1,12 +1,11 @@
-"""What an encoder's reading of one prompt costs as it grows: T5's attention as Transformers has it, and in blocks.
+"""Cost of encoding long prompts with T5: Transformers' attention and ours.
 
-    python benchmarks/long_prompts.py            # two minutes of one core
-    python benchmarks/long_prompts.py --middle   # from 53 to 503 tokens, as GLAM's prompts have them
-    python benchmarks/long_prompts.py --quick    # does it run; writes no results
+    python benchmarks/long_prompts.py            # two minutes on one core
+    python benchmarks/long_prompts.py --middle   # from 53 to 503 tokens, like GLAM's prompts
+    python benchmarks/long_prompts.py --quick    # smoke test; writes no results
 
-The bundled encoder-decoder reads prompts of random tokens, one alone or two of which the shorter is padded, without
-gradients and with those of all its weights. The ways take turns on each in one process; the memory is by how much its
-peak grows.
+The bundled encoder-decoder reads prompts of random tokens, one or two with the shorter one padded, without and with
+gradients. Variants are interleaved in one process; memory is the growth of its peak.
 """
 
 import argparse
@@ -26,16 +25,16 @@ from groundling.lm.read.relative_attention import _InBlocks
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))
-"""Tokens of the prompts that are read together."""
+"""Lengths of the prompts in a batch, in tokens."""
 LEARNT = PROMPTS[:5]
 MIDDLE = ((53,), (128,), (256,), (256, 200), (503,), (503, 400))
 WAYS = {"plain": "eager", "fused": "sdpa", "blocks": None}
 
 
 def model(way: str) -> LanguageModel:
-    """The bundled encoder-decoder whose encoder reads in this way."""
+    """Return the bundled encoder-decoder with this variant of the encoder."""
     lm = LanguageModel.from_pretrained("starter", attention=WAYS[way])
-    if way == "plain":  # as it was before its attention went in blocks
+    if way == "plain":  # Transformers' own attention
         blocks = [module for module in lm.modules() if isinstance(module, _InBlocks)]
         assert blocks, "the encoder has no attention in blocks to be put back"
         for module in blocks:
@@ -45,7 +44,7 @@ def model(way: str) -> LanguageModel:
 
 
 def read(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
-    """CPU seconds of one pass."""
+    """Return CPU seconds of one pass."""
     length = max(lengths)
     tokens = torch.randint(5, 900, (len(lengths), length), generator=torch.Generator().manual_seed(length))
     mask = (torch.arange(length) < torch.tensor(lengths)[:, None]).long()
@@ -58,20 +57,20 @@ def read(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
 
 
 def peak_growth(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
-    """MiB by which the process grows at most during the pass (Linux)."""
+    """Return the peak growth of the process during the pass, in MiB (Linux)."""
 
     def kilobytes(name: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = kilobytes("VmRSS")
     read(lm, lengths, learns)
     return (kilobytes("VmHWM") - before) / 1024
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
@@ -85,7 +84,7 @@ def main() -> None:
     for learns in (False, True):
         for lengths in (one for one in prompts if not learns or one in (*LEARNT, *MIDDLE)):
             seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-            for _ in range(rounds + 1):  # the first warms up
+            for _ in range(rounds + 1):  # the first round warms up
                 for way, lm in lms.items():
                     seconds[way].append(read(lm, lengths, learns))
             for way in WAYS:

@@ -1,4 +1,4 @@
-"""On what figures were measured: they hold for this kind of processor and path of kernels, and for no other."""
+"""The machine and kernels that figures were measured with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from groundling.runtime.kernels import onednn_is_faster
 
 
 def seconds(device: str = "cpu") -> float:
-    """A clock: the process's CPU seconds, which other work disturbs little; with a GPU the wall's, once it is done."""
+    """Return the process's CPU seconds, which other work disturbs little; with a GPU, wall time after synchronisation."""
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -22,7 +22,7 @@ def seconds(device: str = "cpu") -> float:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What a file of results says of the machine and of what computed, now."""
+    """Return a description of the machine, for results files."""
     return {
         "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(device),
         "processor": torch.cpu.get_capabilities().get("cpu_name") or platform.machine(),

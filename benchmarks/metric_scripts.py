@@ -1,8 +1,8 @@
-"""Every lexical metric on eight languages in seven scripts: equal texts, one word changed, another text.
+"""Lexical metrics on eight languages in seven scripts: equal texts, one word changed, a different text.
 
     python benchmarks/metric_scripts.py      # a few seconds; METEOR needs WordNet
 
-Writes results/metrics/scripts.csv and README.md. `tests/metrics/test_scripts.py` holds the order of the values.
+Writes results/metrics/scripts.csv and README.md. `tests/metrics/test_scripts.py` checks the order of the values.
 """
 
 import csv
@@ -48,13 +48,13 @@ TEXTS = {
     ),
     "Thai": ("เด็กชายจับปลาตัวใหญ่ในทะเลสาบเมื่อคืนนี้", "เด็กชายจับนกตัวใหญ่ในทะเลสาบเมื่อคืนนี้", "พวกเราชอบร้องเพลง"),
 }
-"""By language: a text, the same with one word changed, another text."""
+"""By language: a text, the same with one word changed, a different text."""
 CASES = ("equal", "one word changed", "another text")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a metric; ``best`` is its value for equal texts."""
+    """A figure of a metric; ``best`` is its value for equal texts."""
 
     id: str
     name: str
@@ -81,14 +81,14 @@ FIGURES = (
 
 
 def label(figure: Figure) -> str:
-    """Id, and the figure where it has several, and arguments other than a corpus."""
+    """Return the id, the figure if there are several, and arguments other than a corpus."""
     kind = figure.name.rpartition("rouge_")[2] if figure.id == "rouge" else ""
     options = [f"{name}={value}" for name, value in figure.args.items() if name != "corpus"]
     return " ".join([figure.id, *([kind] if kind else []), *options])
 
 
 def measure(figure: Figure, language: str) -> list[float]:
-    """The figure of each of the three cases of a language.
+    """Return the figure for each of the three cases of a language.
 
     Diversity has no references: its texts are the reference and the generation together.
     """

@@ -1,18 +1,18 @@
-"""How fast the NetHack envs are, beside nle's own env, which gives its raw observation and nothing made of it.
+"""Speed of the NetHack envs, compared with NLE's own env and its raw observations.
 
     python benchmarks/nethack_env.py            # one to two minutes on two cores
-    python benchmarks/nethack_env.py --quick    # does it run: few steps, writes no results
+    python benchmarks/nethack_env.py --quick    # smoke test: few steps, writes no results
 
-*A step.* In one process, on one thread, in turns, with random actions and resets: `nle`, NetHackScore as nle makes it,
-unwrapped, with the six observation keys that Motif's wrappers ask for; `task`, our env of that name through Gymnasium's
-interface; `features`, the vector env without workers, which writes window, vector, message, its id and its count.
-Compared by medians over the rounds in the process's CPU seconds, 16 envs of each (a worker's share of a group of 32).
-nle's env cannot answer what to eat, so that its games take other turns than ours; each plays many.
+*Step.* In one process, on one thread, interleaved, with random actions and resets: `nle`, NLE's unwrapped NetHackScore
+with the six observation keys that Motif's wrappers use; `task`, our env of that name through Gymnasium's interface;
+`features`, the vector env without workers, which writes window, vector, message, its id and its count. Medians over
+rounds of the process's CPU seconds, 16 envs each (a worker's share of a group of 32). NLE's env cannot answer what to
+eat, so its games differ from ours; each plays many.
 
-*Throughput.* Frames per second of wall time, of `features` and of workers that step 64 envs in two groups for somebody
-who does nothing in between; the workers' CPU seconds stand beside it, since the machine may be busy otherwise.
+*Throughput.* Frames per second of wall time, for `features` and for workers that step 64 envs in two groups without a
+policy; and the workers' CPU seconds, since the machine may be busy.
 
-*Start-up.* From the constructor's call to 64 envs' first observations, in wall time and in all processes' CPU seconds.
+*Start-up.* From the constructor to the first observations of 64 envs, in wall time and in CPU seconds of all processes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEP_LIMIT, START_LIMIT, BYTES_LIMIT = 1.5, 5.0, 800
 
 
 def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[str, Any]:
-    """CPU microseconds of a step, by round."""
+    """Return CPU microseconds of a step, by round."""
     raw = [tasks.NetHackScore(observation_keys=MOTIFS_KEYS) for _ in range(num_envs)]
     own = [make_task(TASK) for _ in range(num_envs)]
     vector = NetHackVectorEnv(TASK, num_envs, num_workers=0, num_groups=1, seed=seed)
@@ -76,7 +76,7 @@ def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[st
     players = {"nle": play_raw, "task": play_own, "features": play_features}
     times: dict[str, list[float]] = {name: [] for name in players}
     rng = np.random.default_rng(seed)
-    for number in range(rounds + 1):  # the first one warms up
+    for number in range(rounds + 1):  # the first round warms up
         actions = rng.integers(NUM_ACTIONS, size=(num_steps, num_envs))
         for name, play in players.items():
             began = time.process_time()
@@ -97,7 +97,7 @@ def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[st
 
 
 def throughput(num_envs: int, num_workers: int, num_steps: int, seed: int) -> dict[str, float]:
-    """Seconds until the first frames, frames per second of wall time, and all processes' CPU time per frame."""
+    """Return seconds until the first frames, frames per second of wall time, and CPU time of all processes per frame."""
     began, cpu = time.perf_counter(), time.process_time()
     envs = NetHackVectorEnv(TASK, num_envs, num_workers, seed=seed)
     envs.reset()

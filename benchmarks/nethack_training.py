@@ -1,15 +1,14 @@
-"""How many frames a second does NetHack's agent learn from? Motif's network, 64 envs, rollouts of 32 steps.
+"""Training throughput in NetHack: Motif's network, 64 envs, rollouts of 32 steps.
 
-    python benchmarks/nethack_training.py                                    # some five minutes
-    python benchmarks/nethack_training.py --sample-factory VENV/bin/python   # with sample-factory in the same rounds
+    python benchmarks/nethack_training.py                                    # about five minutes
+    python benchmarks/nethack_training.py --sample-factory VENV/bin/python   # also sample-factory
 
-Arrangements take turns, so that a machine that others share slows all of them alike. Each runs in processes of its own:
-one or two learners (each with one thread and its share of the envs), with and without the intrinsic reward of a network
-of Motif's size. Sample-factory 2.1.1 gets this task and network, renders in its workers as its NetHack example does,
-and has no intrinsic reward; it needs an environment of its own: see benchmarks/sample_factory_nethack.py.
+Variants are interleaved, so that other work slows all of them alike. Each runs in separate processes: one or two
+learners (each with one thread and its share of the envs), with and without the intrinsic reward of a network of Motif's
+size. Sample-factory 2.1.1 has the same task and network, renders in its workers as in its NetHack example, and has no
+intrinsic reward; it needs a separate environment, see benchmarks/sample_factory_nethack.py.
 
-Writes benchmarks/results/nethack_training.json: per arrangement and round, frames per second and CPU microseconds per
-frame.
+Writes benchmarks/results/nethack_training.json: per variant and round, frames per second and CPU microseconds per frame.
 """
 
 import argparse
@@ -36,7 +35,7 @@ ARRANGEMENTS = {
 
 
 def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[str, float]:
-    """Train in this process, one of those that a launcher started, and tell how fast all of them were."""
+    """Train in this process, one of those started by a launcher, and report the speed of all."""
     import torch
 
     from groundling.algorithms import APPO, Rollout
@@ -96,7 +95,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
 
 
 def run_round(seconds: float, sample_factory: str | None) -> dict[str, Any]:
-    """One round of all arrangements, each in processes of its own."""
+    """Run one round of all variants, each in separate processes."""
     figures = {}
     for name, arrangement in ARRANGEMENTS.items():
         command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone"]

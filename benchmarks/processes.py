@@ -1,11 +1,11 @@
-"""How much faster two processes train than one: data parallel through torchrun, one thread each.
+"""Speed-up of data-parallel training with two processes (torchrun), one thread each.
 
     python benchmarks/processes.py                     # the model and task of demo-easy
-    python benchmarks/processes.py --quick             # does it run: one round of few updates; writes no results
+    python benchmarks/processes.py --quick             # smoke test: one round of few updates; writes no results
 
-One process and two train the same config with the same global batch, one after the other in each round. An update is
-collection, learning and their exchange; its time is the median over the updates but for the first, which warms up.
-Wall time, for waiting is what is to be seen: use a machine that does nothing else.
+One process and two processes train the same config with the same global batch, interleaved in each round. An update is
+collection, learning and communication; its time is the median over updates except the first. Wall time, which includes
+waiting: use an otherwise idle machine.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TARGET = 1.7
 
 
 def train(processes: int, updates: int, overrides: list[str]) -> list[float]:
-    """Steps per second of each update but the first."""
+    """Return steps per second of each update except the first."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         run = [f"run_dir={folder}/run", f"training.steps={updates * 32 * 40}", "device=cpu", *overrides]

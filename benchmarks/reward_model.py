@@ -1,11 +1,11 @@
-"""How fast a reward model is trained on distinct messages, beside the plain computation of the same network.
+"""Speed of training a reward model on distinct messages, compared with the plain computation of the same network.
 
     taskset -c 0 nice -n 5 python benchmarks/reward_model.py            # one thread, about two minutes
-    taskset -c 0 nice -n 5 python benchmarks/reward_model.py --quick    # does it run: two rounds of one batch
+    taskset -c 0 nice -n 5 python benchmarks/reward_model.py --quick    # smoke test: two rounds of one batch
 
-Pairs of single messages are drawn from random play of nle's NetHackScore-v0, and labelled by a rule. Both ways begin
-with the same weights and take the same minibatches; in each round both go through the same ones, in turn, and are timed
-in the process's CPU seconds, the optimizer's step included:
+Pairs of single messages are sampled from random play of NLE's NetHackScore-v0, and labelled by a rule. Both variants start
+from the same weights and use the same minibatches, interleaved in each round, timed in the process's CPU seconds,
+including the optimizer step:
 
 plain       every message of every pair goes through the network, all 256 bytes, as in the original
 distinct    `groundling.judges.reward_models.distill.train_epoch`
@@ -46,7 +46,7 @@ WORDS = (b"kill", b"$", b"stairs", b"door", b"hit", b"find")
 
 
 def random_play(steps: int, seed: int) -> NDArray[np.uint8]:
-    """The messages (steps, 256) of uniformly random actions."""
+    """Return the messages (steps, 256) of uniformly random actions."""
     env: Any = gymnasium.make("NetHackScore-v0", observation_keys=("message", "blstats")).unwrapped
     rng = np.random.default_rng(seed)
     messages = np.empty((steps, 256), dtype=np.uint8)
@@ -73,7 +73,7 @@ def make_pairs(count: int, steps: int, seed: int) -> TrainingPairs:
 
 
 def plain_network(network: MessageNetwork) -> nn.Sequential:
-    """The original's layers one after the other, sharing the parameters of ``network``: int64 (n, 256) to (n, 1)."""
+    """Return the original's layers with the parameters of ``network``: int64 (n, 256) to (n, 1)."""
 
     class Transposed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -85,18 +85,18 @@ def plain_network(network: MessageNetwork) -> nn.Sequential:
 
 
 def plain_loss(network: nn.Sequential, everything: Tensor, pairs: TrainingPairs) -> Tensor:
-    """The loss of pairs whose messages ``everything`` holds, uint8 (N, 2, L, 256)."""
+    """Return the loss of the pairs of messages ``everything``, uint8 (N, 2, L, 256)."""
     rewards = network(everything.flatten(0, 2).long()).view(everything.shape[:3]).mean(-1)
     return nn.functional.cross_entropy(rewards, pairs.targets.to(rewards))
 
 
 def every_message(pairs: TrainingPairs) -> Tensor:
-    """Every message of every pair: uint8 (N, 2, L, 256)."""
+    """Return every message of every pair: uint8 (N, 2, L, 256)."""
     return encode(pairs.captions, "motif")[pairs.indices]
 
 
 def compare_gradients(pairs: TrainingPairs, batch_size: int, dtype: torch.dtype) -> dict[str, float]:
-    """The greatest difference of any weight's gradient, absolute and of the batch's greatest gradient."""
+    """Return the largest difference of gradients, absolute and relative to the batch's largest gradient."""
     torch.manual_seed(0)
     model = MotifRewardModel().to(dtype)
     plain = copy.deepcopy(model)
@@ -126,7 +126,7 @@ def measure(pairs: TrainingPairs, batch_size: int, rounds: int, batches: int) ->
     for number in range(rounds + 1):  # the first round warms up
         order = torch.Generator().manual_seed(number)
         part = pairs[torch.randperm(len(pairs), generator=order)[: batches * batch_size]]
-        everything = every_message(part)  # read before the clock runs
+        everything = every_message(part)  # not timed
         began = time.process_time()
         for rows in torch.randperm(len(part), generator=order).split(batch_size):
             loss = plain_loss(network, everything[rows], part[rows])

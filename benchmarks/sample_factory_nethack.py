@@ -1,6 +1,6 @@
-r"""Sample-factory on the task and network of benchmarks/nethack_training.py, which starts this in its rounds.
+r"""Sample-factory on the task and network of benchmarks/nethack_training.py, which starts this script.
 
-It needs numpy 1 and packages that groundling does not, so it gets an environment of its own, beside groundling's:
+It needs numpy 1 and other packages, so it has a separate environment next to groundling's:
 
     python -m venv --without-pip VENV
     .venv/bin/python -m pip install --no-deps --target VENV/lib/python3.11/site-packages sample-factory==2.1.1 \
@@ -9,9 +9,9 @@ It needs numpy 1 and packages that groundling does not, so it gets an environmen
     printf '%s\n' "$PWD/.venv/lib/python3.11/site-packages" "$PWD/src" > VENV/lib/python3.11/site-packages/zz_shared.pth
     VENV/bin/python benchmarks/sample_factory_nethack.py --seconds 20
 
-The third line shares groundling, torch, nle and gymnasium with groundling's environment (sample-factory asks for
-gymnasium below 1, and runs with 1.2). Its wheel does not hold its NetHack example; this one makes of groundling's task
-what that example gives its agent: an image of 72 x 72 pixels, rendered in the workers, here from one table per process.
+The third line shares groundling, torch, nle and gymnasium with groundling's environment (sample-factory requires
+gymnasium below 1, but runs with 1.2). Its wheel does not include its NetHack example. Like that example, this script
+gives the agent an image of 72 x 72 pixels, rendered in the workers, from one table per process.
 
 Prints one line of JSON: frames per second and CPU microseconds per frame, of all processes.
 """
@@ -85,7 +85,7 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
 
 
 class MotifEncoder(Encoder):
-    """What stands before the memory in Motif's network."""
+    """The encoders before the recurrent layer of Motif's network."""
 
     def __init__(self, cfg: Any, obs_space: Any) -> None:
         super().__init__(cfg)
@@ -113,7 +113,7 @@ class MotifEncoder(Encoder):
 
 
 class Stopwatch(AlgoObserver):
-    """Counts frames and CPU time once the learner is under way."""
+    """Count frames and CPU time after the learner's start."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,28 +1,28 @@
-"""How fast candidate scoring is, beside what it is built to replace and beside the least that could be done.
+"""Speed of candidate scoring, compared with the methods that it replaces and with a lower bound.
 
     python benchmarks/scoring.py            # a quarter of an hour on two cores
-    python benchmarks/scoring.py --quick    # does it run: two rounds, few prompts
+    python benchmarks/scoring.py --quick    # smoke test: two rounds, few prompts
 
 32 BabyAI-Text-like prompts of 100 to 300 tokens, six actions each; models with random weights in the shapes of
-T5-small (60 M parameters) and of a six-layer GPT-2 (45 M). Everything is timed in one process, one variant after the
-other in each round, and compared by medians:
+T5-small (60 M parameters) and of a six-layer GPT-2 (45 M). Variants are interleaved in one process and compared by
+medians:
 
-floor           each prompt through the encoder (or the causal body) on its own: no padding, no candidates
-new             `LanguageModel.score_candidates`; a causal model reads what all prompts begin with once, so that it may
-                take less than the floor
-repeated (a)    the prompts' representation once, in one padded batch, then repeated for each candidate: a call to
-                Lamorel with `pre_encode_inputs`, written leanly
-repeated-micro  the same in micro-batches of prompts as they come: less padding and memory than Lamorel knows of
-concatenated    (b) prompt and candidate as one line per candidate, logits of every position: Lamorel without
-                `pre_encode_inputs`, in micro-batches of two prompts for its logits to fit; causal models only
+floor           each prompt alone through the encoder (or the causal body): no padding, no candidates
+new             `LanguageModel.score_candidates`; a causal model reads the common prefix of all prompts once, so it can be
+                faster than the floor
+repeated (a)    the prompts' representation once, in one padded batch, repeated for each candidate: a lean version of
+                Lamorel with `pre_encode_inputs`
+repeated-micro  the same in micro-batches, which Lamorel lacks: less padding and memory
+concatenated    (b) prompt and candidate as one row per candidate, logits at every position: Lamorel without
+                `pre_encode_inputs`, in micro-batches of two prompts so that the logits fit; causal models only
 
 `forward` scores without gradients. `step` is a PPO step: forward, value head, clipped loss, backward, gradient norm
-and Adam, `new` and `repeated-micro` in micro-batches of 4 prompts (for `new` sorted by length, as Groundling's PPO
-does); the floor's step is its forward and backward alone, without optimizer. Seconds are those of the wall; with
---threads 1 the process's CPU seconds beside them tell more on a busy machine.
+and Adam, with micro-batches of 4 prompts in `new` and `repeated-micro` (in `new` sorted by length, as in Groundling's
+PPO); the floor's step is only its forward and backward. Seconds are wall time; with --threads 1, CPU seconds are also
+reported, which are more reliable on a busy machine.
 
-Peak memory is the resident set's high-water mark of a step in a fresh process: interpreter, weights, gradients and
-Adam's state included, which are the same for all and told as `idle`.
+Peak memory is the high-water mark of the resident set of a step in a new process, including interpreter, weights,
+gradients and Adam's state, which are equal for all variants and reported as `idle`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def make_prompt(rng: random.Random) -> str:
-    """GLAM's prompt of three made-up observations."""
+    """Return GLAM's prompt with three made-up observations."""
     colours, kinds = ["red", "green", "blue", "purple", "yellow", "grey"], ["key", "ball", "box"]
 
     def thing() -> str:
@@ -81,7 +81,7 @@ def make_prompt(rng: random.Random) -> str:
 
 
 def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer trained on the prompts; `ends`: texts end with </s>, as T5's do."""
+    """Return a byte-level tokenizer trained on the prompts; with `ends`, texts end with </s>, as in T5."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=ends)
     tokenizer.decoder = decoders.ByteLevel()
@@ -98,7 +98,7 @@ def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedT
 
 
 def make_lm(family: str, seed: int, device: str, ends: bool = True) -> LanguageModel:
-    """A random model of the family's shape with a tokenizer of its kind; ``ends``: a T5's prompts end with </s>."""
+    """Return a random model of the family's shape with its tokenizer; with ``ends``, T5's prompts end with </s>."""
     rng = random.Random(seed)
     corpus = [make_prompt(rng) for _ in range(400)]
     torch.manual_seed(seed)
@@ -106,13 +106,13 @@ def make_lm(family: str, seed: int, device: str, ends: bool = True) -> LanguageM
         config = T5Config(d_ff=2048, d_model=512, num_layers=6, num_heads=8, decoder_start_token_id=0)  # type: ignore[call-arg]
         t5: Any = T5ForConditionalGeneration(config)
         return LanguageModel(t5.to(device), make_tokenizer(corpus, ends, 32128))
-    # Few merges, so that the actions take 2 to 4 tokens as with GPT-2's own vocabulary.
+    # Few merges, so that actions have 2 to 4 tokens as with GPT-2's own vocabulary.
     gpt2: Any = GPT2LMHeadModel(GPT2Config(n_embd=512, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=1))
     return LanguageModel(gpt2.to(device), make_tokenizer(corpus, False, 420))
 
 
 def make_prompts(lm: LanguageModel, count: int, seed: int) -> list[str]:
-    """`count` prompts of 100 to 300 of the model's tokens."""
+    """Return `count` prompts of 100 to 300 tokens."""
     rng = random.Random(seed + 1)
     prompts: list[str] = []
     while len(prompts) < count:
@@ -133,19 +133,19 @@ def score_new(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tensor, Tensor
 
 
 def token_ids(lm: LanguageModel, prompts: Sequence[str]) -> tuple[list[Tensor], list[Tensor]]:
-    """Token ids (length,) of the prompts, and of the actions without special tokens."""
+    """Return token ids (length,) of the prompts, and of the actions without special tokens."""
     ids = [torch.tensor(own, device=lm.device) for own in lm.tokenizer(list(prompts))["input_ids"]]
     actions = lm.tokenizer(ACTIONS, add_special_tokens=False)["input_ids"]
     return ids, [torch.tensor(own, device=lm.device) for own in actions]
 
 
 def padded(ids: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Token ids and 0/1 mask, (rows, longest)."""
+    """Return token ids and 0/1 mask, (rows, longest)."""
     return pad_sequence(ids, batch_first=True), pad_sequence([torch.ones_like(own) for own in ids], batch_first=True)
 
 
 def summed(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """(rows,) log-probability of targets (rows, length) under logits (rows, length, vocabulary)."""
+    """Return the log-probability (rows,) of targets (rows, length) under logits (rows, length, vocabulary)."""
     chosen = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     return (chosen * mask).sum(-1)
 
@@ -204,7 +204,7 @@ def score_concatenated(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tenso
 
 
 def floor_states(lm: LanguageModel, prompts: Sequence[str]) -> list[Tensor]:
-    """The final states (1, length, hidden) of each prompt, read alone."""
+    """Return the final states (1, length, hidden) of each prompt, read alone."""
     ids, _ = token_ids(lm, prompts)
     body: Any = lm.model.get_encoder() if lm.is_encoder_decoder else lm.model.get_decoder()
     return [body(input_ids=own[None], use_cache=False).last_hidden_state for own in ids]
@@ -226,11 +226,11 @@ VARIANTS: dict[str, dict[str, Score]] = {
 TARGETS = {"t5": {"floor": 1.5, "repeated": 2.2}, "gpt2": {"floor": 1.5, "repeated": 1.8, "concatenated": 6.0}}
 
 
-# What is timed
+# Timing
 
 
 def micro_batches(lm: LanguageModel, prompts: Sequence[str], variant: str) -> Iterator[list[str]]:
-    if variant == "new":  # the others take prompts as they come
+    if variant == "new":  # the others keep the order of prompts
         lengths = lm.token_lengths(prompts)
         prompts = [prompts[index] for index in sorted(range(len(prompts)), key=lambda i: lengths[i])]
     size = {"concatenated": 2, "repeated": len(prompts)}.get(variant, MICRO_BATCH)
@@ -250,7 +250,7 @@ def forward(lm: LanguageModel, prompts: Sequence[str], variant: str, family: str
 
 
 class Step:
-    """One PPO step of a variant, with its own value head and optimizer."""
+    """Run one PPO step of a variant, with its own value head and optimizer."""
 
     def __init__(self, lm: LanguageModel, prompts: Sequence[str], variant: str, family: str) -> None:
         self.lm, self.prompts, self.variant, self.family = lm, prompts, variant, family
@@ -274,7 +274,7 @@ class Step:
 
 
 def ppo_like_loss(log_policy: Tensor, values: Tensor) -> Tensor:
-    """Clipped policy loss, value loss and entropy of (rows, actions) and (rows,), for made-up advantages."""
+    """Return clipped policy loss, value loss and entropy of (rows, actions) and (rows,), for made-up advantages."""
     actions = torch.arange(len(values), device=values.device) % log_policy.shape[1]
     advantages = torch.linspace(-1, 1, len(values), device=values.device)
     chosen = log_policy.gather(1, actions[:, None])[:, 0]
@@ -285,7 +285,7 @@ def ppo_like_loss(log_policy: Tensor, values: Tensor) -> Tensor:
 
 
 def seconds(run: Callable[[], None], device: str) -> tuple[float, float]:
-    """Wall and CPU seconds."""
+    """Return wall and CPU seconds."""
     start = time.perf_counter(), time.process_time()
     run()
     if device != "cpu":
@@ -334,13 +334,13 @@ def measure_family(family: str, arguments: argparse.Namespace) -> dict[str, Any]
             for name, own in times.items()
         }
     if arguments.device == "cpu":
-        told = ["idle", "new", "repeated", "repeated-micro"]
-        result["peak_memory_mib"] = {name: peak_memory(family, name, arguments) for name in told}
+        shown = ["idle", "new", "repeated", "repeated-micro"]
+        result["peak_memory_mib"] = {name: peak_memory(family, name, arguments) for name in shown}
     return result
 
 
 def peak_memory(family: str, variant: str, arguments: argparse.Namespace) -> float:
-    """MiB, of one step in a process of its own."""
+    """Return the peak memory of one step in a separate process, in MiB."""
     command = [sys.executable, __file__, "--memory-of", family, variant, "--threads", str(arguments.threads)]
     command += ["--prompts", str(arguments.prompts), "--seed", str(arguments.seed)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
@@ -355,13 +355,13 @@ def print_peak_memory(family: str, variant: str, arguments: argparse.Namespace) 
         step.optimizer.step()
     else:
         step()
-        step()  # with the optimizer's state there from the start
-    # Not getrusage's ru_maxrss: a child process begins with its parent's.
+        step()  # creates the optimizer's state
+    # Not getrusage's ru_maxrss: a child process inherits its parent's.
     status = Path("/proc/self/status").read_text()
     print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024)
 
 
-# What is told
+# Report
 
 
 def print_table(results: dict[str, Any]) -> None:
@@ -385,15 +385,15 @@ def print_table(results: dict[str, Any]) -> None:
                 print(f"{kind:8} {name:14} {figures}   {target_told(family, name, wall)}")
         memory = result.get("peak_memory_mib", {})
         for name, peak in memory.items():
-            told = ""
+            shown = ""
             if name == "repeated":
                 share = memory["new"] / peak
-                told = f"new takes {share:.0%} of it; <= 40 %: {'met' if share <= 0.4 else 'MISSED'}"
-            print(f"{'memory':8} {name:14} {peak:6.0f} MiB   {told}")
+                shown = f"new takes {share:.0%} of it; <= 40 %: {'met' if share <= 0.4 else 'MISSED'}"
+            print(f"{'memory':8} {name:14} {peak:6.0f} MiB   {shown}")
 
 
 def target_told(family: str, name: str, medians: dict[str, float]) -> str:
-    """Whether a variant's target, by wall seconds, is met."""
+    """Return whether a variant meets its target, by wall seconds."""
     if name in ("floor", "repeated-micro"):
         return ""
     if name == "new":

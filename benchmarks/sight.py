@@ -1,11 +1,11 @@
-"""Whether the observations by look-up tables are Minigrid's own, on very many random states.
+"""Compare observations from look-up tables with Minigrid's own, on many random states.
 
     python benchmarks/sight.py                       # every BabyAI env, 100,000 states each: half an hour to an hour
     python benchmarks/sight.py --states 1000         # half a minute
     python benchmarks/sight.py --prefix MiniGrid-    # MiniGrid's other envs
 
-Half of the states of an episode come about by random actions. For the other half the grid is upset at will: the agent
-put anywhere, in walls too, things put down, taken away and into its hands, doors opened, shut and locked.
+Half of the states of an episode come from random actions. For the other half the grid is changed at random: the agent is
+placed anywhere, also in walls; objects are placed, removed and carried; doors are opened, closed and locked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Iterator[Any]:
-    """The unwrapped env of this id in `count` states, one after the other; it sees by the tables."""
+    """Yield the unwrapped env of this id in `count` states; its observations come from the tables."""
     env: Any = gymnasium.make(id, disable_env_checker=True).unwrapped
     use_lookup_tables(env)
     rng = np.random.default_rng(seed)
@@ -51,9 +51,9 @@ def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Ite
 
 
 def reset(env: Any, seed: int) -> None:
-    """Begin an episode. Minigrid looks for a place for the agent for ever where a level's small rooms are full.
+    """Start an episode, and skip seeds for which Minigrid searches endlessly for the agent's place.
 
-    That takes hundreds of levels to happen, in BabyAI-SynthS5R2-v0 for one; such a seed is passed over.
+    This happens once in hundreds of levels if small rooms are full, for example in BabyAI-SynthS5R2-v0.
     """
 
     def give_up(*_: object) -> None:
@@ -73,7 +73,7 @@ def reset(env: Any, seed: int) -> None:
 
 
 def upset(env: Any, rng: np.random.Generator) -> None:
-    """Put the agent, and now and then a thing, anywhere."""
+    """Place the agent, and sometimes an object, anywhere."""
     grid = env.grid
     env.agent_pos = (int(rng.integers(grid.width)), int(rng.integers(grid.height)))
     env.agent_dir = int(rng.integers(4))
@@ -95,7 +95,7 @@ def random_thing(rng: np.random.Generator) -> Any:
 
 
 def same(env: Any) -> bool:
-    """Whether the env's observation, made by tables, is Minigrid's: values, types, and how it lies in memory."""
+    """Return whether the env's observation equals Minigrid's in values, types and memory layout."""
     ours, own = env.gen_obs(), MiniGridEnv.gen_obs(env)
     image, expected = ours["image"], own["image"]
     return (

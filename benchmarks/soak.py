@@ -1,14 +1,14 @@
-"""Do long runs stay as large as they are: memory and descriptors of four commands side by side, with workers killed.
+"""Soak test: memory and file descriptors of four commands in parallel, while workers are killed.
 
     python benchmarks/soak.py --hours 6                # results/soak: soak.csv, soak.json, soak.png, README.md
     python benchmarks/soak.py --hours 0.2 --output /tmp/soak
 
-A text world's training (`demo-easy`), a writer's (`rl4lms/increasing_numbers_ppo`), NetHack's (`motif/score` on the
-score alone) and `annotate`, which asks a server on loopback, each a process of one thread. Both worlds have two worker
-processes; every few minutes one of the four, drawn by chance, is ended by SIGKILL. Every 30 seconds resident and
-proportional memory, open descriptors, threads, processes and zombies of each command's process tree are read from
-/proc (Linux), beside how far the command has come. A command that ends early is an error but for `annotate`, which
-begins again with a new store.
+The commands are training in a text world (`demo-easy`), of text generation (`rl4lms/increasing_numbers_ppo`) and in
+NetHack (`motif/score` on the score only), and `annotate` with a server on loopback, each a process with one thread. Both
+worlds have two worker processes; every few minutes one of the four, chosen at random, receives SIGKILL. Every 30 seconds
+resident and proportional memory, open descriptors, threads, processes and zombies of each command's process tree are
+read from /proc (Linux), with the command's progress. It is an error if a command ends early, except `annotate`, which
+restarts with a new store.
 """
 
 import argparse
@@ -35,10 +35,10 @@ from machine import machine
 SAMPLE_SECONDS = 30.0
 KILL_SECONDS = 180.0
 LATENCY = 0.25
-"""Seconds that the server waits before it answers."""
+"""Delay of the server's answers in seconds."""
 CONCURRENCY = 2
 WORKERS = ("groundling.envs.worker_pool",)
-"""Words in the command line of an env's worker."""
+"""Words in the command line of an env worker."""
 ENDLESS = ["training.steps=1000000000", "training.keep_checkpoints=1", "device=cpu"]
 TRAININGS = {
     "text": ["demo-easy", "world.num_envs=8", "world.num_workers=2", "training.checkpoint_every=5"],
@@ -56,32 +56,32 @@ KILLED = ("text", "nethack")
 
 @dataclass
 class Sample:
-    """One command's process tree at one time."""
+    """A sample of one command's process tree."""
 
     seconds: float
-    """Since the soak began."""
+    """Time since the start of the soak test."""
     command: str
     main_rss_kib: int
-    """Resident, of the command's first process."""
+    """Resident memory of the command's main process."""
     main_fds: int
     rss_kib: int
-    """Resident, of all of its processes; what they share counts in each."""
+    """Resident memory of all its processes; shared pages count in each."""
     pss_kib: int
-    """Of all of its processes; what they share counts once."""
+    """Proportional memory of all its processes; shared pages count once."""
     fds: int
     threads: int
     processes: int
     zombies: int
     progress: int
-    """Updates of a training; answers of `annotate`, over all of its stores."""
+    """Updates of a training run; answers of `annotate` over all stores."""
     kills: int
-    """Of this command's workers, so far."""
+    """Kills of this command's workers so far."""
     lost: int
-    """As the training's own figures tell: envs of lost workers in the text world, lost workers in NetHack."""
+    """From the run's metrics: envs of lost workers in the text world, lost workers in NetHack."""
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that descend from it, by their numbers, the root first."""
+    """Return the ids of a process and its descendants, the root first."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -89,13 +89,13 @@ def tree(root: int) -> list[int]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
     found = [root]
-    for process in found:  # which grows meanwhile
+    for process in found:  # the list grows in this loop
         found += children.get(process, [])
     return found
 
 
 def figures(process: int) -> dict[str, int]:
-    """Memory in KiB, descriptors, threads of one process; zeros if it is gone, and of a zombie."""
+    """Return memory in KiB, descriptors and threads of a process; zeros for zombies and ended processes."""
     counts = dict.fromkeys(("Rss", "Pss", "fds", "threads", "zombie"), 0)
     folder = Path("/proc") / str(process)
     with suppress(OSError):
@@ -112,18 +112,18 @@ def figures(process: int) -> dict[str, int]:
 
 @dataclass
 class Command:
-    """One of the four, and its processes."""
+    """One of the four commands and its processes."""
 
     name: str
     words: list[str]
     folder: Path
     kills: int = 0
     begun: int = 0
-    """How often it was started."""
+    """Number of starts."""
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Begin, or begin again; what it prints goes to its log."""
+        """Start or restart; output goes to the log."""
         self.begun += 1
         words = [word.replace("{begun}", str(self.begun)) for word in self.words]
         with (self.folder / f"{self.name}.log").open("ab") as log:
@@ -166,7 +166,7 @@ class Command:
         return int(last.get("lost_envs", last.get("dead_workers", 0)))
 
     def workers(self) -> list[int]:
-        """Processes that step envs."""
+        """Return the processes that step envs."""
         assert self.process is not None
         found = []
         for process in tree(self.process.pid)[1:]:
@@ -177,7 +177,7 @@ class Command:
         return found
 
     def stop(self) -> dict[str, int]:
-        """Ask it to stop; how that went: exit status, seconds, and processes of its tree that are left."""
+        """Stop it; return exit status, seconds, and the number of remaining processes."""
         assert self.process is not None
         processes, began = tree(self.process.pid), time.monotonic()
         self.process.terminate()
@@ -194,7 +194,7 @@ class Command:
 
 @contextmanager
 def chat_server() -> Iterator[str]:
-    """A judge on loopback, whose verdict is the parity of the request's length."""
+    """A judge server on loopback; its verdict is the parity of the request's length."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -217,7 +217,7 @@ def chat_server() -> Iterator[str]:
         daemon_threads = True
 
         def handle_error(self, *arguments: object) -> None:
-            """At the end the judge is gone before it has heard all."""
+            """Ignore connections closed at the end."""
 
     server = Quiet(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -241,7 +241,7 @@ def commands(folder: Path, url: str, pairs: Path) -> list[Command]:
 
 
 def collect(folder: Path, hours: float) -> Path:
-    """Pairs of a text world's, more than can be asked about in the hours."""
+    """Write more pairs of a text world than can be annotated in the given hours."""
     pairs = folder / "pairs"
     count = int(1.02 * hours * 3600 * CONCURRENCY / LATENCY)
     play = ["collect", "random", "world.env=BabyAI-MixedTrainLocal-v0", "--pairs", str(count), "--length", "8"]
@@ -252,10 +252,10 @@ def collect(folder: Path, hours: float) -> Path:
 
 
 def soak(running: list[Command], hours: float, output: Path, seed: int) -> None:
-    """Sample and kill until the time is over; samples are on the disk as they are made.
+    """Sample and kill until the time is over; each sample is written at once.
 
     Raises:
-        RuntimeError: a training ended, or a command did not go on.
+        RuntimeError: a training run ended, or a command made no progress.
     """
     draw = random.Random(seed)
     began = time.monotonic()
@@ -306,7 +306,7 @@ def main() -> None:
     settings = {"hours": arguments.hours, "seed": arguments.seed, "kill_seconds": KILL_SECONDS}
     text = json.dumps({**settings, "machine": machine(), "ended": ended}, indent=1) + "\n"
     (arguments.output / "soak.json").write_text(text, encoding="utf-8")
-    shutil.rmtree(folder)  # only of a soak that came to its end: the logs of another tell why it did not
+    shutil.rmtree(folder)  # only after success: the logs explain failures
     soak_figures.write(arguments.output)
 
 

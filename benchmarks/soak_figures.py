@@ -1,6 +1,6 @@
-"""What a soak came to: a figure and a table from `soak.csv` and `soak.json`, as `benchmarks/soak.py` writes them.
+"""Figure and tables of a soak test from `soak.csv` and `soak.json`, which `benchmarks/soak.py` writes.
 
-python benchmarks/soak_figures.py results/soak     # draws and tells them once more
+python benchmarks/soak_figures.py results/soak     # write them again
 """
 
 import csv
@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 LIMIT = 2.0
-"""Per cent that a figure may grow from the end of the warm-up to the end of the soak."""
+"""Allowed growth in per cent from the end of the warm-up to the end."""
 WARM_UP = 1 / 6
 BLOCKS = 10
 STUDENT = 2.306
@@ -30,12 +30,12 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Growth:
-    """A straight line through a figure after the warm-up.
+    """Linear fit to a figure after the warm-up.
 
     Attributes:
-        start: Its value at the warm-up's end.
-        percent: Growth until the soak's end, in per cent of ``start``; ``low`` and ``high`` bound its 95 % interval.
-        per_hour: Growth in per cent of ``start`` an hour.
+        start: Value at the end of the warm-up.
+        percent: Growth until the end, in per cent of ``start``; ``low`` and ``high`` bound its 95 % interval.
+        per_hour: Growth per hour, in per cent of ``start``.
     """
 
     start: float
@@ -50,10 +50,10 @@ class Growth:
 
 
 def growth(hours: np.ndarray, values: np.ndarray) -> Growth:
-    """Fit the line to the means of BLOCKS stretches of equal length, for neighbouring samples are alike.
+    """Fit the line to the means of BLOCKS equal blocks, because neighbouring samples are correlated.
 
     Args:
-        hours: float (N,), since the soak began, increasing.
+        hours: float (N,), since the start, increasing.
         values: float (N,).
     """
     warm = hours >= hours[-1] * WARM_UP

@@ -1,11 +1,11 @@
-"""Supervised training, RL, or one after the other? Sums with a checker, the bundled model, five seeds, one core.
+"""Compare supervised training, RL, and both in sequence: sums with a checker, the bundled model, five seeds, one core.
 
     pip install reasoning-gym
     OMP_NUM_THREADS=1 python benchmarks/supervised_then_rl.py     # about an hour; run again to resume
 
 Tests a claim of RL4LMs (arXiv 2210.01241) on a task whose reward cannot be exploited: sums and differences of two
-numbers (Reasoning Gym's `chain_sum`), of which few have a written answer and all have a checker. Trains into
-runs/arithmetic/, each run once, and writes results/rl4lms/arithmetic/: curves.csv, summary.json and README.md.
+numbers (Reasoning Gym's `chain_sum`). Few have a written answer, all have a checker. Trains in runs/arithmetic/ and
+writes results/rl4lms/arithmetic/: curves.csv, summary.json and README.md.
 """
 
 import csv
@@ -27,9 +27,9 @@ SEEDS = (1, 2, 3, 4, 5)
 RUNS = Path("runs/arithmetic")
 RESULTS = Path(__file__).parents[1] / "results" / "rl4lms" / "arithmetic"
 REFERENCES = 3_000
-"""Sums with a written answer; RL is given the checker's verdict on all that are not held out."""
+"""Number of sums with a written answer; RL gets the checker's verdict on all training sums."""
 EPOCHS, STEPS = 20, 100_000
-"""Passes over the references, and tokens written in RL."""
+"""Passes over the references, and generated tokens in RL."""
 HELD_OUT = 500
 BEYOND = "three digits"
 ARMS = {
@@ -42,7 +42,7 @@ SPLITS = {"test": "sums as in training", "val": f"sums of {BEYOND}, which no arm
 
 
 def write_data() -> Path:
-    """Write the splits as JSON lines, distinct expressions in each; the folder."""
+    """Write the splits as JSON lines, with distinct expressions; return the folder."""
     folder = RUNS / "data"
     if (folder / "test.jsonl").exists():
         return folder
@@ -72,7 +72,7 @@ def write_data() -> Path:
 
 
 def words(arm: str, seed: int, data: Path) -> list[str]:
-    """What follows ``groundling train`` for a run."""
+    """Return the arguments of ``groundling train`` for a run."""
     supervised = arm.startswith("supervised") and "RL" not in arm
     training = data / ("few.jsonl" if supervised else "train.jsonl")
     paths = f"{{train:{training},val:{data}/val.jsonl,test:{data}/test.jsonl}}"
@@ -120,7 +120,7 @@ def last_checkpoint(arm: str, seed: int) -> Path | None:
 
 
 def run() -> int:
-    """Train and evaluate what is left, seed by seed; write the results after each seed."""
+    """Train and evaluate the missing runs, seed by seed; write the results after each seed."""
     data = write_data()
     for seed in SEEDS:
         for arm in ARMS:
@@ -136,7 +136,7 @@ def run() -> int:
 
 
 def accuracies() -> Iterator[tuple[str, str, int, float]]:
-    """Arm, split, seed, and the share of right answers."""
+    """Return arm, split, seed, and the share of right answers."""
     for arm in ARMS:
         for seed in SEEDS:
             if (run_dir(arm, seed) / "done").exists():
@@ -172,7 +172,7 @@ def readme(means: dict[tuple[str, str], IntervalEstimate], rows: list[tuple[str,
     by_run = {(arm, split, seed): value for arm, split, seed, value in rows}
     table = ["| arm | | " + " | ".join(SPLITS.values()) + " |", "|---|---|" + "--:|" * len(SPLITS)]
     for arm, about in ARMS.items():
-        cells = (told(means[arm, split]) if (arm, split) in means else "" for split in SPLITS)
+        cells = (text_of(means[arm, split]) if (arm, split) in means else "" for split in SPLITS)
         table.append(f"| {arm} | {about} | " + " | ".join(cells) + " |")
     differences = []
     for other in ("supervised", "supervised, longer", "RL"):
@@ -182,7 +182,9 @@ def readme(means: dict[tuple[str, str], IntervalEstimate], rows: list[tuple[str,
             if {("supervised, then RL", "test", seed), (other, "test", seed)} <= by_run.keys()
         ]
         if len(pairs) > 1:
-            differences.append(f"- from *{other}*: {told(estimate(np.array(pairs), lambda values: values.mean(-1)))}")
+            differences.append(
+                f"- from *{other}*: {text_of(estimate(np.array(pairs), lambda values: values.mean(-1)))}"
+            )
     seeds = sorted({seed for _, _, seed, _ in rows})
     return (
         "\n\n".join(
@@ -207,7 +209,7 @@ def readme(means: dict[tuple[str, str], IntervalEstimate], rows: list[tuple[str,
     )
 
 
-def told(found: IntervalEstimate) -> str:
+def text_of(found: IntervalEstimate) -> str:
     return (
         f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
         if found.low < 0

@@ -1,26 +1,25 @@
-"""How fast a writer's rollouts are, beside Transformers' `generate` and beside RL4LMs' token-by-token replay.
+"""Speed of text rollouts, compared with Transformers' `generate` and RL4LMs' token-by-token replay.
 
-    python benchmarks/text_generation.py            # all parts, all models but those of --sizes real
-    python benchmarks/text_generation.py --trl VENV/bin/python   # beside TRL, in rounds: see trl_writing.py
-    python benchmarks/text_generation.py --trl VENV/bin/python --device cuda   # on a GPU, in seconds of the wall
-    python benchmarks/text_generation.py --quick    # does it run: small models, two rounds
+    python benchmarks/text_generation.py            # all parts, all models except --sizes real
+    python benchmarks/text_generation.py --trl VENV/bin/python   # also TRL, see trl_writing.py
+    python benchmarks/text_generation.py --trl VENV/bin/python --device cuda   # on a GPU, in wall time
+    python benchmarks/text_generation.py --quick    # smoke test: small models, two rounds
 
-64 texts of 20 tokens to prompts of 5 to 20 tokens; random weights. `small` and `larger`: a vocabulary of 1,024; GPT-2
-of 2 layers x 64 and of 4 x 256, and T5- and BART-like twins of the same sizes (so many layers in the encoder and in the
-decoder). `real`: GPT-2 as it is, 12 layers x 768 and 50,257 tokens, 124 M weights; beside TRL with prompts of 128
-tokens, texts of 48, and one optimiser step. Everything is timed in one process, one variant after the other in each
-round, in CPU seconds of one thread; medians.
+64 texts of 20 tokens for prompts of 5 to 20 tokens; random weights. `small` and `larger`: a vocabulary of 1,024, GPT-2
+with 2 layers x 64 and 4 x 256, and T5- and BART-like models of the same sizes (this many layers in the encoder and in the
+decoder). `real`: GPT-2's size, 12 layers x 768 and 50,257 tokens, 124 M weights; with TRL, prompts of 128 tokens, texts
+of 48, and one optimizer step. Variants are interleaved in one process, in CPU seconds of one thread; medians.
 
-decoding   `generate`, greedy, with scores kept, as RL4LMs calls it; `new` is `Decoder`, greedy: tokens must be equal
-           and log-probabilities agree. `sampled` is `Decoder` with one uniform number per token.
-rollout    `replay` does as RL4LMs does after `generate`: for each of the 20 steps, every text so far goes as one
-           left-padded sequence through policy, value model and reference, for log-probabilities, values and the KL;
-           `new` is `TokenPolicy.write`.
+decoding   `generate`, greedy, keeping scores, as RL4LMs calls it; `new` is `Decoder`, greedy: tokens must be equal and
+           log-probabilities agree. `sampled` is `Decoder` with one uniform number per token.
+rollout    `replay` follows RL4LMs after `generate`: at each of the 20 steps, every text so far passes as one left-padded
+           sequence through policy, value model and reference, for log-probabilities, values and the KL; `new` is
+           `TokenPolicy.write`.
 
-iteration  `replay` adds optimiser steps on single tokens, each a whole sequence; of the 110 that ours takes (5 epochs,
-           three texts to a minibatch) five are run, and scaled. `new` is a rollout and PPO's update.
+iteration  `replay` adds optimizer steps on single tokens, each a whole sequence; 5 of our 110 steps (5 epochs, three
+           texts per minibatch) are run, and scaled. `new` is a rollout and PPO's update.
 
-Peak memory is the resident set's high-water mark of one rollout in a fresh process, interpreter and weights included.
+Peak memory is the high-water mark of the resident set of one rollout in a new process, with interpreter and weights.
 """
 
 from __future__ import annotations
@@ -68,22 +67,22 @@ class Size(NamedTuple):
 
 
 SIZES = {"small": Size(2, 64, 4), "larger": Size(4, 256, 8), "real": Size(12, 768, 12, 50_257, 1024)}
-BESIDE_TRL: dict[str, dict[str, Any]] = {
+TRL_SETTINGS: dict[str, dict[str, Any]] = {
     "small": {"prompts": (5, 20), "new_tokens": NEW_TOKENS, "epochs": 5, "steps": 8},
     "larger": {"prompts": (5, 20), "new_tokens": NEW_TOKENS, "epochs": 5, "steps": 8},
     "real": {"prompts": (128, 128), "new_tokens": 48, "epochs": 1, "steps": 1},
 }
-"""16 prompts of such lengths, 4 texts each; so many epochs, and optimiser steps in each."""
+"""16 prompts of these lengths, 4 texts each; number of epochs and optimizer steps per epoch."""
 FAMILIES = ("gpt2", "t5", "bart")
 TARGETS = {"decoding": 2.5, "rollout": 12.0}
 REPLAYED_STEPS = 5
-"""Of the replay's optimiser steps only so many are run; the table scales them to as many as ours takes."""
+"""Optimizer steps of the replay that are run; the table scales them to our number of steps."""
 STEPS = 5 * 22
-"""Five epochs of 64 texts, three to a minibatch."""
+"""Five epochs of 64 texts, three per minibatch."""
 
 
 def make_model(family: str, size: str, seed: int = 0) -> Any:
-    """As Transformers has it, which `LanguageModel` would change a little."""
+    """Return Transformers' own model, without `LanguageModel`'s changes."""
     layers, width, heads, vocabulary, positions = SIZES[size]
     common: dict[str, Any] = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
     config: Any
@@ -102,7 +101,7 @@ def make_model(family: str, size: str, seed: int = 0) -> Any:
         )  # fmt: skip
     torch.manual_seed(seed)
     model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
-    # No end token: all texts are of one length, and nothing is forced.
+    # No end token: all texts have the same length.
     model.generation_config = GenerationConfig(
         pad_token_id=0, decoder_start_token_id=getattr(config, "decoder_start_token_id", None)
     )
@@ -118,14 +117,14 @@ def make_lm(family: str, size: str, seed: int = 0, device: str = "cpu") -> Langu
 
 
 def make_prompts(seed: int, shortest: int = 5, longest: int = 20) -> list[list[int]]:
-    """Of tokens that all models know."""
+    """Return prompts of tokens that all models know."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(shortest, longest + 1, (NUM_TEXTS,), generator=generator).tolist()
     return [torch.randint(2, 1024, (n,), generator=generator).tolist() for n in lengths]
 
 
 def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tensor]:
-    """Token ids and 0/1 mask (num_texts, length)."""
+    """Return token ids and 0/1 mask (num_texts, length)."""
     tokens, mask = (torch.zeros(len(rows), length, dtype=torch.long), torch.zeros(len(rows), length, dtype=torch.long))
     for row, ids in enumerate(rows):
         place = slice(length - len(ids), None) if left else slice(len(ids))
@@ -137,7 +136,7 @@ def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tens
 
 
 def generate(model: Any, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Tokens and their log-probabilities (num_texts, num_tokens), by Transformers."""
+    """Return tokens and log-probabilities (num_texts, num_tokens) by Transformers."""
     tokens, mask = padded(prompts, not model.config.is_encoder_decoder, max(map(len, prompts)))
     output = model.generate(
         input_ids=tokens, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False,
@@ -166,7 +165,7 @@ def decoding(family: str, size: str, prompts: list[list[int]]) -> dict[str, Call
 
 
 class Replay:
-    """Log-probabilities, values and KL (num_texts, num_tokens) as RL4LMs comes by them."""
+    """Return log-probabilities, values and KL (num_texts, num_tokens) as RL4LMs computes them."""
 
     def __init__(self, family: str, size: str, value_head: Any) -> None:
         self.policy, self.value = make_model(family, size), make_model(family, size)
@@ -187,7 +186,7 @@ class Replay:
 
 
 def read_last(model: Any, prompts: list[list[int]], written: list[list[int]], hidden: bool) -> Tensor:
-    """Logits, or final hidden states, of the last position: every text read anew, padded to the env's length."""
+    """Return logits or final hidden states at the last position, recomputing every text padded to the env's length."""
     longest = max(map(len, prompts))
     if model.config.is_encoder_decoder:
         tokens, mask = padded(prompts, False, longest)
@@ -225,7 +224,7 @@ def rollout(family: str, size: str, prompts: list[list[int]]) -> dict[str, Calla
 
 
 def make_rollout(policy: TokenPolicy, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> Rollout:
-    """64 texts with a reward at each one's last token, which costs nothing."""
+    """Return 64 texts with a precomputed reward at each last token."""
     numbers = torch.rand(NUM_TEXTS, new_tokens, dtype=torch.float64)
     asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
     writing = policy.write(asked, numbers)
@@ -254,9 +253,9 @@ def iterate(algorithm: Any, policy: TokenPolicy, prompts: list[list[int]], new_t
 
 
 class ReplayUpdate:
-    """Optimiser steps as RL4LMs takes them: 64 single tokens a minibatch, each with all that comes before it.
+    """Run optimizer steps as RL4LMs does: minibatches of 64 single tokens, each with its whole prefix.
 
-    Every token is a whole sequence, padded to the env's length, through policy and value model.
+    Every token is a whole sequence, padded to the env's length, for policy and value model.
     """
 
     def __init__(self, family: str, size: str, prompts: list[list[int]]) -> None:
@@ -273,7 +272,7 @@ class ReplayUpdate:
             texts, steps = (drawn // NEW_TOKENS).tolist(), (drawn % NEW_TOKENS).tolist()
             asked = [self.prompts[text] for text in texts]
             written = [self.made[text, :step].tolist() for text, step in zip(texts, steps, strict=True)]
-            # In one batch the decoder's lines are of different lengths; all are read to the env's.
+            # Decoder rows of a batch differ in length; all are padded to the env's.
             distribution = read_at(self.policy, asked, written, steps, False).log_softmax(-1)
             values = self.head(read_at(self.value, asked, written, steps, True))[:, 0]
             log_probs = distribution.gather(1, self.made[texts, steps][:, None])[:, 0]
@@ -288,7 +287,7 @@ class ReplayUpdate:
 
 
 def read_at(model: Any, prompts: list[list[int]], written: list[list[int]], steps: list[int], hidden: bool) -> Tensor:
-    """As `read_last`, of texts that are not equally far."""
+    """Like `read_last`, for texts of different lengths."""
     if not model.config.is_encoder_decoder:
         return read_last(model, prompts, written, hidden)
     tokens, mask = padded(prompts, False, max(map(len, prompts)))
@@ -315,11 +314,11 @@ def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Cal
 
 
 def beside_trl(size: str, rounds: int, python: str, device: str) -> dict[str, Any]:
-    """The work of `trl_writing.py`, as `BESIDE_TRL` has it; PPO with its own critic.
+    """Compare with `trl_writing.py` on the settings `TRL_SETTINGS`; PPO has a separate critic.
 
-    Theirs runs in a process of its own, one iteration after one that warms up, in each round between ours.
+    TRL runs in a separate process, one iteration after a warm-up, interleaved with ours.
     """
-    work = BESIDE_TRL[size]
+    work = TRL_SETTINGS[size]
     prompts = [prompt for prompt in make_prompts(0, *work["prompts"])[:16] for _ in range(4)]
     tokens = NUM_TEXTS * work["new_tokens"]
     options = {
@@ -368,7 +367,7 @@ def beside_trl(size: str, rounds: int, python: str, device: str) -> dict[str, An
     return {"machine": machine(device), "medians": medians, "rounds": times, "ratios": ratios}
 
 
-# What is timed
+# Timing
 
 
 def measure(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
@@ -383,7 +382,7 @@ def measure(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, An
 
 
 def peak_memory(family: str, size: str, variant: str) -> float:
-    """MiB, of one rollout in a process of its own."""
+    """Return the peak memory of one rollout in a separate process, in MiB."""
     command = [sys.executable, __file__, "--memory-of", family, size, variant]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
@@ -395,7 +394,7 @@ def print_peak_memory(family: str, size: str, variant: str) -> None:
     elif variant == "new":
         asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
         policy.write(asked, torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64))
-    # Not getrusage's ru_maxrss: a child process begins with its parent's.
+    # Not getrusage's ru_maxrss: a child process inherits its parent's.
     status = Path("/proc/self/status").read_text()
     print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024)
 
@@ -406,9 +405,9 @@ def print_table(results: dict[str, Any]) -> None:
         for part, target in TARGETS.items():
             theirs = found[part]["generate" if part == "decoding" else "replay"]["median"]
             ratio = theirs / found[part]["new"]["median"]
-            told = "met" if ratio >= target else "MISSED"
+            verdict = "met" if ratio >= target else "MISSED"
             new = found[part]["new"]["median"]
-            print(f"{part:9} {name:12} {theirs:9.3f} {new:8.3f} {ratio:6.2f}  >= {target}: {told}")
+            print(f"{part:9} {name:12} {theirs:9.3f} {new:8.3f} {ratio:6.2f}  >= {target}: {verdict}")
         whole = {variant: own["median"] for variant, own in found["iteration"].items()}
         replay = whole["replay rollout"] + whole["replay steps"] / REPLAYED_STEPS * STEPS
         print(f"{'iteration':9} {name:12} {replay:9.3f} {whole['new']:8.3f} {replay / whole['new']:6.2f}  >= 6 or 10")
@@ -422,7 +421,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["small", "larger"], choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small models and 2 rounds; writes no results")
-    parser.add_argument("--trl", metavar="PYTHON", help="only beside TRL, which this interpreter has")
+    parser.add_argument("--trl", metavar="PYTHON", help="compare only with TRL, installed for this interpreter")
     parser.add_argument("--device", default="cpu", help="with --trl: where both compute")
     parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -434,13 +433,13 @@ def main() -> None:
     if arguments.device != "cpu" and not arguments.trl:
         parser.error("--device goes with --trl alone: all else is timed on the CPU")
     if arguments.trl:
-        beside = {
+        compared = {
             size: beside_trl(size, arguments.rounds, arguments.trl, arguments.device) for size in arguments.sizes
         }
-        print(json.dumps({size: found["ratios"] for size, found in beside.items()}, indent=1))
+        print(json.dumps({size: found["ratios"] for size, found in compared.items()}, indent=1))
         path = RESULTS / f"trl-{arguments.device}.json"
         before = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(before | beside, indent=1) + "\n")
+        path.write_text(json.dumps(before | compared, indent=1) + "\n")
         return
     if arguments.quick:
         arguments.sizes, arguments.rounds = ["small"], 2
@@ -459,7 +458,7 @@ def main() -> None:
     if not arguments.quick:
         path = RESULTS / "text_generation-cpu.json"
         before = json.loads(path.read_text())["models"] if path.exists() else {}
-        results["models"] = before | results["models"]  # of families that were not asked for, what is known
+        results["models"] = before | results["models"]  # keep results of families that were not run
         path.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -1,10 +1,10 @@
-"""Does learning from whole texts cost anything? PPO on single tokens, as RL4LMs learns, at equal tokens.
+"""Compare PPO on whole texts with PPO on single tokens, as in RL4LMs, with equal numbers of tokens.
 
-    OMP_NUM_THREADS=1 python benchmarks/token_by_token.py       # some twenty minutes of one core; run again to go on
+    OMP_NUM_THREADS=1 python benchmarks/token_by_token.py       # about twenty minutes on one core; run again to resume
 
-Trains `rl4lms/increasing_numbers_ppo` once more, with the same texts per update, optimiser steps and settings, but with
-minibatches of single tokens, drawn from all texts and each evaluated as a sequence of its own; into
-runs/writing/tokens-seedN. Compares with the runs of benchmarks/writing.py; writes results/rl4lms/token_by_token.json.
+Trains `rl4lms/increasing_numbers_ppo` with the same texts per update, optimizer steps and settings, but with minibatches
+of single tokens, sampled from all texts and each evaluated as its own sequence, in runs/writing/tokens-seedN. Compares
+with the runs of benchmarks/writing.py; writes results/rl4lms/token_by_token.json.
 """
 
 import json
@@ -29,7 +29,7 @@ NAME = "tokens"
 
 
 class SingleTokens:
-    """A collector of texts whose rollouts are single tokens, each with the observation that the token env gives."""
+    """A text collector whose rollouts are single tokens, each with the token env's observation."""
 
     def __init__(self, texts: Collector) -> None:
         self._texts = texts
@@ -64,7 +64,7 @@ def train(seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.process_time()
     run = Trainer(config, folder, print)
-    run.collector = SingleTokens(run.collector)  # type: ignore[assignment]  # of which it forwards the rest
+    run.collector = SingleTokens(run.collector)  # type: ignore[assignment]  # forwards other attributes
     run.loop(Console(), lambda: False)
     (folder / "cpu.json").write_text(json.dumps(time.process_time() - began))
 

@@ -1,11 +1,10 @@
-"""TRL 1.16's GRPO and RLOO on the work that `text_generation.py --trl` gives ours; runs in an environment of its own.
+"""TRL 1.16's GRPO and RLOO on the settings of `text_generation.py --trl`, in a separate environment.
 
     python3 -m venv trl && trl/bin/pip install -c constraints.txt trl==1.16.0 torch==2.13.0
     python benchmarks/text_generation.py --trl trl/bin/python
 
-64 completions (16 prompts, 4 each) in pieces of 8; model, lengths, epochs and optimiser steps come as JSON. Prints the
-CPU seconds of each of so many iterations, after one that warms up, as JSON; with a GPU those of the wall, in bfloat16,
-as TRL has it there.
+64 completions (16 prompts, 4 each) in micro-batches of 8; model, lengths, epochs and optimizer steps come as JSON. Prints
+the CPU seconds of each iteration after a warm-up as JSON; with a GPU, wall time in bfloat16, TRL's default there.
 """
 
 import itertools
@@ -26,7 +25,7 @@ PIECES = 8
 
 
 class Clock(TrainerCallback):
-    """Notes the time at the end of every iteration, of so many optimiser steps: the CPU's, with a GPU the wall's."""
+    """Record the time at the end of every iteration: CPU time, or wall time with a GPU."""
 
     def __init__(self, steps: int, on_cpu: bool) -> None:
         self.steps, self.on_cpu = steps, on_cpu
@@ -62,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         GPT2LMHeadModel(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        options = dict(  # noqa: C408 (as TRL names them)
+        options = dict(  # noqa: C408 (TRL's names)
             output_dir=folder, per_device_train_batch_size=PIECES, steps_per_generation=PIECES,
             gradient_accumulation_steps=PIECES // asked["steps"], num_iterations=asked["epochs"], num_generations=4,
             max_completion_length=asked["new_tokens"], beta=0.02, learning_rate=1e-6, max_steps=steps * (rounds + 1),

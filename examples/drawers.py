@@ -1,4 +1,4 @@
-"""A world of your own whose actions are of unequal length, from "go on" to "take the red key from the top drawer":
+"""A text env whose actions have different lengths, from "go on" to "take the red key from the top drawer":
 
 groundling check-env examples.drawers:Drawers --experiment drawers --config-dir examples
 groundling train drawers --config-dir examples --import examples.drawers
@@ -14,7 +14,7 @@ DRAWERS = ["top", "upper", "middle", "lower", "bottom", "left", "right"]
 
 
 class Drawers(gymnasium.Env[str, str]):
-    """Cupboards one after the other; the wanted thing lies in a drawer of one of the first four."""
+    """A row of cupboards; the object named in the goal is in a drawer of one of the first four."""
 
     observation_space = gymnasium.spaces.Text(10_000)
     action_space = gymnasium.spaces.Text(200)

@@ -1,4 +1,4 @@
-"""Your own world and your own algorithm, trained from the command line:
+"""A custom env and a custom algorithm, trained from the command line:
 
 groundling train hallway --config-dir examples --import examples.hallway
 """
@@ -16,7 +16,7 @@ COLOURS = ("red", "green", "blue", "yellow", "grey")
 
 
 class Hallway(gymnasium.Env[dict[str, str], Any]):
-    """Five doors in a row, one of which the mission names."""
+    """Five doors in a row; the mission names one."""
 
     observation_space = gymnasium.spaces.Dict({"mission": gymnasium.spaces.Text(40)})
     action_space = gymnasium.spaces.Discrete(3)  # go left, go right, open the door

@@ -1,4 +1,4 @@
-"""Your own agent in a text world: GLAM's, with a head of your own and a part of the model that stays as it is.
+"""A custom agent for text worlds: GLAM's, with its own value head and a frozen encoder.
 
 groundling train demo model.path=starter --import examples.own_agent policy.id=frozen_encoder ~policy.args
 """
@@ -10,7 +10,7 @@ from groundling.policies import ActionScoringPolicy, policies
 
 
 class SuccessHead(nn.Module):
-    """Values between 0 and what a success is worth (1, times reward.env.args.scale)."""
+    """Values between 0 and the reward of a success (1, times reward.env.args.scale)."""
 
     def __init__(self, hidden_size: int, most: float) -> None:
         super().__init__()
@@ -22,8 +22,9 @@ class SuccessHead(nn.Module):
 
 @policies.register("frozen_encoder")
 class FrozenEncoderPolicy(ActionScoringPolicy):
-    """Of the model only the decoder is trained: what needs no gradient, here the encoder with its embeddings, no
-    optimizer touches. Acting, learning, checkpoints and evaluation are inherited.
+    """Train only the decoder: optimizers skip weights without gradients, here the encoder and its embeddings.
+
+    Acting, learning, checkpoints and evaluation are inherited.
     """
 
     def __init__(self, lm: LanguageModel, most: float = 20.0) -> None:

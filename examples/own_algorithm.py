@@ -1,4 +1,4 @@
-"""Your own algorithm, on whole texts: it learns the better half of what it wrote by heart (expert iteration).
+"""A custom algorithm on whole texts: imitate the better half of the rollout (expert iteration).
 
 groundling train rl4lms/increasing_numbers_ppo --import examples.own_algorithm algorithm.id=best_half ~algorithm.args
 """
@@ -14,7 +14,7 @@ from groundling.policies import Policy
 @register("best_half")
 @dataclass
 class BestHalf(Algorithm):
-    """Likelihood of the texts that were rewarded no less than the median; works with every policy that writes."""
+    """Maximise the likelihood of texts with at least the median reward; for every policy that generates text."""
 
     learning_rate: float = 1e-3
     gamma: float = 1.0

@@ -1,9 +1,9 @@
-"""Your own loop, head and update rule around `score` and `generate`, with any number of processes.
+"""A custom loop, head and update rule around `score` and `generate`, with any number of processes.
 
     python examples/own_loop.py
     torchrun --nproc-per-node 2 examples/own_loop.py      # the same figures: the processes share the prompts
 
-A language model learns to answer which way a thing is, from nothing but a reward for the right answer.
+A language model learns to answer where an object is, from a reward for the right answer.
 """
 
 import torch
@@ -17,7 +17,7 @@ PLACES = {"left": "2 steps left", "right": "3 steps right", "ahead": "4 steps fo
 
 
 class Baseline(nn.Module):
-    """A head of one's own: the reward to expect, from the state that a prompt ends in."""
+    """Predict the reward from the hidden state at the end of a prompt."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -28,9 +28,9 @@ class Baseline(nn.Module):
 
 
 def train(updates: int = 30, batch: int = 16) -> list[float]:
-    """REINFORCE; gives the mean reward of each update, the same on all processes."""
+    """Train with REINFORCE; return the mean reward of each update, equal on all processes."""
     processes = Processes.join("cpu")
-    torch.manual_seed(0)  # the same prompts, answers and first weights everywhere
+    torch.manual_seed(0)  # the same prompts, answers and initial weights in all processes
     lm = LanguageModel.from_pretrained("starter")
     baseline = Baseline(lm.hidden_size)
     parameters = [*lm.parameters(), *baseline.parameters()]

@@ -1,4 +1,4 @@
-"""Your own policy: a language model that writes, with a value function of your own.
+"""A custom policy: a language model that generates text, with its own value function.
 
 groundling train rl4lms/increasing_numbers_ppo --import examples.own_policy policy.id=bounded ~policy.args
 """
@@ -15,7 +15,7 @@ from groundling.policies.token import TokenPolicy
 
 @policies.register("bounded")
 class BoundedPolicy(TokenPolicy):
-    """Values lie in [0, 1], as rewards of most text metrics do; they are read off the policy's own hidden states."""
+    """Predict values in [0, 1], the range of most text metrics, from the policy's hidden states."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Your own pool of prompts, written for token by token: `python -m examples.own_pool`."""
+"""A custom pool of prompts, with texts generated token by token: `python -m examples.own_pool`."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ import gymnasium
 import groundling
 from groundling.envs.text_generation import Pool, Sample, Split, pools
 
-FIRST = {"train": 1, "val": 1001, "test": 2001}  # so that the splits share no sum
+FIRST = {"train": 1, "val": 1001, "test": 2001}  # splits have no sums in common
 
 
 @pools.register("sums")
 class Sums(Pool):
-    """Additions to be answered in digits."""
+    """Additions, answered in digits."""
 
     def __init__(self, size: int = 100) -> None:
         self.size = size
@@ -23,7 +23,7 @@ class Sums(Pool):
 
 
 def right(prompts: list[str], generations: list[str], references: list[list[str]], meta: object = None) -> list[float]:
-    """Reward 1 for the right answer."""
+    """Return reward 1 for the right answer."""
     return [float(text.strip() in known) for text, known in zip(generations, references, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A metric, a reward and a reward at every token of your own; `--import examples.own_reward` makes their ids known."""
+"""A custom metric, reward and per-token reward, registered by `--import examples.own_reward`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from groundling import metrics, rewards
 @metrics.register("long_words")
 @dataclass(kw_only=True)
 class LongWords(metrics.Metric):
-    """The share of words with at least ``letters`` letters."""
+    """Share of words with at least ``letters`` letters."""
 
     letters: int = 6
 
@@ -22,14 +22,14 @@ class LongWords(metrics.Metric):
 
 @rewards.register("no_echo")
 def no_echo(prompts: Sequence[str], generations: Sequence[str]) -> list[float]:
-    """-1 for a text that the prompt holds already: a plain function will do."""
+    """Return -1 for each text that occurs in its prompt. A plain function is enough."""
     return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
 
 
 @rewards.register("new_words")
 @dataclass(kw_only=True)
 class NewWords(rewards.TokenReward):
-    """1 for every token that brings a word that was not there before."""
+    """Reward each token that completes a new word with 1."""
 
     def at_token(self, prompt: str, previous: str, current: str, done: bool, *_: Any) -> float:
         return float(len(set(current.split())) > len(set(previous.split())))

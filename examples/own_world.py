@@ -1,7 +1,7 @@
-"""A kind of world of your own: count up or down to a number.
+"""A custom kind of world: count up or down to a number.
 
 All commands accept it with ``--import examples.own_world`` and an experiment with ``world: {id: counting}``. Its
-observations are numbers, so it needs a policy that looks at numbers.
+observations are numbers, so it needs a policy that accepts numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,25 +17,25 @@ _MOST_STEPS = 6
 
 @dataclass
 class CountingConfig(WorldConfig):
-    """The keys of the config's section ``world``."""
+    """Keys of the config's section ``world``."""
 
     PLACE: ClassVar[str] = "target"
 
     id: str = "counting"
     target: int = 2
-    """The number to reach."""
+    """Target number."""
     num_envs: int = 4
     num_steps: int = 8
 
 
 class Counter:
-    """A game: begins at -1, 0 or 1; action 1 counts up, action 0 down."""
+    """A game that starts at -1, 0 or 1; action 1 counts up, action 0 down."""
 
     def __init__(self, target: int, seed: int) -> None:
         self.target, self.number, self.steps = target, seed % 3 - 1, 0
 
     def step(self, action: int) -> Mapping[str, float] | None:
-        """Return the figures of an episode that ends."""
+        """Return the figures of a finished episode."""
         self.number, self.steps = self.number + (1 if action else -1), self.steps + 1
         if self.number != self.target and self.steps < _MOST_STEPS:
             return None
@@ -44,7 +44,7 @@ class Counter:
 
 
 class CountingCollector(Collector):
-    """Plays ``num_steps`` in every env of this process."""
+    """Play ``num_steps`` steps in each env of this process."""
 
     def __init__(self, world: "CountingWorld", rows: range) -> None:
         self._world, self._rows, self._begun = world, rows, [0] * len(rows)
@@ -90,7 +90,7 @@ class CountingCollector(Collector):
 
 @worlds.register("counting")
 class CountingWorld(World):
-    """Counting to a number."""
+    """Count to a number."""
 
     config: CountingConfig
     offers = WorldSpec("counting", frozenset({"number"}), "choice", 2, evidence=frozenset({"env"}))

@@ -1,7 +1,7 @@
-"""PPO in a loop of your own: `python examples/ppo_loop.py`, two minutes on a core.
+"""PPO in a custom loop: `python examples/ppo_loop.py`, two minutes on one core.
 
-A language model learns to walk to a red ball, alone in a room. What a loop is made of: a world, a policy, an algorithm;
-rollouts are collected, and learnt from.
+A language model learns to go to a red ball in an otherwise empty room. The loop consists of a world, a policy and an
+algorithm: collect a rollout, update, repeat.
 """
 
 import torch
@@ -10,7 +10,7 @@ import groundling as gl
 
 
 def train(updates: int = 30, num_envs: int = 8, seed: int = 1) -> list[float]:
-    """Gives the success rate of each update's episodes."""
+    """Train, and return the success rate of each update's episodes."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     world = gl.make_world("BabyAI-GoToRedBallNoDists-v0", num_envs=num_envs, num_steps=40, history=1, seed=seed)

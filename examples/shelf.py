@@ -1,4 +1,4 @@
-"""A world of your own whose admissible actions change at every step, from 1 to 39 of them:
+"""A text env whose admissible actions change at every step, from 1 to 39 of them:
 
 groundling check-env examples.shelf:Shelf
 groundling train shelf --config-dir examples --import examples.shelf
@@ -16,10 +16,10 @@ THINGS = [f"{color} {noun}" for color in COLORS for noun in NOUNS]
 
 
 class Shelf(gymnasium.Env[str, str]):
-    """One shelf after the other; on one of them lies the thing that the goal names. Take it, or go on."""
+    """A row of shelves; the object named in the goal is on one of them. Take it, or go to the next shelf."""
 
     observation_space = gymnasium.spaces.Text(10_000)
-    action_space = gymnasium.spaces.Text(100)  # an action is one of the texts that the info lists
+    action_space = gymnasium.spaces.Text(100)  # actions are the texts in info["actions"]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
