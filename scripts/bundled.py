@@ -1,11 +1,11 @@
-"""What `groundling list` tells of the packages that take seconds to import, as their registries tell it.
+"""Write the list of bundled components for `groundling list`, which does not import slow packages.
 
-python -m scripts.bundled     # writes src/groundling/cli/bundled.json anew
+python -m scripts.bundled     # write src/groundling/cli/bundled.json
 """
 
 import json
 
-import groundling.worlds  # noqa: F401  (so that the registries are asked)
+import groundling.worlds  # noqa: F401  (registers the worlds)
 from groundling.cli.inventory import BUNDLED, inventory
 
 _QUICK = ("envs", "prompts", "pools")
@@ -13,7 +13,7 @@ _QUICK = ("envs", "prompts", "pools")
 
 
 def table() -> str:
-    """The file's text."""
+    """Return the file's text."""
     kinds = {kind: look() for kind, look in inventory().items() if kind not in _QUICK}
     return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"
 

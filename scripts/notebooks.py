@@ -1,6 +1,6 @@
-"""Notebooks of the tutorials, one for each role: ``python -m scripts.notebooks``; a test compares them.
+"""Write notebooks of the tutorials, one per role: ``python -m scripts.notebooks``; a test compares them.
 
-``python -m scripts.notebooks --run`` executes those that are there, each in an empty folder and a kernel of its own.
+``python -m scripts.notebooks --run`` executes the notebooks, each in an empty folder and a new kernel.
 """
 
 import argparse
@@ -15,21 +15,21 @@ import jupytext
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = {"policy": "ground_a_model", "judge": "judge", "writer": "write_text"}
-"""By the notebook's name, the tutorial that it is made of."""
+"""Tutorial of each notebook."""
 
 
 _KERNEL = "---\njupyter:\n  kernelspec: {name: python3, display_name: Python 3, language: python}\n---\n\n"
 _FILES = {"class Walker(": "walker.py"}
-"""By what a cell has in it, the file that its page tells to save it as."""
+"""File to save a cell as, by a part of its text."""
 
 
 def notebook(tutorial: str) -> str:
-    """A tutorial as a notebook's JSON."""
+    """Return a tutorial as a notebook's JSON."""
     text = (ROOT / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")
     page = jupytext.reads(_KERNEL + text, fmt="md")
     for number, cell in enumerate(page.cells):
-        cell["id"] = str(number)  # which is drawn otherwise
-        # Without -e only the last command could fail the cell.
+        cell["id"] = str(number)  # random by default
+        # Without -e, only the last command could fail the cell.
         cell.source = re.sub(r"^%%bash$", "%%bash -e", cell.source, flags=re.M)
         for part, file in _FILES.items():
             if cell.cell_type == "code" and part in cell.source:
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", action="store_true", help="execute the notebooks instead of writing them")
     if parser.parse_args().run:
-        commands = Path(sys.executable).parent  # `groundling` is there, which cells call
+        commands = Path(sys.executable).parent  # contains `groundling`, which cells call
         os.environ["PATH"] = f"{commands}{os.pathsep}{os.environ['PATH']}"
         for name in NOTEBOOKS:
             start = time.monotonic()

@@ -1,7 +1,7 @@
 """Assemble the documentation site's pages: ``python -m scripts.site``, then ``zensical build --strict``.
 
-The pages in ``docs/`` link to results, examples and code of the repository, which a site cannot show as they are: pages
-are copied beside them, and of code a page is made that shows it. What is assembled lies in ``build/pages``.
+The pages in ``docs/`` link to results, examples and code of the repository. Linked pages are copied, and linked code is
+shown on its own page. The output is ``build/pages``.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".csv": "text", ".toml": "toml"}
 _PICTURES = (".png", ".svg", ".gif")
 _MOST_LINES = 400
-"""Of a file that is shown."""
+"""Language of a shown file, by suffix."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _write_catalogue() -> None:
-    """A page for each algorithm, policy and kind of world, with what `docs/catalogue.toml` says of it."""
+    """Write a page for each algorithm, policy and kind of world, from `docs/catalogue.toml`."""
     (PAGES / "catalogue.toml").unlink()
     shown = tomllib.loads((ROOT / "docs" / "catalogue.toml").read_text(encoding="utf-8"))
     registries = {"algorithms": algorithms, "policies": policies, "worlds": worlds}
@@ -73,8 +73,8 @@ def _write_catalogue() -> None:
 
 
 def _write_command_line() -> None:
-    """A page with what each command's ``--help`` says."""
-    os.environ["COLUMNS"] = "100"  # argparse's width, which is that of the terminal
+    """Write a page with the ``--help`` of each command."""
+    os.environ["COLUMNS"] = "100"  # argparse uses the terminal's width
     parser = make_parser()
     commands = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     lines = ["# The command line", "", f"```text\n{parser.format_help().rstrip()}\n```", ""]
@@ -84,7 +84,7 @@ def _write_command_line() -> None:
 
 
 def _place(source: str) -> str:
-    """Where a file of the repository lies among the pages: ``docs/`` is their root."""
+    """Return the place of a repository file among the pages, whose root is ``docs/``."""
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
     is_itself = source.endswith((".md", *_PICTURES))
@@ -92,7 +92,7 @@ def _place(source: str) -> str:
 
 
 def _relinked(text: str, source: str) -> tuple[str, set[str]]:
-    """A page whose links lead to pages, and the files of the repository that they lead to."""
+    """Return a page with links to other pages, and the repository files that it links to."""
     linked: set[str] = set()
     here = posixpath.dirname(_place(source))
 
@@ -101,7 +101,7 @@ def _relinked(text: str, source: str) -> tuple[str, set[str]]:
         if re.match(r"[a-z]+:", target):
             return found.group()
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if not (ROOT / file).is_file():  # a folder: there is no page of it
+        if not (ROOT / file).is_file():  # a folder has no page
             return label
         if not file.startswith("docs/"):
             linked.add(file)
@@ -112,7 +112,7 @@ def _relinked(text: str, source: str) -> tuple[str, set[str]]:
 
 
 def _bring(source: str) -> Path:
-    """Copy a page or a picture of the repository, or make a page that shows a file of code."""
+    """Copy a page or a picture, or write a page that shows a code file."""
     path, made = ROOT / source, PAGES / _place(source)
     made.parent.mkdir(parents=True, exist_ok=True)
     if source.endswith((".md", *_PICTURES)):

@@ -1,12 +1,11 @@
-"""The text that the starter models are trained on: made-up scenes, questions about them, and plain language.
+"""Generate the pretraining corpus of the starter models: made-up scenes, questions about them, and plain text.
 
-Everything here is drawn from templates by a seeded random generator. Nothing is read from an environment: no
-grid, no episode, no reward, no action that somebody took or should take. A scene is a random list of things
-at random places, told in the sentences of BabyAI-Text and in many other layouts; what follows is always a
-description or a question about it. Sentences on actions say what their words mean, never which to choose.
+A seeded random generator samples everything from templates. Nothing comes from an environment: no grid, episode, reward
+or action. A scene is a random list of objects at random places, in the sentences of BabyAI-Text and many other layouts,
+followed by a description or a question. Sentences about actions explain words and never say which action to choose.
 
-A document is a *context* and a list of *turns* (question, answer). Plain text is a document with one turn
-whose question is empty.
+A document is a *context* and a list of *turns* (question, answer). Plain text is a document with one turn whose question
+is empty.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Turn = tuple[str, str]
 
 @dataclass
 class Document:
-    """A text in parts, so that a trainer can tell what was asked from what is to be answered."""
+    """A text in parts, so that the trainer can separate questions from answers."""
 
     context: str
     turns: list[Turn] = field(default_factory=list)
@@ -31,14 +30,14 @@ class Document:
 
 @dataclass
 class Scene:
-    """Things in view, and what is carried."""
+    """Objects in view, and the carried object."""
 
     things: list[Thing]
     walls: list[Thing]
     carried: Thing | None
 
     def unique(self) -> list[Thing]:
-        """Things whose name belongs to one thing only, so that `the red ball` has one answer."""
+        """Return objects with a unique name, so that `the red ball` has one answer."""
         names = [thing.name for thing in self.things]
         return [thing for thing in self.things if names.count(thing.name) == 1]
 
@@ -51,7 +50,7 @@ class Scene:
 
 
 def invented_word(random: Random) -> str:
-    """A word nobody knows, so that look-up must go by spelling too: `glent`, `susudu`, `troamifk`."""
+    """Return an invented word, so that models also look up by spelling: `glent`, `susudu`, `troamifk`."""
     syllables = []
     for _ in range(random.randint(1, 3)):
         onset = random.choice(_ONSETS) if random.random() < 0.5 else random.choice("bcdfghjklmnprstvwz")
@@ -93,7 +92,7 @@ _CODAS = (
 
 
 def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, str]:
-    """A noun and a colour, never one of the pairs that are held out."""
+    """Return a noun and a colour that are not a held-out pair."""
     while True:
         noun, color = random.choice(language.nouns), random.choice(language.colors)
         if strange and random.random() < 0.7:
@@ -105,7 +104,7 @@ def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, s
 
 
 def called(random: Random, language: Language, thing: Thing, article: str, renaming: float = 0.1) -> str:
-    """The thing's name as a question may put it: now and then by another word for its noun or its colour."""
+    """Return the object's name for a question, sometimes with a synonym of its noun or colour."""
     if random.random() < renaming:
         noun, color = (language.same.get(word, word) for word in thing.name)
         thing = replace(thing, noun=noun) if random.random() < 0.5 else replace(thing, color=color)
@@ -113,7 +112,7 @@ def called(random: Random, language: Language, thing: Thing, article: str, renam
 
 
 def alike_names(random: Random, language: Language, count: int) -> list[tuple[str, str]]:
-    """Names of few nouns and few colours: only both words together tell which thing is meant."""
+    """Return names from few nouns and colours, which are unique only as pairs."""
     strange = random.random() < 0.6
     few = [draw_name(random, language, strange) for _ in range(count)]
     nouns = list(dict.fromkeys(noun for noun, _ in few))[: 2 if count < 6 else 3]
@@ -128,7 +127,7 @@ def draw_thing(random: Random, language: Language, name: tuple[str, str] | None 
     reach, depth = (3, 6) if random.random() < 0.9 else (12, 15)
     while True:
         side, ahead = random.randint(-reach, reach), random.randint(0, depth)
-        # A third of the things lie on an axis, where the sentence has one part only.
+        # A third of the objects lie on an axis, where the sentence has one part.
         if random.random() < 0.3:
             side, ahead = random.choice([(0, ahead), (side, 0)])
         if side or ahead:
@@ -136,14 +135,14 @@ def draw_thing(random: Random, language: Language, name: tuple[str, str] | None 
 
 
 def draw_walls(random: Random) -> list[Thing]:
-    """Up to three walls: straight ahead, left, right."""
+    """Return up to three walls: ahead, left, right."""
     chance = random.choice([0.0, 0.5, 0.8])
     spots = [(0, random.randint(1, 6)), (-random.randint(1, 6), 0), (random.randint(1, 6), 0)]
     return [Thing("wall", "", "", *spot) for spot in spots if random.random() < chance]
 
 
 def draw_scene(random: Random, language: Language, count: int | None = None, strange: float = 0.4) -> Scene:
-    """Things of names drawn apart, or of few nouns and few colours; `strange` is the share of rare words."""
+    """Return objects with independent names, or with few nouns and colours; `strange` is the share of rare words."""
     if count is None:
         count = random.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10])
     names = [draw_name(random, language, random.random() < strange) for _ in range(count)]
@@ -157,7 +156,7 @@ def draw_scene(random: Random, language: Language, count: int | None = None, str
 
 
 def draw_absent(random: Random, language: Language, scene: Scene) -> Thing:
-    """A thing that the scene lacks, though often its noun or its colour is there."""
+    """Return an object that the scene lacks, often with a noun or colour that occurs."""
     names = {thing.name for thing in scene.things}
     while True:
         thing = draw_thing(random, language)
@@ -169,7 +168,7 @@ def draw_absent(random: Random, language: Language, scene: Scene) -> Thing:
 
 
 def lay_out(random: Random, language: Language, scene: Scene, number: int = 0) -> str:
-    """A scene as text: the comma list of BabyAI-Text, or sentences, or a numbered or dashed list."""
+    """Return a scene as text: BabyAI-Text's comma list, sentences, or a numbered or dashed list."""
     sentences = scene.sentences(language)
     head = random.choice(language.scene_heads)
     style = random.random()
@@ -188,7 +187,7 @@ def separator(random: Random) -> str:
 
 
 def join(*parts: str) -> str:
-    """One text; where two parts meet there is a space, and only one."""
+    """Join the parts with exactly one space between them."""
     text = ""
     for part in parts:
         inside = bool(text) and not text[-1].isspace()
@@ -197,7 +196,7 @@ def join(*parts: str) -> str:
 
 
 def word_list(random: Random, language: Language) -> str:
-    """A heading with a list of phrases, of which nothing is chosen here."""
+    """Return a heading with a list of phrases, none of them chosen."""
     phrases = [group[0] for group in language.action_words]
     if random.random() < 0.3:
         phrases = [random.choice(group) for group in language.action_words]
@@ -210,7 +209,7 @@ def word_list(random: Random, language: Language) -> str:
 
 
 def draw_goal(random: Random, language: Language, thing: Thing, renaming: float = 0.1) -> str:
-    """A goal in words about `thing`; in the goals with two things it is the one written as {x}."""
+    """Return a goal about `thing`; in goals with two objects it is {x}."""
     article = random.choice([language.the, language.the, language.a])
     if random.random() < 0.65:
         return random.choice(language.goals).format(x=called(random, language, thing, article, renaming))
@@ -220,7 +219,7 @@ def draw_goal(random: Random, language: Language, thing: Thing, renaming: float 
 
 
 def framed(random: Random, language: Language, goal: str, scenes: list[Scene]) -> str:
-    """Headings, a goal in words and observations, in the order of a prompt or in another one."""
+    """Return headings, a goal and observations, in a prompt's order or another one."""
     between = separator(random)
     lines = [f"{random.choice(language.goal_heads)}: {goal}"]
     if random.random() < 0.35:
@@ -238,7 +237,7 @@ def ask(random: Random, language: Language, kind: str, **fields: str) -> str:
 
 
 def question_about(random: Random, language: Language, scene: Scene) -> Turn:
-    """One question on the scene, mostly where some thing is."""
+    """Return a question on the scene, mostly about an object's place."""
     known = scene.unique()
     if not known or random.random() < 0.1:
         absent = language.name(draw_absent(random, language, scene), language.the)
@@ -328,13 +327,13 @@ def _carried(random: Random, language: Language, scene: Scene, thing: Thing) -> 
 
 
 def _in_front(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
-    """Is the thing on the very next step ahead?"""
+    """Return whether the object is one step ahead."""
     question = ask(random, language, "in_front", x=language.name(thing, language.the))
     return question, language.yes if (thing.side, thing.ahead) == (0, 1) else language.no
 
 
 Maker = Callable[[Random, Language, Scene, Thing], Turn]
-# Where things are is asked in `labelled` and `sought` too, and what has to be added or compared in `measured`.
+# `labelled` and `sought` also ask for places, `measured` for sums and comparisons.
 QUESTIONS: dict[Maker, float] = {
     _way: 2.5,
     _place: 3,
@@ -355,7 +354,7 @@ QUESTIONS: dict[Maker, float] = {
 
 
 def questions_on_scene(random: Random, language: Language) -> Document:
-    """A scene and one question, before or after it."""
+    """Return a scene and one question, before or after it."""
     scene = draw_scene(random, language)
     question, answer = question_about(random, language, scene)
     text = lay_out(random, language, scene)
@@ -365,14 +364,14 @@ def questions_on_scene(random: Random, language: Language) -> Document:
 
 
 def many_questions(random: Random, language: Language) -> Document:
-    """A scene and several questions: much signal for one reading of the scene."""
+    """Return a scene and several questions: more signal per scene."""
     scene = draw_scene(random, language, random.choice([2, 3, 4, 5, 6]))
     turns = [question_about(random, language, scene) for _ in range(random.randint(2, 5))]
     return Document(lay_out(random, language, scene), turns)
 
 
 def recited(random: Random, language: Language) -> Document:
-    """A scene, then the place of each thing in it, in any order: the densest practice in looking up."""
+    """Return a scene, then the place of each object in any order: the densest look-up task."""
     scene = draw_scene(random, language, random.choice([1, 2, 3, 4, 5, 6]))
     things = scene.unique()
     if not things:
@@ -387,13 +386,13 @@ def recited(random: Random, language: Language) -> Document:
 
 
 def asked(random: Random, language: Language) -> Document:
-    """A scene and one short question on where a thing in it is."""
+    """Return a scene and one short question about an object's place."""
     document = recited(random, language)
     return Document(document.context, document.turns[:1])
 
 
 def retold(random: Random, language: Language) -> Document:
-    """A scene, then the same in other words, in any order."""
+    """Return a scene, then its paraphrase in any order."""
     scene = draw_scene(random, language, random.choice([1, 2, 3, 4, 5]))
     things = scene.unique()
     if not things:
@@ -409,10 +408,10 @@ def retold(random: Random, language: Language) -> Document:
 
 
 def labelled(random: Random, language: Language, renaming: float = 0.1) -> Document:
-    """A goal in words, one or more views, and a label after which stands where the thing meant is.
+    """Return a goal, one or more views, and a label followed by the place of the goal's object.
 
-    The label is mostly a made-up or a general word, so that a model looks up what the goal names whatever
-    heading it reads last. What follows is a place, never a choice of an action.
+    The label is mostly an invented or general word, so that models look up the goal's object after any heading. The
+    answer is a place, never an action.
     """
     number = random.choice([1, 1, 1, 1, 1, 1, 2, 3])
     scenes = [draw_scene(random, language, random.choice([1, 1, 2, 3, 4, 6])) for _ in range(number)]
@@ -428,7 +427,7 @@ def labelled(random: Random, language: Language, renaming: float = 0.1) -> Docum
         label = invented_word(random).capitalize()
     where = language.way if roughly else language.place
     answer = where(thing) if seen else language.unseen
-    # The space after the colon stays: prompts of policies end in one, and it is a token of its own.
+    # Keep the space after the colon: prompts of policies end in one, and it is a separate token.
     question = f"{label} {number - 1}: " if random.random() < 0.7 else f"{label}: "
     others = random.sample(known, min(len(known), random.choice([0, 1, 2, 3])))
     more = [(f"{language.name(other, language.the)}:", language.place(other)) for other in others]
@@ -436,14 +435,14 @@ def labelled(random: Random, language: Language, renaming: float = 0.1) -> Docum
 
 
 def renamed(random: Random, language: Language) -> Document:
-    """`labelled`, with a goal that mostly names its thing by another word for its noun or its colour."""
+    """Like `labelled`, with a goal that mostly names its object by a synonym."""
     return labelled(random, language, renaming=0.8)
 
 
 def sought(random: Random, language: Language) -> Document:
-    """A goal and a short view, and where the thing meant is: `labelled` at its plainest.
+    """Return a goal, a short view, and the place of the object: the simplest `labelled`.
 
-    Finding one thing among several is learnt from these within some hundred batches.
+    Models learn from these to find one object among several within some hundred batches.
     """
     count = random.choice([2, 2, 3, 3, 4])
     scene = draw_scene(random, language, count)
@@ -474,7 +473,7 @@ def sought(random: Random, language: Language) -> Document:
 
 
 def measured(random: Random, language: Language) -> Document:
-    """A scene and how far things are, or which of two is nearer."""
+    """Return a scene with distances of objects, or which of two is nearer."""
     scene = draw_scene(random, language, random.choice([2, 2, 3, 3, 4, 4, 5, 6, 8, 10]), strange=0.5)
     known = scene.unique()
     random.shuffle(known)
@@ -494,7 +493,7 @@ def measured(random: Random, language: Language) -> Document:
 
 
 def colored(random: Random, language: Language) -> Document:
-    """A scene of unlike nouns, and the colour of some of its things."""
+    """Return a scene with distinct nouns, and the colour of some objects."""
     scene = draw_scene(random, language, random.choice([1, 2, 3, 3, 4, 4, 5, 6, 8, 10]), strange=0.5)
     nouns: dict[str, Thing] = {}
     for thing in scene.things:
@@ -514,7 +513,7 @@ def colored(random: Random, language: Language) -> Document:
 
 
 def named(random: Random, language: Language) -> Document:
-    """A scene of mostly rare words and the names in it: practice in writing a word as it is spelled."""
+    """Return a scene of mostly rare words and its names: practice in copying words."""
     scene = draw_scene(random, language, random.choice([1, 2, 2, 3, 3, 4, 5]), strange=0.8)
     names = ", ".join(language.name(thing, language.the) for thing in scene.things)
     question = ask(random, language, "names")
@@ -522,7 +521,7 @@ def named(random: Random, language: Language) -> Document:
 
 
 def goal_words(random: Random, language: Language) -> Document:
-    """What a goal asks for: which thing, which kind of act."""
+    """Return a question about a goal: which object, which kind of action."""
     thing, other = (Thing(*draw_name(random, language, strange=False), "", 0, 1) for _ in range(2))
     x, y = language.name(thing, language.the), language.name(other, language.the)
     pattern, first, second = random.choice(language.asked)
@@ -536,7 +535,7 @@ def goal_words(random: Random, language: Language) -> Document:
 
 
 def chosen_word(random: Random, language: Language) -> Document:
-    """Any word of a list, each with the same chance: a list alone tells nothing about what is better."""
+    """Return a uniformly chosen word of a list, so that no word is preferred."""
     phrases = [random.choice(group) for group in language.action_words]
     if random.random() < 0.5:
         phrases = random.sample(language.other_nouns + language.other_colors + language.colors, 6)
@@ -567,7 +566,7 @@ def counting(random: Random, language: Language) -> Document:
 
 
 def plain_text(random: Random, language: Language) -> Document:
-    """A few finished sentences on words, actions, people and days."""
+    """Return a few complete sentences about words, actions, people and days."""
     sentences = []
     for _ in range(random.randint(1, 3)):
         if random.random() < 0.5:
@@ -606,7 +605,7 @@ DOCUMENTS: dict[DocumentMaker, float] = {
 def documents(
     seed: int, count: int, kinds: Mapping[DocumentMaker, float] = DOCUMENTS, french: float = 0.2
 ) -> Iterator[Document]:
-    """`count` documents, a share of them in French; the same for the same seed."""
+    """Return `count` documents, a share of them in French; equal for equal seeds."""
     random = Random(seed)
     makers, weights = list(kinds), list(kinds.values())
     for _ in range(count):

@@ -13,10 +13,10 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrices are made orthogonal (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
+    """Momentum with orthogonalised matrices (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
 
-    `torch.optim.Muon` computes in bfloat16, one matrix after the other; here those of one shape are taken together,
-    in their own precision. Steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982).
+    `torch.optim.Muon` computes in bfloat16, one matrix at a time; this optimizer batches matrices of equal shape in their
+    own precision. Steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Roughly the nearest matrices with orthonormal rows, (count, rows, columns) with rows <= columns."""
+    """Approximate the nearest matrices with orthonormal rows, (count, rows, columns) with rows <= columns."""
     a, b, c = _COEFFICIENTS
     x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""What the starter models understand: exact answers to questions on scenes that their corpus does not have.
+"""Probe the starter models: exact answers to questions on scenes outside their corpus.
 
 `python scripts/starter_probes.py FOLDER` prints the figures of a saved model.
 """
@@ -26,7 +26,7 @@ from transformers import (
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Question = tuple[str, str]
-"""A prompt, and the only right answer."""
+"""A prompt and its only right answer."""
 
 CONDITIONS = {
     "known": ("four things", 4),
@@ -37,7 +37,7 @@ CONDITIONS = {
 
 
 def load(folder: Path) -> Loaded:
-    """The model of a folder, ready for prompts of unlike lengths."""
+    """Load a model for prompts of different lengths."""
     kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModelForCausalLM
     return kind.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder, padding_side="left")
 
@@ -46,9 +46,9 @@ def load(folder: Path) -> Loaded:
 
 
 def draw_names(random: Random, language: Language, condition: str) -> list[tuple[str, str]]:
-    """Distinct pairs (noun, colour); the first one is asked about.
+    """Return distinct pairs (noun, colour); the question is about the first one.
 
-    Half of the time the first four share two nouns and two colours, so that only both words tell which is meant.
+    Half of the time the first four share two nouns and two colours, so that only pairs are unique.
     """
     count = CONDITIONS[condition][1]
     spoken = "french" if language is FRENCH else "english"
@@ -67,14 +67,14 @@ def draw_names(random: Random, language: Language, condition: str) -> list[tuple
 
 
 def draw_probe(random: Random, language: Language, condition: str) -> tuple[Thing, Scene]:
-    """A thing that is asked about, and a scene with it in the order in which worlds tell what they show."""
+    """Return the queried object and a scene with it, in the order of the worlds' descriptions."""
     things = [near(random, language, name) for name in draw_names(random, language, condition)]
     ordered = sorted(things, key=lambda thing: (thing.side, -thing.ahead))
     return things[0], Scene(ordered, draw_walls(random), None)
 
 
 def near(random: Random, language: Language, name: tuple[str, str]) -> Thing:
-    """A thing in the 7 × 7 cells that an agent of the text world sees."""
+    """Return an object within the 7 × 7 cells that an agent sees."""
     while True:
         thing = draw_thing(random, language, name)
         if abs(thing.side) <= 3 and thing.ahead <= 6:
@@ -82,7 +82,7 @@ def near(random: Random, language: Language, name: tuple[str, str]) -> Thing:
 
 
 def told(language: Language, scene: Scene) -> str:
-    """The scene as an observation of a prompt tells it."""
+    """Return the scene as an observation of a prompt."""
     return "".join(f"{sentence}, " for sentence in scene.sentences(language))
 
 
@@ -90,7 +90,7 @@ def told(language: Language, scene: Scene) -> str:
 
 
 def asked(kind: str, answer: Callable[[Language, Thing], str]) -> Callable[..., Question]:
-    """A question on one thing, after the scene."""
+    """Return a question about one object, after the scene."""
 
     def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
         question = language.questions[kind][0].format(x=language.name(thing, language.the))
@@ -100,7 +100,7 @@ def asked(kind: str, answer: Callable[[Language, Thing], str]) -> Callable[..., 
 
 
 def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
-    """How far two things are, and which of them is nearer; all others stand as far as they happen to."""
+    """Return a question about the distances of two objects, and which is nearer."""
     other = random.choice([one for one in scene.things if one is not thing])
     if other.distance == thing.distance:
         scene.things[scene.things.index(other)] = other = replace(other, ahead=other.ahead + 1)
@@ -111,7 +111,7 @@ def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Qu
 
 
 def make_unlike(random: Random, language: Language, thing: Thing, scene: Scene) -> None:
-    """Give other things of its noun another one, so that the noun tells which thing is meant."""
+    """Change the noun of other objects, so that the noun is unique."""
     nouns = [noun for noun in language.other_nouns if noun != thing.noun]
     scene.things = [
         replace(one, noun=random.choice(nouns), state="") if one is not thing and one.noun == thing.noun else one
@@ -120,7 +120,7 @@ def make_unlike(random: Random, language: Language, thing: Thing, scene: Scene) 
 
 
 def color(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
-    """The colour of the only thing of its noun."""
+    """Return a question about the colour of the only object with its noun."""
     make_unlike(random, language, thing, scene)
     question = language.questions["color"][0].format(noun=thing.noun)
     return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", thing.color
@@ -131,7 +131,7 @@ def full_name(random: Random, language: Language, thing: Thing, scene: Scene) ->
 
 
 def synonym(random: Random, language: Language, thing: Thing, scene: Scene) -> str:
-    """The thing by other words for its colour and, where there is one, its noun."""
+    """Return the object's name with synonyms of its colour and, if there is one, its noun."""
     noun, color = (language.same.get(word, word) for word in thing.name)
     return language.name(replace(thing, noun=noun, color=color), language.the)
 
@@ -146,9 +146,9 @@ def prompted(
     called: Callable[[Random, Language, Thing, Scene], str] = full_name,
     short: bool = False,
 ) -> Callable[..., Question]:
-    """A goal and an observation as policies read them; then a label, after which stands where the thing is.
+    """Return a policy's prompt with goal and observation; then a label, followed by the object's place.
 
-    Of a goal with two things, {x} is the one that comes first. `called` names it.
+    In goals with two objects, {x} comes first. `called` names it.
     """
 
     def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
@@ -182,7 +182,7 @@ QUESTIONS: dict[str, Callable[..., Question]] = {
 
 
 def probes(language: Language, condition: str, kind: str, number: int, seed: int = 7) -> list[Question]:
-    """So many questions of a kind under a condition; the same for the same seed."""
+    """Return `count` questions of a kind under a condition; equal for equal seeds."""
     random = Random(f"{condition} {kind} {seed}")
     return [QUESTIONS[kind](random, language, *draw_probe(random, language, condition)) for _ in range(number)]
 
@@ -192,7 +192,7 @@ def probes(language: Language, condition: str, kind: str, number: int, seed: int
 
 @torch.no_grad()
 def answers(loaded: Loaded, prompts: list[str]) -> list[str]:
-    """What the model writes, greedily; a semicolon or a new line ends an answer."""
+    """Generate answers greedily; a semicolon or a new line ends an answer."""
     model, tokenizer = loaded
     given = []
     for start in range(0, len(prompts), 100):
@@ -206,14 +206,14 @@ def answers(loaded: Loaded, prompts: list[str]) -> list[str]:
 
 
 def exact(loaded: Loaded, language: Language, condition: str, kind: str, number: int = 300) -> float:
-    """Share of answers that are right to the letter."""
+    """Return the share of exactly right answers."""
     questions = probes(language, condition, kind, number)
     given = answers(loaded, [prompt for prompt, _ in questions])
     return sum(one == wanted for one, (_, wanted) in zip(given, questions, strict=True)) / number
 
 
 def measure(folder: Path, number: int = 300) -> dict[str, object]:
-    """All figures of a saved model."""
+    """Return all figures of a saved model."""
     loaded = load(folder)
     figures: dict[str, object] = {
         "parameters": sum(parameter.numel() for parameter in loaded[0].parameters()),

@@ -13,9 +13,9 @@ VOCABULARY = 1400
 PAD, UNKNOWN, END_OF_SEQUENCE, END_OF_TEXT = "<pad>", "<unk>", "</s>", "<|endoftext|>"
 SENTINELS = [f"<extra_id_{index}>" for index in range(8)]
 
-# Openings that stand in every description or prompt are one token each: a third fewer tokens to read.
+# Openings of descriptions and prompts are one token each, which saves a third of the tokens.
 PHRASES = ("You see a", "You carry a", "Tu vois une", "Tu vois un", "Tu portes une", "of the agent", "de l'agent")
-# So are the places that follow a number.
+# So are the places after a number.
 SPANS = ("steps? (?:left|right)(?: and)?", "steps? forward", "pas à (?:gauche|droite)(?: et)?", "pas devant")
 PIECES = "|".join(
     [
@@ -32,7 +32,7 @@ PIECES = "|".join(
 
 
 def texts(seed: int) -> list[str]:
-    """What the merges are learnt from: a sample of the corpus, and every word of the world many times."""
+    """Return the text for learning merges: a sample of the corpus, and every word of the world many times."""
     sample = [
         join(document.context, *(part for turn in document.turns for part in turn))
         for document in documents(seed, 20_000)
@@ -47,10 +47,10 @@ def texts(seed: int) -> list[str]:
 
 
 def build_tokenizer(kind: str, seed: int) -> Tokenizer:
-    """Train the merges, the same for both kinds, with the special tokens of T5 or of GPT-2."""
+    """Train the merges, equal for both kinds, with the special tokens of T5 or GPT-2."""
     specials = [PAD, END_OF_SEQUENCE, UNKNOWN, *SENTINELS] if kind == "t5" else [PAD, END_OF_TEXT, UNKNOWN]
     tokenizer = Tokenizer(BPE())
-    # A space is put before every text and one is taken away when decoding, so that a word has the same token
+    # Encoding adds a leading space and decoding removes one, so that a word has the same token
     # at the start of a candidate and inside a sentence, and any text comes back as it was.
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -77,7 +77,7 @@ def build_tokenizer(kind: str, seed: int) -> Tokenizer:
 
 
 def fast_tokenizer(kind: str, tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """The tokenizer as Transformers loads it."""
+    """Return the tokenizer in Transformers' class."""
     ends = {"eos_token": END_OF_SEQUENCE} if kind == "t5" else {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thing:
-    """Something in a scene: `side` steps to the right (left if negative) and `ahead` steps forward."""
+    """An object in a scene: `side` steps to the right (left if negative) and `ahead` steps forward."""
 
     noun: str
     color: str
@@ -26,17 +26,17 @@ class Thing:
 
 @dataclass(frozen=True)
 class Language:
-    """Words and templates of one language; `{x}` and `{y}` are things with their articles."""
+    """Words and templates of one language; `{x}` and `{y}` are objects with their articles."""
 
     nouns: tuple[str, ...]
     colors: tuple[str, ...]
     other_nouns: tuple[str, ...]
-    held_out: frozenset[tuple[str, str]]  # pairs of noun and colour that no text has
-    same: dict[str, str]  # nouns and colours by which a question may call what a scene calls otherwise
+    held_out: frozenset[tuple[str, str]]  # held-out pairs of noun and colour
+    same: dict[str, str]  # synonyms of nouns and colours for questions
     other_colors: tuple[str, ...]
     states: tuple[str, ...]
     door: str
-    named: str  # how noun and colour make a name
+    named: str  # name of noun and colour
     doored: str  # the same for a door with its state
     the: str
     a: str
@@ -54,7 +54,7 @@ class Language:
     no: str
     nothing: str
     goals: tuple[str, ...]
-    pairs: tuple[str, ...]  # goals with two things, {x} and {y}
+    pairs: tuple[str, ...]  # goals with two objects, {x} and {y}
     goal_heads: tuple[str, ...]
     scene_heads: tuple[str, ...]
     list_heads: tuple[str, ...]
@@ -65,7 +65,7 @@ class Language:
     asked: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...]  # goal, then two questions on it
     statements: tuple[str, ...]  # {x}, {way}, {place}
     action_words: tuple[tuple[str, ...], ...]  # synonyms, one tuple for each action
-    plain: tuple[str, ...]  # finished sentences on words, actions and things
+    plain: tuple[str, ...]  # complete sentences about words, actions and objects
     subjects: tuple[str, ...]
     verbs: tuple[str, ...]
     places: tuple[str, ...]
@@ -81,7 +81,7 @@ class Language:
         return f"{count} {self.step[0] if count == 1 else self.step[1]}"
 
     def place(self, thing: Thing) -> str:
-        """Where a thing is, to the step: `2 steps left and 1 step forward`."""
+        """Return an object's exact place: `2 steps left and 1 step forward`."""
         sideways = f"{self.steps(abs(thing.side))} {self.left if thing.side < 0 else self.right}"
         ahead = f"{self.steps(thing.ahead)} {self.forward}"
         if thing.side == 0:
@@ -89,7 +89,7 @@ class Language:
         return self.both.format(sideways, ahead) if thing.ahead else sideways
 
     def way(self, thing: Thing) -> str:
-        """Where a thing is, roughly: `left and ahead`."""
+        """Return an object's rough place: `left and ahead`."""
         left, right, ahead = self.coarse
         if thing.side == 0:
             return ahead
@@ -97,7 +97,7 @@ class Language:
         return self.both.format(sideways, ahead) if thing.ahead else sideways
 
     def compared(self, one: Thing, other: Thing) -> str:
-        """How far two things are, as asked, then the nearer one: `4 steps, 2 steps: the red key`."""
+        """Return the distances of two objects, then the nearer one: `4 steps, 2 steps: the red key`."""
         nearer = min(one, other, key=lambda thing: thing.distance)
         return f"{self.steps(one.distance)}, {self.steps(other.distance)}: {self.name(nearer, self.the)}"
 
@@ -289,7 +289,7 @@ ENGLISH = Language(
 FRENCH = Language(
     nouns=("clef", "balle", "boîte", "porte"),
     colors=("rouge", "verte", "bleue", "violette", "jaune", "grise"),  # codespell:ignore rouge
-    # All nouns are feminine, as those of the world are, so that the colours agree.
+    # All nouns are feminine, as in the world, so that colours agree.
     other_nouns=(
         *("tasse", "pomme", "pierre", "bague", "fleur", "montre", "lettre", "bougie", "cloche", "corde"),
         *("poire", "assiette", "fourchette", "brosse", "carte", "échelle", "épée", "flèche", "plume"),
@@ -426,4 +426,4 @@ HELD_OUT_NOUNS = {
     "english": ("chair", "table", "car", "lamp", "tree", "guitar", "helmet", "violin", "dax", "xolo", "afze"),
     "french": ("chaise", "table", "voiture", "lampe", "guitare", "tente", "dax", "xolo", "afze"),
 }
-"""Nouns that no text of the corpus has."""
+"""Nouns that are not in the corpus."""

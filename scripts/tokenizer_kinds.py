@@ -1,6 +1,6 @@
-"""Kinds of tokenizers and of chat templates, small enough to be built in a test.
+"""Kinds of tokenizers and chat templates, small enough to build in a test.
 
-Templates are written in our own words after their public form.
+Templates are in our own words, after the public ones.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def _metaspace(scheme: str) -> Tokenizer:
 def _llama2() -> Tokenizer:
     made = _bpe(byte_fallback=True)
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # for the training alone
+    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # only for training
     made = _trained(made)
     made.pre_tokenizer = None  # type: ignore[assignment]
     made.decoder = decoders.Sequence(
@@ -203,12 +203,12 @@ TEMPLATES = {
     "{% endfor %}" + _END + "<|im_start|>assistant\n{% endif %}",
 }
 ENDS = {"Llama 2": "</s>", "Zephyr": "</s>", "Llama 3": "<|eot_id|>", "Gemma": "<end_of_turn>"}
-"""The token that ends an assistant's turn in each template, ``<|im_end|>`` in the others."""
+"""The token that ends an assistant's turn, by template; ``<|im_end|>`` in the others."""
 
 
 @cache
 def make_tokenizer(kind: str) -> PreTrainedTokenizerBase:
-    """A tokenizer of a kind, with the control tokens of all templates."""
+    """Return a tokenizer of a kind, with the control tokens of all templates."""
     if kind in BUNDLED:
         made = loading.load_tokenizer(loading.Source(loading.resolve(BUNDLED[kind])))
         made.add_special_tokens({"additional_special_tokens": [*_CONTROL]})

@@ -1,8 +1,8 @@
 """Train the two bundled models on generated text: `python scripts/train_starter_models.py`.
 
 Writes `encoder_decoder/` (T5) and `causal/` (Llama) with their tokenizers under `src/groundling/lm/starter/`.
-The corpus is generated on the way (see `starter_corpus.py`); nothing is downloaded. The same seed, thread count
-and PyTorch give the same weights.
+The corpus is generated during training (see `starter_corpus.py`); nothing is downloaded. Equal seeds, thread counts and
+PyTorch versions give equal weights.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ STARTER = Path(__file__).resolve().parents[1] / "src/groundling/lm/starter"
 WIDTH = 128
 HEADS = 8
 SIZE = WIDTH // HEADS  # of a head
-INNER = 256  # units of the layers between attentions: what is asked needs little arithmetic
-LONGEST = 240  # tokens of a text at most
-CHUNK = 1500  # texts among which those of like length are put into one batch
+INNER = 256  # units of the feed-forward layers: the tasks need little arithmetic
+LONGEST = 240  # maximum number of tokens of a text
+CHUNK = 1500  # texts that are batched by length
 IGNORED = -100
-# The scenes are random, so what stands in a context teaches little; answers carry the signal.
+# Scenes are random, so contexts teach little; answers carry the signal.
 CONTEXT_WEIGHT = 0.03
 
 
 @dataclass
 class Example:
-    """Token ids of what is read and of what is to be written; for a causal model one follows the other."""
+    """Token ids of inputs and targets; for a causal model, of one sequence."""
 
     source: list[int]
     target: list[int]
@@ -75,7 +75,7 @@ class Example:
 
 
 def corrupt(random: Random, ids: list[int], sentinels: list[int]) -> tuple[list[int], list[int]]:
-    """T5's span corruption: spans are replaced by sentinels, and the target tells what they hid."""
+    """Apply T5's span corruption: sentinels replace spans, and the target contains the spans."""
     source, target, position = [], [], 0
     for sentinel in sentinels:
         start = position + random.randint(1, 8)
@@ -93,9 +93,9 @@ def token_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 
 def encoder_decoder_example(tokenizer: PreTrainedTokenizerFast, random: Random, document: Document) -> Example:
-    """One question is read after its context; of several the decoder reads the others itself.
+    """Encode the context and one question; further questions are decoder inputs.
 
-    Plain text is continued or repaired.
+    Plain text is continued or denoised.
     """
     end = [tokenizer.eos_token_id]
     question, answer = document.turns[0]
@@ -121,12 +121,12 @@ def encoder_decoder_example(tokenizer: PreTrainedTokenizerFast, random: Random, 
 
 
 def causal_example(tokenizer: PreTrainedTokenizerFast, random: Random, document: Document) -> Example:
-    """The document as one line of tokens. Answers are tokenised apart, as the candidates of a policy are."""
+    """Encode the document as one sequence. Answers are tokenised separately, like a policy's candidates."""
     tokens, weights = [tokenizer.bos_token_id], [0.0]
     for index, (question, answer) in enumerate(document.turns):
         asked = token_ids(tokenizer, join(document.context, question) if index == 0 else f"\n {question}")
         told = token_ids(tokenizer, answer)
-        # What ends an answer is part of it: the line's end before a further question, else the text's end.
+        # An answer includes its end: a line break before a further question, else the end token.
         if index == len(document.turns) - 1:
             told.append(tokenizer.eos_token_id)
         tokens += asked + told
@@ -137,7 +137,7 @@ def causal_example(tokenizer: PreTrainedTokenizerFast, random: Random, document:
 
 
 def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[list[Example]]:
-    """Batches of about `tokens` tokens, of examples of like length, in random order."""
+    """Yield batches of about `tokens` tokens with examples of similar length, in random order."""
     order = sorted(range(len(examples)), key=lambda index: (len(examples[index]), random.random()))
     groups: list[list[Example]] = [[]]
     for index in order:
@@ -150,7 +150,7 @@ def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[li
 
 @dataclass(frozen=True)
 class Stage:
-    """`count` new texts of some kinds; those of more than `longest` tokens are left out."""
+    """Return `count` new texts of some kinds, without those of more than `longest` tokens."""
 
     kinds: Mapping[DocumentMaker, float]
     count: int
@@ -160,7 +160,7 @@ class Stage:
 def examples_of(
     stage: Stage, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, random: Random, tokens: int
 ) -> Iterator[list[Example]]:
-    """A stage's batches, made as they are needed."""
+    """Yield a stage's batches."""
     for start in range(0, stage.count, CHUNK):
         chunk = documents(random.randrange(2**40), min(CHUNK, stage.count - start), stage.kinds)
         examples = [recipe.example(tokenizer, random, document) for document in chunk]
@@ -177,7 +177,7 @@ def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> T
 
 @torch.no_grad()
 def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
-    """T5 with more layers that read than layers that write: what is asked is found while reading."""
+    """Return a T5 with more encoder than decoder layers, because look-up happens in the encoder."""
     config = T5Config(
         vocab_size=len(tokenizer),
         d_model=WIDTH,
@@ -194,7 +194,7 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
         decoder_start_token_id=tokenizer.pad_token_id,
     )
     model = T5ForConditionalGeneration(config)
-    # T5 draws embeddings with deviation 1, which Adam takes long to move.
+    # T5 initialises embeddings with standard deviation 1, which Adam changes slowly.
     torch.nn.init.normal_(model.shared.weight, std=0.3)
     look_near(model.encoder, [(-1, -1), (1, 1), (2, 2), (3, 4), (-3, -2)], both_sides=True)
     look_near(model.decoder, [(-1, -1), (-3, -2)], both_sides=False)
@@ -203,9 +203,9 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
 
 
 def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -> None:
-    """Let some heads start by reading the neighbours of a token, and, in the encoder, the others not itself.
+    """Initialise some heads to attend to neighbours and, in the encoder, the others not to the token itself.
 
-    Names and places are neighbours in a sentence; from zero, biases take a thousand steps to say so.
+    Names and places are neighbours in a sentence; from zero, biases take a thousand steps to learn this.
     """
     attention = stack.block[0].layer[0].SelfAttention
     distances = torch.arange(-8, 9)
@@ -218,13 +218,12 @@ def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -
 
 
 def join_up(model: T5ForConditionalGeneration) -> None:
-    """Let attention start with what look-up takes: names noted beside names, compared, and places handed on.
+    """Initialise attention for look-up: store neighbouring names, compare them, and copy places.
 
-    Four heads of the encoder's first layer note a token's neighbours (see `look_near`), each in a part of the space
-    that is kept for it. Later layers compare tokens in the part that notes what stands before a token, so that a
-    colour and its noun count together, and read the other parts. What is read is written in the basis it was read in.
-    That equal queries and keys speed look-up is the idea of mimetic initialisation (Trockman and Kolter, arXiv
-    2305.09828).
+    Four heads of the encoder's first layer copy a token's neighbours (see `look_near`), each to a reserved subspace. Later
+    layers compare tokens in the subspace of previous tokens, so that a colour and its noun match together, and read the
+    other subspaces. Outputs keep the basis of the inputs. Equal queries and keys speed up look-up, as in mimetic
+    initialisation (Trockman and Kolter, arXiv 2305.09828).
     """
     basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q.T
     before, *after = parts = [basis[SIZE * part : SIZE * (part + 1)] for part in range(4)]
@@ -236,7 +235,7 @@ def join_up(model: T5ForConditionalGeneration) -> None:
         attention.q.weight.copy_(attention.k.weight * 6.0 / SIZE)
     for head, part in enumerate(parts):
         first.v.weight[rows[head]] = part
-    written.v.weight[rows[0]] = before  # the same on both sides, so that the two can be compared
+    written.v.weight[rows[0]] = before  # equal in queries and keys, so that they can be compared
     for attention, heads in [*((one, range(4, HEADS)) for one in later), *((one, range(HEADS)) for one in crossing)]:
         for head in heads:
             attention.k.weight[rows[head]] = before
@@ -258,7 +257,7 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_key_value_heads=HEADS,
         max_position_embeddings=1024,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-        attention_bias=True,  # where a head looks from the start is a bias of its queries and keys
+        attention_bias=True,  # biases of queries and keys set the initial attention
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -275,10 +274,10 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     for attention in later:
         for head in range(HEADS):
             rows = slice(SIZE * head, SIZE * (head + 1))
-            if head < 6:  # compares what was noted of the tokens before two tokens
+            if head < 6:  # compares the previous tokens of two tokens
                 attention.q_proj.weight[rows] = attention.k_proj.weight[rows] = 1.2 * parts[0]
                 hand_on(attention, head, parts[head])
-            else:  # looks anywhere, and brings the names that stand there
+            else:  # attends anywhere and copies names
                 attention.q_proj.bias[rows] = torch.randn(SIZE)
                 attention.k_proj.weight[rows] = 0.08 * torch.randn(SIZE, WIDTH)
                 hand_on(attention, head, parts[0])
@@ -286,10 +285,10 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def look_back(attention: LlamaAttention, head: int, back: float) -> None:
-    """Let a head start by reading the token `back` positions before (as in look_near).
+    """Initialise a head to attend `back` positions before (as in look_near).
 
-    Of the rotated pairs (i, i + SIZE / 2) the two fastest get constant queries and keys, the keys turned by `back`
-    positions, so that their product peaks there. Between two positions the slower pair alone makes a wider peak.
+    The two fastest of the rotated pairs (i, i + SIZE / 2) get constant queries and keys, the keys rotated by `back`
+    positions, so that their product peaks there. For half positions, only the slower pair is used, with a wider peak.
     """
     rates = 10_000.0 ** -(torch.arange(SIZE // 2) * 2 / SIZE)  # radians per position
     sharpness = torch.tensor([40.0, 20.0] if back == int(back) else [0.0, 30.0])
@@ -300,7 +299,7 @@ def look_back(attention: LlamaAttention, head: int, back: float) -> None:
 
 
 def hand_on(attention: LlamaAttention, head: int, part: Tensor) -> None:
-    """Let a head read a part of the space, (SIZE, WIDTH), and write it where it was read."""
+    """Initialise a head to read a subspace, (SIZE, WIDTH), and write to the same subspace."""
     rows = slice(SIZE * head, SIZE * (head + 1))
     attention.v_proj.weight[rows] = part
     attention.o_proj.weight[:, rows] = 0.25 * part.T
@@ -314,7 +313,7 @@ def encoder_decoder_logits(model: PreTrainedModel, batch: list[Example]) -> tupl
 
 
 def causal_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor, Tensor]:
-    """Padding stands on the right, where a causal model does not look."""
+    """Pad on the right, which a causal model ignores."""
     ids = padded([example.target for example in batch], model.config.pad_token_id)
     labels = padded([example.target[1:] for example in batch], IGNORED)
     return model(input_ids=ids[:, :-1], use_cache=False).logits, labels
@@ -322,15 +321,15 @@ def causal_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor,
 
 @dataclass(frozen=True)
 class Cycle:
-    """Texts that are read at a rate which rises, stays and falls to nothing; the next cycle begins anew."""
+    """Texts of one learning-rate cycle: warm-up, constant, decay to zero."""
 
     stages: tuple[Stage, ...]
-    """What is read in turn. Finding the thing that is named, one of several, is learnt within some hundred steps of
-    short texts, and not within a thousand of the mix alone."""
+    """Stages. Finding the named object among several is learnt within some hundred steps of short texts, but not within a
+    thousand steps of the mixture."""
     pace: float = 1.0
     """Factor on the learning rate."""
     level: float = 0.3
-    """Share of the texts after which the rate falls."""
+    """Share of the texts after which the learning rate decays."""
 
     @property
     def texts(self) -> int:
@@ -339,7 +338,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs between the two models."""
+    """Settings that differ between the two models."""
 
     folder: str
     tokenizer_kind: str
@@ -358,7 +357,7 @@ RECIPES = {
         encoder_decoder_logits,
         (Cycle((Stage({sought: 1.0}, 15_000, longest=110), Stage(DOCUMENTS, 165_000))),),
     ),
-    # A causal model first learns where a thing is that was just named, then to fetch the name from a goal that stands
+    # A causal model first learns the place of a just-named object, then to take the name from a goal that comes
     # before the scene, which takes it longest.
     "causal": Recipe(
         "causal",
@@ -374,7 +373,7 @@ RECIPES = {
                     Stage({**DOCUMENTS, sought: 60, labelled: 64}, 190_000, longest=300),
                 )
             ),
-            # What it knows least after these: distances, and things that are called by other words.
+            # Weakest after these: distances, and synonyms.
             Cycle(
                 (Stage({**DOCUMENTS, sought: 40, labelled: 50, measured: 70, renamed: 50}, 80_000, longest=300),),
                 pace=0.5,
@@ -389,7 +388,7 @@ RECIPES = {
 
 
 def loss_of(recipe: Recipe, model: PreTrainedModel, batch: list[Example]) -> Tensor:
-    """Cross-entropy, a weighted mean over tokens."""
+    """Return the cross-entropy, a weighted mean over tokens."""
     logits, labels = recipe.logits(model, batch)
     skipped = 1 if recipe.folder == "causal" else 0  # the first token of a causal text is given
     weights = padded([example.weights[skipped:] for example in batch], 0.0, torch.float)
@@ -398,9 +397,9 @@ def loss_of(recipe: Recipe, model: PreTrainedModel, batch: list[Example]) -> Ten
 
 
 def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for embeddings, biases and norms.
+    """Use Muon for the matrices of the layers, AdamW for embeddings, biases and norms.
 
-    Muon learns look-up in about half the time of AdamW alone. T5's position biases are few and must become
+    Muon learns look-up in about half the time of AdamW. T5's position biases are few and must become
     large, so they learn faster (`pace`).
     """
     inner, others, biases = [], [], []
@@ -416,7 +415,7 @@ def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
 
 
 def schedule(step: int, progress: float, level: float, warmup: int = 100) -> float:
-    """Linear warm-up in `warmup` steps, the full rate until `level` of the texts are read, then a cosine to zero."""
+    """Linear warm-up in `warmup` steps, the full rate until `level` of the texts, then cosine decay to zero."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * max(0.0, progress - level) / (1 - level)))
@@ -447,7 +446,7 @@ def train_cycle(
     console: Console,
     told: str,
 ) -> None:
-    """Let a model read a cycle's texts."""
+    """Train a model on a cycle's texts."""
     optimizers = optimizers_for(model)
     started, recent, texts, total = time.monotonic(), [], 0, cycle.texts
     stages = (examples_of(stage, recipe, tokenizer, random, batch_tokens) for stage in cycle.stages)
@@ -472,7 +471,7 @@ def train_cycle(
 
 @torch.no_grad()
 def held_out_loss(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> float:
-    """Nats per answer token (causal: per weighted token) on 2,000 documents of another seed."""
+    """Return nats per answer token (causal: per weighted token) on 2,000 documents of another seed."""
     random = Random(seed)
     examples = [recipe.example(tokenizer, random, document) for document in documents(seed, 2000)]
     groups = list(batches(examples, 8000, random))
