@@ -7,14 +7,14 @@ WRITING := runs/demo-writing
 MOTIF := runs/motif
 SMOLLM2 := runs/smollm2
 SHARE := 1
-# Environments of their own, beside that of the developer.
+# Separate environments.
 CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-smollm2 demo-writing demo-motif test test-thorough faults fuzz rehearsal soak site notebooks lint format wheel-check sbom audit clean
 
-help:  ## Show what there is to make
+help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(VENV)/.installed  ## Create .venv and install the library into it
@@ -35,20 +35,20 @@ demo: install  ## Train the starter model on a text world, evaluate it, write th
 	$(BIN)/groundling report $(RUN)
 
 demo-smollm2: export OMP_NUM_THREADS = 1
-demo-smollm2: install  ## Ground a pretrained model: clone 150 episodes of a bot, go on by PPO
+demo-smollm2: install  ## Ground a pretrained model: clone 150 episodes of a bot, continue with PPO
 	$(BIN)/torchrun --standalone --nproc-per-node 2 -m groundling train demo-smollm2 run_dir=$(SMOLLM2)
 	$(BIN)/groundling evaluate $(SMOLLM2) --suite held-out,swapped,dropped,scrambled --jobs 2
 	$(BIN)/groundling forgetting $(SMOLLM2)
 	$(BIN)/groundling report $(SMOLLM2)
 
-demo-writing: install  ## Let PPO and NLPO teach the starter model to write numbers, five seeds each; write the report
+demo-writing: install  ## Train the starter model to write numbers with PPO and NLPO, five seeds each; write the report
 	$(BIN)/groundling train rl4lms/increasing_numbers_ppo seed=1,2,3,4,5 'run_dir=$(WRITING)/ppo-seed$${seed}'
 	$(BIN)/groundling train rl4lms/increasing_numbers_nlpo seed=1,2,3,4,5 'run_dir=$(WRITING)/nlpo-seed$${seed}'
 	$(BIN)/groundling evaluate $(WRITING)/ppo-seed1
 	$(BIN)/groundling evaluate $(WRITING)/nlpo-seed1
 	$(BIN)/groundling report $(WRITING)/*-seed* --output $(WRITING)/report.html
 
-demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's preferences, train on it
+demo-motif: install  ## Motif: record NetHack play, annotate it, distill a reward model, train on it
 	$(BIN)/groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --stride 2 --output $(MOTIF)/pairs
 	$(BIN)/groundling annotate $(MOTIF)/pairs --name rules
 	$(BIN)/groundling distill $(MOTIF)/pairs learning_rate=1e-3 batch_size=256 --preferences rules --output $(MOTIF)/reward
@@ -56,29 +56,29 @@ demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's prefe
 	$(BIN)/groundling report $(MOTIF)/intrinsic-seed1 $(MOTIF)/extrinsic-seed1
 	$(BIN)/groundling watch $(MOTIF)/intrinsic-seed1 --fast --gif $(MOTIF)/intrinsic.gif
 
-# Some machines forbid Python to keep what it compiles, which each of the suite's many processes would do again.
+# If Python may not cache bytecode, each of the suite's many processes compiles everything again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: install  ## Run the test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-thorough: export PYTHONDONTWRITEBYTECODE =
-test-thorough: install  ## Run the test suite with the cases that it leaves out: before a release, and each week
+test-thorough: install  ## Run all test cases: before a release, and weekly
 	$(BIN)/python -m pytest -n auto --dist worksteal -m ''
 
-faults: install  ## Kill, damage and starve every long command; a table in results/faults (some 20 minutes)
+faults: install  ## Kill long commands, damage their files, fill their disk; write results/faults (about 20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --output results/faults
 
-fuzz: install  ## Read a million bent inputs with every reader; a table in results/fuzz (some 3 minutes; SHARE=10: ten times as many)
+fuzz: install  ## Fuzz all parsers with a million inputs; write results/fuzz (about 3 minutes; SHARE=10: ten times as many)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --output results/fuzz --share $(SHARE)
 
-rehearsal: install  ## Take every path of a GPU run on a device that is none; tables in results/rehearsal (some 4 minutes)
+rehearsal: install  ## Run every path of a GPU run on a simulated device; write results/rehearsal (about 4 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rehearsal --output results/rehearsal
 
 HOURS := 6
-soak: install  ## Four long commands side by side while workers are killed; HOURS=1 for less; figures in results/soak
+soak: install  ## Run four long commands in parallel while workers are killed; write results/soak (HOURS=1: one hour)
 	nice -n 19 $(BIN)/python benchmarks/soak.py --hours $(HOURS) --output results/soak
 
-site: install  ## Build the documentation's site into build/site, strictly
+site: install  ## Build the documentation site in build/site, strictly
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m scripts.site
 	$(BIN)/zensical build --strict
@@ -103,11 +103,11 @@ wheel-check:  ## Build the wheel, install it without extras into a new environme
 	  bin/groundling train demo-easy training.steps=512 run_dir=run && bin/groundling evaluate run --episodes 8 && \
 	  bin/groundling report run
 
-sbom: install  ## List what the installation is made of, with licences, as CycloneDX: dist/sbom.json
+sbom: install  ## Write a CycloneDX list of installed packages with licences: dist/sbom.json
 	$(PYTHON) -m venv $(AUDITING) && $(AUDITING)/bin/python -m pip install --quiet pip-audit cyclonedx-bom
 	mkdir -p dist && $(AUDITING)/bin/cyclonedx-py environment $(BIN)/python --output-file dist/sbom.json
 
-audit: sbom  ## Ask PyPI for known vulnerabilities of what is installed (needs the network)
+audit: sbom  ## Check installed packages for known vulnerabilities (needs the network)
 	$(AUDITING)/bin/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 clean:  ## Remove the environments, dist and the caches (never runs/)

@@ -57,7 +57,7 @@ NUM_TEXTS, NEW_TOKENS = 64, 20
 
 
 class Size(NamedTuple):
-    """Of a model."""
+    """Size of a model."""
 
     layers: int
     width: int

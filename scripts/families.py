@@ -78,7 +78,7 @@ _EFFECTS = {
     r"cannot write here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
 }
-"""What the page says of a message, by its pattern; the last group is the reason."""
+"""Effect of a message, by its pattern; the last group is the reason."""
 _REASONS = {
     "layers that see": "sliding window of",
     "ValueError: it remembers in a way of its own": "unknown cache",
