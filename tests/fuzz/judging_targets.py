@@ -176,5 +176,7 @@ def targets() -> list[Target]:
             80_000,
             200,
         ),
-        Target("encode_prompts", _prompts, _encoded, "padded on the left, truncated on the configured side", 4_000, 60),
+        Target(
+            "encode_prompts", _prompts, _encoded, "padded on the left, truncated on the configured side", 4_000, 60
+        ),
     ]
