@@ -146,16 +146,6 @@ def test_only_the_share_of_elements_with_the_largest_advantages_is_used() -> Non
     assert len(learnt) == 2 and batch.chosen[learnt].all()
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo"])
-def test_an_advantage_share_of_one_changes_nothing(algorithm: str) -> None:
-    policy, rollout = texts()
-    whole, _ = _update(algorithm, policy, rollout)
-    same, _ = _update(algorithm, policy, rollout, advantage_share=1.0)
-    half, _ = _update(algorithm, policy, rollout, advantage_share=0.5)
-    assert difference(whole, same) == 0 < difference(whole, half)
-    assert difference(policy, half) > 0
-
-
 def test_groups_with_similar_returns_are_left_out() -> None:
     policy, rollout = texts()
     seen: list[int] = []

@@ -13,7 +13,6 @@ from groundling.policies.policy import Policy, Work
 from groundling.runtime.processes import Processes
 from tests.algorithms.rollouts import corridor, difference, generator, updated
 from tests.conftest import TablePolicy
-from tests.thorough import one_in
 
 
 def _policy_and_rollout() -> tuple[Policy, Rollout]:
@@ -41,16 +40,6 @@ def test_learns_the_corridor() -> None:
     assert rates[-1] > 0.95
 
 
-@pytest.mark.parametrize("micro", one_in(2, [1, 4, 7, 16]))
-def test_micro_batches_give_the_same_step_as_the_whole_minibatch(micro: int) -> None:
-    policy, rollout = _policy_and_rollout()
-    whole, figures = _learn(policy, rollout, minibatch_size=16)
-    pieces, same_figures = _learn(policy, rollout, minibatch_size=16, micro_batch_size=micro)
-    assert difference(whole, policy) > 1e-3
-    assert difference(whole, pieces) < 1e-5
-    assert figures == pytest.approx(same_figures, rel=1e-4, abs=1e-5)
-
-
 def test_the_first_minibatch_is_evaluated_by_the_old_policy() -> None:
     policy, rollout = _policy_and_rollout()
     _, figures = _learn(policy, rollout, minibatch_size=len(rollout), epochs=1)
@@ -65,13 +54,6 @@ def test_no_step_is_taken_on_a_minibatch_beyond_target_kl() -> None:
     stopped, figures = _learn(policy, rollout, epochs=9, target_kl=0.01, **whole)
     assert figures["approx_kl"] > 0.01  # the mean includes the last minibatch
     assert difference(once, stopped) == 0 < difference(once, policy)
-
-
-def test_target_kl_stops_early() -> None:
-    policy, rollout = _policy_and_rollout()
-    _, many = _learn(policy, rollout, epochs=20, learning_rate=0.1)
-    _, few = _learn(policy, rollout, epochs=20, learning_rate=0.1, target_kl=0.01)
-    assert few["approx_kl"] < many["approx_kl"]
 
 
 def test_the_linear_schedule_reaches_zero() -> None:

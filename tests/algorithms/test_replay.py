@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from groundling.algorithms import DRRN
-from groundling.algorithms.replay import ReplayFile, ReplayMemory, Transition
+from groundling.algorithms.replay import ReplayMemory, Transition
 from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.policies.drrn import DRRNPolicy
@@ -32,23 +32,40 @@ def _transitions(count: int, first: int = 0) -> list[Transition]:
     ]
 
 
+def _memory(path: Path, count: int = 0, first: int = 0, size: int = 100) -> ReplayMemory:
+    memory = ReplayMemory(size)
+    memory.keep_file(path)
+    _add(memory, count, first)
+    return memory
+
+
+def _add(memory: ReplayMemory, count: int, first: int = 0) -> None:
+    for transition in _transitions(count, first):
+        memory.add(transition)
+
+
+def _read(path: Path, state: dict[str, int]) -> list[Transition]:
+    memory = _memory(path)
+    memory.load(state)
+    return [*memory]
+
+
 def test_the_file_is_read_up_to_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "replay.jsonl"
-    file = ReplayFile(path)
-    file.append(_transitions(4))
-    state = json.loads(json.dumps(file.state))
-    file.append(_transitions(5, first=100))  # after the checkpoint, as by a killed run
-    again = ReplayFile(path)
-    assert list(again.read(state)) == _transitions(4)
-    again.append(_transitions(6, first=4))
-    last = again.state
+    memory = _memory(path, 4)
+    state = json.loads(json.dumps(memory.save()))
+    _add(memory, 5, first=100)
+    memory.save()  # after the checkpoint, as by a killed run
+    again = _memory(path)
+    again.load(state)
+    assert [*again] == _transitions(4)
+    _add(again, 6, first=4)
+    last = again.save()
     assert path.stat().st_size == last["bytes"]
-    assert list(ReplayFile(path).read(last)) == _transitions(10)
-    assert list(ReplayFile(path).read(state)) == _transitions(4)  # an earlier checkpoint
+    assert _read(path, last) == _transitions(10)
+    assert _read(path, state) == _transitions(4)  # an earlier checkpoint
     assert path.read_text(encoding="utf-8").count("\\u00e9 3") == 1  # each text once
-    begun_again = ReplayFile(path)
-    begun_again.append(_transitions(1))
-    assert list(ReplayFile(path).read(begun_again.state)) == _transitions(1)
+    assert _read(path, _memory(path, 1).save()) == _transitions(1)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -56,7 +73,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     private.write_text("mine")
     (tmp_path / "replay.jsonl").symlink_to(private)
     with pytest.raises(RunError, match="is a link"):
-        ReplayFile(tmp_path / "replay.jsonl").append(_transitions(1))
+        _memory(tmp_path / "replay.jsonl", 1).save()
     assert private.read_text() == "mine"
 
 
@@ -87,26 +104,22 @@ def test_the_next_value_is_that_of_the_best_admissible_action() -> None:
 
 def test_another_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "replay.jsonl"
-    file = ReplayFile(path)
     with pytest.raises(RunError, match=r"cannot read .*replay\.jsonl"):
-        list(file.read({"bytes": 1, "crc32": 0}))
-    file.append(_transitions(3))
+        _read(path, {"bytes": 1, "crc32": 0})
+    state = _memory(path, 3).save()
     path.write_bytes(path.read_bytes().replace(b"wait", b"rest"))
     with pytest.raises(RunError, match="restore that file"):
-        list(ReplayFile(path).read(file.state))
+        _read(path, state)
 
 
 def test_a_full_memory_is_restored_in_its_order(tmp_path: Path) -> None:
-    memory, again = ReplayMemory(5), ReplayMemory(5)
-    for one in (memory, again):
-        one.keep_file(tmp_path / "replay.jsonl")
-    for transition in _transitions(7):
-        memory.add(transition)
+    memory, again = (_memory(tmp_path / "replay.jsonl", size=5) for _ in range(2))
+    _add(memory, 7)
     again.load(json.loads(json.dumps(memory.save())))
     expected = [*_transitions(2, first=5), *_transitions(3, first=2)]
     assert [*again] == [*memory] == expected
     for one in (memory, again):
-        one.add(_transitions(1, first=7)[0])
+        _add(one, 1, first=7)
     assert [*again] == [*memory]
 
 

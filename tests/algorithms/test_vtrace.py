@@ -32,22 +32,6 @@ def _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar):
     return targets, advantages
 
 
-def test_worked_by_hand() -> None:
-    # Two steps, γ = 1/2, V = (1, 2), V after them 4, rewards (1, 3), ratios (1/2, 4), bars 1:
-    # v_1 = 2 + 1 (3 + 4/2 - 2) = 5;  v_0 = 1 + 1/2 (1 + 2/2 - 1) + 1/2 · 1/2 (5 - 2) = 2.25
-    # Â_1 = 1 (3 + 4/2 - 2) = 3;      Â_0 = 1/2 (1 + 5/2 - 1) = 1.25
-    targets, advantages = v_trace(
-        torch.tensor([0.5, 4.0]).log(),
-        torch.tensor([1.0, 3.0]),
-        torch.tensor([1.0, 2.0]),
-        torch.tensor([False, False]),
-        torch.tensor(4.0),
-        gamma=0.5,
-    )
-    torch.testing.assert_close(targets, torch.tensor([2.25, 5.0]))
-    torch.testing.assert_close(advantages, torch.tensor([1.25, 3.0]))
-
-
 _numbers = st.floats(-10, 10, width=32)
 
 

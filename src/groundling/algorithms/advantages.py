@@ -83,8 +83,7 @@ class GroupedEpisodes:
     def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":
         """Find the episodes of ``rollout``, given returns to go ``(num_steps, num_envs)``.
 
-        Raises:
-            ConfigError: a group has a single episode, which cannot be compared.
+        Raises `ConfigError` if a group has a single episode, which cannot be compared.
         """
         begins = torch.ones_like(rollout.dones)  # (num_steps, num_envs)
         begins[1:] = rollout.dones[:-1]
@@ -120,11 +119,9 @@ def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> T
     counts = group_sums(torch.ones_like(x), group)[group]
     centred = x - group_sums(x, group)[group] / counts
     squares = group_sums(centred.square(), group)[group]
-    least, most = (
-        x.new_zeros(len(x)).scatter_reduce(0, group, x, to, include_self=False)[group] for to in ("amin", "amax")
-    )
+    least, most = (torch.zeros_like(x).scatter_reduce(0, group, x, to, include_self=False) for to in ("amin", "amax"))
     # The mean of many equal numbers may be rounded, which the second condition does not notice.
-    equal = (least == most) | (squares <= 1e-12 * group_sums(x.square(), group)[group])
+    equal = (least == most)[group] | (squares <= 1e-12 * group_sums(x.square(), group)[group])
     if normalize_std:
         centred = centred / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-4)
     return centred.masked_fill(equal, 0.0)
@@ -134,14 +131,11 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
 
     Args:
-        rollout: The episodes and their groups.
+        rollout: The episodes and their groups, of at least two episodes each.
         returns: ``(num_steps, num_envs)``, returns to go.
 
     Returns:
         ``(num_steps, num_envs)``. If an episode is rewarded only at its end, all its steps have one advantage.
-
-    Raises:
-        ConfigError: a group has a single episode.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     others = group_sums(episodes.returns, episodes.group)[episodes.group] - episodes.returns
@@ -156,7 +150,7 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     R is an episode's whole return, and all its steps have one advantage, also if rewards come before its end: the
     deviation of whole returns is not that of returns to go.
 
-    Arguments, result and errors as of `leave_one_out` and `relative_to_group`.
+    Arguments and result as of `leave_one_out` and `relative_to_group`.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     return relative_to_group(episodes.returns, episodes.group, normalize_std)[episodes.number]
@@ -166,15 +160,11 @@ def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
     """Select the groups whose episodes' returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073).
 
     Args:
-        rollout: Episodes and their groups.
-        returns: ``(num_steps, num_envs)``, returns to go.
+        rollout, returns: As of `leave_one_out`.
         share: Share of the groups to select, in (0, 1]; at least one group.
 
     Returns:
         Bool ``(num_steps, num_envs)``: the steps of the selected groups.
-
-    Raises:
-        ConfigError: a group has a single episode.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counts = group_sums(torch.ones_like(episodes.returns), episodes.group)  # (num_groups,)

@@ -114,9 +114,8 @@ class APPO(ClippedOnPolicy):
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
         """Shuffled minibatches of all epochs.
 
-        Raises:
-            ConfigError: a minibatch has too few segments for every process to have one: it could not take part in the
-                normalisation of advantages.
+        Raises `ConfigError` if a minibatch has too few segments for every process to have one: it could not take part
+        in the normalisation of advantages.
         """
         minibatches = list(super().minibatches(batch, generator))
         segments = min(map(len, minibatches))

@@ -10,6 +10,8 @@ from torch import Tensor
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy, Work
 
+_TENSORS = ("actions", "log_probs", "values", "advantages", "returns")
+
 
 @dataclass
 class Targets:
@@ -101,15 +103,11 @@ class Batch:
         part = replace(
             self,
             observations=[self.observations[i] for i in rows],
-            actions=self.actions[indices],
-            log_probs=self.log_probs[indices],
-            values=self.values[indices],
-            advantages=self.advantages[indices],
-            returns=self.returns[indices],
             weights=None if self.weights is None else self.weights[indices],
             work=None if self.work is None else [self.work[i] for i in rows],
             chosen=None,
             more={name: tensor[indices] for name, tensor in self.more.items()},
+            **{name: getattr(self, name)[indices] for name in _TENSORS},
         )
         part.index = self.index[indices]
         return part
@@ -124,12 +122,7 @@ class Batch:
         """Indices of all elements in each epoch, shuffled and cut into minibatches of about ``steps`` steps.
 
         Steps of a conversation are kept together: conversations are shuffled instead of steps, and few are cut.
-
-        Args:
-            steps: Size of a minibatch.
-            epochs: Number of epochs.
-            generator: Shuffles.
-            chosen: Bool ``(num_elements,)``: the elements to use; None: all.
+        ``chosen``, bool ``(num_elements,)``, selects elements.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
         size, conversations = self.elements(steps), self._conversations(indices.tolist())
@@ -152,14 +145,9 @@ class Batch:
         return [torch.tensor(indices) for indices in texts.values()]
 
     def largest_advantages(self, share: float, among: Tensor | None = None) -> Tensor:
-        """Select the share of the elements whose mean |advantage| is largest, at least one.
+        """Select the share of the elements, or of those ``among`` them, whose mean |advantage| is largest.
 
-        Args:
-            share: In (0, 1].
-            among: Bool ``(num_elements,)``: the elements to select from; None: all.
-
-        Returns:
-            Bool ``(num_elements,)``.
+        It is at least one; ``among`` and the result are bool ``(num_elements,)``.
         """
         sizes = self.advantages.abs().view(len(self), -1)
         if self.weights is not None:

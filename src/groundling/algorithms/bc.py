@@ -74,11 +74,7 @@ class BehaviouralCloning(Algorithm):
         return None if reads_actions else _NO_ACTION_TEXTS
 
     def setup(self, policy: Policy) -> None:
-        """Make AdamW for the policy's trainable parameters.
-
-        Raises:
-            ConfigError: the policy is recurrent.
-        """
+        """Make AdamW for the policy's trainable parameters; raise `ConfigError` for a recurrent policy."""
         if policy.memory_size:
             raise ConfigError(
                 f"a dataset holds single steps in words: a {type(policy).__name__}, which remembers earlier steps, "
@@ -94,10 +90,6 @@ class BehaviouralCloning(Algorithm):
         Returns:
             Means over the minibatches of ``loss``, ``probability`` (of the demonstrated actions) and ``grad_norm``;
             and ``learning_rate``.
-
-        Raises:
-            ConfigError: the objective needs texts of actions, and the policy has none.
-            RunError: a gradient or another figure is NaN or infinite (see `learn`).
         """
         learning_rate = schedule_learning_rate(self, remaining)
         batch = _batch_of(policy, rollout)
@@ -110,11 +102,7 @@ class BehaviouralCloning(Algorithm):
 
     @torch.no_grad()
     def measure(self, policy: Policy, rollout: Rollout) -> dict[str, float]:
-        """Measure single steps without learning: ``loss``, and ``accuracy``, the share that the policy would take.
-
-        Raises:
-            ConfigError: as `update`.
-        """
+        """Measure single steps without learning: ``loss``, and ``accuracy``, the share that the policy would take."""
         batch = _batch_of(policy, rollout)
         loss, correct = 0.0, 0
         for indices in batch.index.split(self.micro_batch_size or self.minibatch_size):

@@ -54,11 +54,7 @@ class DRRN(Algorithm):
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        """Make Adam for the policy's parameters.
-
-        Raises:
-            ConfigError: the policy is not a `DRRNPolicy`.
-        """
+        """Make Adam for the parameters of a `DRRNPolicy`."""
         if not isinstance(policy, DRRNPolicy):
             raise ConfigError(f"algorithm drrn trains policy.id=drrn, and not a {type(policy).__name__}")
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning_rate)
@@ -71,9 +67,6 @@ class DRRN(Algorithm):
         Returns:
             Means over the gradient steps of ``loss``, ``q_mean`` and ``grad_norm``, if there was one; and ``replay``,
             the size of the memory.
-
-        Raises:
-            RunError: the loss is NaN or infinite.
         """
         assert isinstance(policy, DRRNPolicy)
         self._remember(policy, rollout)
@@ -91,11 +84,7 @@ class DRRN(Algorithm):
         self.replay.keep_file(folder / "replay.jsonl", writes=self.processes.is_main)
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the run's ``replay.jsonl``, which is written up to here.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Position in the run's ``replay.jsonl``, which is written up to here."""
         return {"file": self.replay.save(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -52,11 +52,7 @@ class KLPenalty(Regularizer):
         return None
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """Rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside of the mask.
-
-        Raises:
-            ConfigError: the rollout has no KL.
-        """
+        """Rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside of the mask."""
         rewards = rollout.rewards
         if self.coefficient:
             rewards = rewards - self.coefficient * self._kl(rollout)
@@ -77,11 +73,7 @@ class KLPenalty(Regularizer):
         return masked_mean(kl_estimate(log_ratio), batch.weights)
 
     def adapt(self, rollout: Rollout) -> dict[str, float]:
-        """Adapt the coefficient to the KL of a ``rollout`` that was penalised with the present one.
-
-        Returns:
-            ``kl_mean``, and ``kl_coefficient`` before the adaptation; {} without a reference.
-        """
+        """Adapt the coefficient to the KL of a ``rollout``, and return the old one and ``kl_mean``; {} without a KL."""
         if rollout.kl is None:
             return {}
         kl = rollout.kl if rollout.mask is None else rollout.kl[rollout.mask]

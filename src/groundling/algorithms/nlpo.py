@@ -44,11 +44,7 @@ class NLPO(PPO):
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        """Make AdamW.
-
-        Raises:
-            ConfigError: the policy has no mask.
-        """
+        """Make AdamW; raise `ConfigError` if the policy has no mask."""
         _refresh_of(policy)
         super().setup(policy)
 

@@ -101,7 +101,7 @@ class OnPolicy(Algorithm):
 
         Raises:
             ConfigError: the rollout lacks what the options need, such as a reference or several episodes in a group.
-            RunError: a gradient or another figure is NaN or infinite (see `learn`).
+            RunError: a gradient or another figure is NaN or infinite.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         targets = self.targets(rollout)
@@ -167,11 +167,7 @@ class OnPolicy(Algorithm):
     ) -> Targets:
         """Advantages and returns by generalised advantage estimation, for turns by token if ``credit`` says so.
 
-        Args:
-            rollout: Transitions with values.
-            gae_lambda: λ.
-            normalize: Shift and scale the advantages of all steps that count to mean 0 and deviation 1.
-            credit: Credit assignment within turns.
+        ``normalize`` shifts and scales the advantages of all steps that count to mean 0 and deviation 1.
         """
         rewards, mask = self.rewards(rollout), rollout.mask
         if credit == "turn" or rollout.tokens is None:

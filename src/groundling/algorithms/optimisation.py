@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch import Tensor
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.micro_batches import max_micro_batches, micro_batches
 from groundling.errors import RunError
-from groundling.fields import Ge, Gt
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts
 
@@ -23,22 +22,16 @@ LossFunction = Callable[[Batch], Terms]
 
 
 class Learner(Protocol):
-    """What `learn` needs of an algorithm."""
+    """An algorithm with gradient steps on minibatches, and their options."""
 
     optimizer: torch.optim.Optimizer
     processes: Processes
     divides_minibatches: ClassVar[bool]
-    micro_batch_size: int | None
-    max_grad_norm: float
-
-
-class Scheduled(Protocol):
-    """What `schedule_learning_rate` needs of an algorithm."""
-
-    optimizer: torch.optim.Optimizer
     learning_rate: float
     learning_rate_schedule: Schedule
     warmup: float
+    micro_batch_size: int | None
+    max_grad_norm: float
 
 
 def trainable(policy: Policy) -> list[Tensor]:
@@ -59,25 +52,21 @@ def make_adamw(
     learning_rate: float,
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
-    weight_decay: Annotated[float, Ge(0)] = 0.0,
+    weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; without decay this is Adam.
 
     Matrices decay; biases and the gains of normalisation layers, which are vectors, do not.
     """
     parameters = trainable(policy)
-    groups: list[dict[str, Any]] = [{"params": parameters}]
+    groups = [(parameters, weight_decay)]
     if weight_decay:
-        groups = [
-            {"params": [p for p in parameters if p.ndim > 1]},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-        ]
+        groups = [([p for p in parameters if p.ndim > 1], weight_decay), ([p for p in parameters if p.ndim <= 1], 0.0)]
     return torch.optim.AdamW(
-        [group | {"params": params} for group in groups for params in whole_and_parts(group["params"])],
+        [{"params": params, "weight_decay": decay} for group, decay in groups for params in whole_and_parts(group)],
         lr=learning_rate,
         betas=betas,
         eps=epsilon,
-        weight_decay=weight_decay,
         fused=True,  # unfused, a step of a small model takes longer than its gradients
     )
 
@@ -104,7 +93,7 @@ def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) ->
     return {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[schedule]
 
 
-def schedule_learning_rate(algorithm: Scheduled, remaining: float) -> float:
+def schedule_learning_rate(algorithm: Learner, remaining: float) -> float:
     """Set the learning rate for an update, and return it."""
     factor = learning_rate_factor(algorithm.learning_rate_schedule, algorithm.warmup, remaining)
     learning_rate = algorithm.learning_rate * factor
@@ -118,7 +107,7 @@ def learn(
     batch: Batch,
     loss: LossFunction,
     minibatches: Iterable[Tensor],
-    target_kl: Annotated[float | None, Gt(0)] = None,
+    target_kl: float | None = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
     """Take one optimizer step on each minibatch, until one is further than ``target_kl`` from the old policy.

@@ -12,19 +12,9 @@ from groundling.policies.policy import Segment
 from groundling.policies.turns import TurnTokens
 
 _PER_STEP = (
-    "actions",
-    "log_probs",
-    "raw_log_probs",
-    "values",
-    "rewards",
-    "truncation_values",
-    "dones",
-    "memories",
-    "starts",
-    "mask",
-    "kl",
-    "states",
-)
+    "actions", "log_probs", "raw_log_probs", "values", "rewards", "truncation_values", "dones", "memories", "starts",
+    "mask", "kl", "states",
+)  # fmt: skip
 
 
 @dataclass
@@ -93,9 +83,7 @@ class Rollout:
             last_observations=_join([r.last_observations for r in rollouts]),
             sequences=first.sequences,
             groups=joined("groups", 0),
-            tokens=None
-            if first.tokens is None
-            else TurnTokens.joined([r.tokens for r in rollouts if r.tokens is not None], dim=1),
+            tokens=first.tokens and TurnTokens.joined([r.tokens for r in rollouts if r.tokens is not None], dim=1),
             parts={name: torch.cat([r.parts[name] for r in rollouts], dim=1) for name in first.parts},
             **{name: joined(name, 1) for name in _PER_STEP},
         )
