@@ -161,11 +161,8 @@ def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
 
 
 def test_cider_does_not_reward_repetition() -> None:
-    once, thrice = cider._word_ngrams("a"), cider._word_ngrams("a a a")
-    vectors = [
-        {ngram: float(count) for ngram, count in counts.items() if len(ngram) == 1} for counts in (once, thrice)
-    ]
-    assert cider._clipped_cosine(vectors[1], vectors[0]) == pytest.approx(1 / 3)
+    scores = metrics.create("cider").compute(["p", "q"], ["a a a", "b"], [["a"], ["b"]])["lexical/cider"].sentences
+    assert scores == pytest.approx([10 / 4 / 3 * math.exp(-4 / 72), 10 / 4])  # clipped cosine 1/3, two words longer
 
 
 def test_parent_reads_tottos_own_tables() -> None:
@@ -244,7 +241,7 @@ def test_meteor_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         raise LookupError
 
     corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
-    monkeypatch.setattr(wordnet, "library", lambda module, extra: corpora)
+    monkeypatch.setattr(wordnet, "library", lambda module: corpora)
     monkeypatch.setattr(wordnet, "DEBIAN_WORDNET", Path("nowhere"))
     with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
         wordnet.wordnet.__wrapped__()

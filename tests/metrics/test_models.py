@@ -212,8 +212,8 @@ def test_intents_are_acts_minus_one(classifier: Callable[..., str], intent: obje
 def test_intents_are_read_from_the_last_utterance_and_the_answer(classifier: Callable[..., str]) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier(size=4), device="cpu")
     seen: list[str] = []
-    logits = metric.classifier.logits
-    metric.classifier.logits = lambda texts: seen.extend(texts) or logits(texts)
+    logits = metric.logits
+    metric.logits = lambda texts: seen.extend(texts) or logits(texts)
     metric.compute(["the dog ran <EOU> the cat <EOU>"], ["sat"], [[]], [{"intent": 1}])
     assert seen == [" the cat sat"]
 

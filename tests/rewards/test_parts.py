@@ -380,7 +380,7 @@ def test_a_state_that_json_changes_is_an_error(state: Any, message: str, tmp_pat
     part.reward.state = state  # type: ignore[union-attr]
     with pytest.raises(RunError, match=re.escape(message)):
         part.save(tmp_path)
-    part.reward.state = {"a": (1, [2.5, None]), "best": -math.inf}  # type: ignore[union-attr]
+    part.reward.state = {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[union-attr]
     part.save(tmp_path)
     part.load(tmp_path)
     assert part.reward.state == {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[union-attr]

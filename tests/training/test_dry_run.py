@@ -75,12 +75,12 @@ def test_a_dry_run_times_gradient_steps_of_replay(steps_per_gradient: int, monke
 def test_a_dry_run_reports_missing_metrics(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(module: str, extra: str) -> None:
+    def missing(module: str) -> None:
         raise GroundlingError(f"{module} is not installed")
 
     few = ["device=cpu", "world.num_texts=2", "evaluation.metrics=[{id: rouge}]"]
     words = ["train", "rl4lms/increasing_numbers_ppo", *few, "--dry-run"]
-    monkeypatch.setattr("groundling.metrics.rouge.check_library", missing)
+    monkeypatch.setattr("groundling.metrics.scorer.check_library", missing)
     assert main([*words, "evaluation.every=null"]) == 0
     assert main([*words, "evaluation.every=1"]) == 1
     assert "rouge_score is not installed" in capsys.readouterr().err

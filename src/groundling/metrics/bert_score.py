@@ -30,7 +30,7 @@ class BertScore(Metric):
     _scorer: Any = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
-        check_library("bert_score", "metrics")
+        check_library("bert_score")
         if self.model_name is not None:
             check_model("model of BERTScore", self.model_name)
 
@@ -51,7 +51,7 @@ class BertScore(Metric):
         self.check()
         from groundling.lm.load.loading import quietly
 
-        bert_score = library("bert_score", "metrics")
+        bert_score = library("bert_score")
         name = self.model_name or bert_score.utils.lang2model[self.language]
         if self.num_layers is None and name not in bert_score.utils.model2layers:
             raise ConfigError(f"bert_score.num_layers must be given with model_name={name}: which layer's embeddings?")

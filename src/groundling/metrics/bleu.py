@@ -1,15 +1,15 @@
 """Metrics that count what generation and references share, over a corpus: BLEU, TER, chrF."""
 
+import itertools
 import math
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge
-from groundling.metrics.libraries import check_library, library
+from groundling.metrics.libraries import library
 from groundling.metrics.metric import LexicalMetric, RewardOptions, metrics
 from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
 
@@ -59,41 +59,40 @@ def ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
 
 
 @dataclass(kw_only=True)
-class _SacreBleuMetric(LexicalMetric):
-    """A corpus metric of the library sacrebleu, divided by 100.
+class SacreBleuMetric(LexicalMetric):
+    """A corpus metric of the library sacrebleu, divided by 100; its fields are the arguments of sacrebleu's class.
 
     Samples may differ in their number of references, except with ``compat``.
     """
 
     needs_references = True
-
-    @abstractmethod
-    def scorer(self) -> tuple[str, Any]:
-        """Name of the figure, and sacrebleu's object that computes it."""
-
-    def check(self) -> None:
-        check_library("sacrebleu", "metrics")
+    required_library = "sacrebleu"
+    figure = ""
+    library_class = ""
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        name, scorer = self.scorer()
-        most = max(map(len, references))
-        if self.compat and any(len(given) != most for given in references):
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "compat"}
+        try:
+            scorer = getattr(library("sacrebleu.metrics"), self.library_class)(**options)
+        except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:
+            # A tokenizer that is not installed raises one of the last two.
+            raise ConfigError(f"sacrebleu rejects {options}: {error or type(error).__name__}") from error
+        if self.compat and len(set(map(len, references))) > 1:
             raise RunError(
                 f"with compat={self.compat} {self.name} needs the same number of references for each sample"
             )
-        return {name: MetricResult(corpus_score(scorer, generations, references))}
+        return {self.figure: MetricResult(corpus_score(scorer, generations, references))}
 
 
 def corpus_score(scorer: Any, generations: Texts, references: References) -> float:
     """Score of a metric of sacrebleu, which takes all first references, all second ones and so on; divided by 100."""
-    most = max(map(len, references))
-    streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
+    streams = list(itertools.zip_longest(*references))
     return float(scorer.corpus_score(list(generations), streams).score / 100)
 
 
 @metrics.register("sacre_bleu")
 @dataclass(kw_only=True)
-class SacreBleu(_SacreBleuMetric):
+class SacreBleu(SacreBleuMetric):
     """BLEU of sacrebleu (Post 2018): the one to report."""
 
     tokenize: str | None = None
@@ -105,29 +104,17 @@ class SacreBleu(_SacreBleuMetric):
     effective_order: bool = False
     """Leave out orders of which a short text has no n-gram: for scores of single texts, such as rewards."""
 
+    figure = "lexical/sacrebleu"
+    library_class = "BLEU"
+
     @property
     def splits_characters(self) -> bool:
         return self.tokenize is None and super().splits_characters
 
-    def scorer(self) -> tuple[str, Any]:
-        bleu = library("sacrebleu.metrics", "metrics").BLEU
-        options = {
-            "tokenize": self.tokenize,
-            "smooth_method": self.smooth_method,
-            "smooth_value": self.smooth_value,
-            "lowercase": self.lowercase,
-            "effective_order": self.effective_order,
-        }
-        try:
-            return "lexical/sacrebleu", bleu(**options)
-        except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:
-            # A tokenizer that is not installed raises one of the last two.
-            raise ConfigError(f"sacrebleu rejects {options}: {error or type(error).__name__}") from error
-
 
 @metrics.register("ter")
 @dataclass(kw_only=True)
-class Ter(_SacreBleuMetric):
+class Ter(SacreBleuMetric):
     """Translation edit rate (Snover et al. 2006): edits per reference word; 0 is best, more than 1 is possible.
 
     As a reward it is 1 - TER.
@@ -138,25 +125,18 @@ class Ter(_SacreBleuMetric):
     asian_support: bool = False
     case_sensitive: bool = False
 
+    figure = "lexical/ter"
+    library_class = "TER"
     reward_options = RewardOptions(scale=-1.0, offset=1.0)
 
     @property
     def splits_characters(self) -> bool:
         return not self.asian_support and super().splits_characters
 
-    def scorer(self) -> tuple[str, Any]:
-        ter = library("sacrebleu.metrics", "metrics").TER
-        return "lexical/ter", ter(
-            normalized=self.normalized,
-            no_punct=self.no_punct,
-            asian_support=self.asian_support,
-            case_sensitive=self.case_sensitive,
-        )
-
 
 @metrics.register("chrf")
 @dataclass(kw_only=True)
-class Chrf(_SacreBleuMetric):
+class Chrf(SacreBleuMetric):
     """chrF (Popović 2015): F-score of character n-grams; with ``word_order=2`` chrF++."""
 
     char_order: Annotated[int, Ge(1)] = 6
@@ -166,20 +146,12 @@ class Chrf(_SacreBleuMetric):
     whitespace: bool = False
     eps_smoothing: bool = False
 
+    figure = "lexical/chrf"
+    library_class = "CHRF"
+
     @property
     def splits_characters(self) -> bool:
         return not self.whitespace and super().splits_characters
-
-    def scorer(self) -> tuple[str, Any]:
-        chrf = library("sacrebleu.metrics", "metrics").CHRF
-        return "lexical/chrf", chrf(
-            char_order=self.char_order,
-            word_order=self.word_order,
-            beta=self.beta,
-            lowercase=self.lowercase,
-            whitespace=self.whitespace,
-            eps_smoothing=self.eps_smoothing,
-        )
 
 
 @metrics.register("bleu_totto")
@@ -188,11 +160,9 @@ class BleuTotto(LexicalMetric):
     """BLEU of ToTTo's script: tokenizer 13a, lower case, no smoothing, the closest reference's length."""
 
     needs_references = True
-
-    def check(self) -> None:
-        check_library("sacrebleu", "metrics")
+    required_library = "sacrebleu"
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        bleu = library("sacrebleu.metrics", "metrics").BLEU
+        bleu = library("sacrebleu.metrics").BLEU
         scorer = bleu(tokenize="13a", lowercase=True, smooth_method="none")
         return {"table_to_text/bleu_overall": MetricResult(corpus_score(scorer, generations, references))}

@@ -12,7 +12,7 @@ from typing import Any
 
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.bleu import ngrams
-from groundling.metrics.libraries import check_library, library
+from groundling.metrics.libraries import library
 from groundling.metrics.metric import LexicalMetric, Metric, metrics
 from groundling.metrics.scorer import Document, Figures, Meta, MetricResult, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
@@ -23,19 +23,23 @@ _SCALE = 10.0
 _MOST_DOCUMENTS = 20_000
 """Of a larger split every k-th sample is counted, to save memory."""
 
-Vector = dict[tuple[str, ...], float]
+Ngrams = Counter[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
     """Document frequencies of n-grams."""
 
-    counts: Counter[tuple[str, ...]]
+    counts: Ngrams
     num_documents: int
 
-    def rarity(self, ngram: tuple[str, ...]) -> float:
-        """Logarithm of the inverse document frequency."""
-        return math.log(self.num_documents / max(1, self.counts[ngram]))
+    def vector(self, text: Ngrams, order: int) -> dict[tuple[str, ...], float]:
+        """Counts of the n-grams of one order, times the logarithm of their inverse document frequency."""
+        return {
+            ngram: count * math.log(self.num_documents / max(1, self.counts[ngram]))
+            for ngram, count in text.items()
+            if len(ngram) == order
+        }
 
 
 @metrics.register("cider")
@@ -55,6 +59,7 @@ class Cider(LexicalMetric):
 
     needs_references = True
     by_sample = False
+    required_library = "spacy"
 
     _split: Sequence[Document] = field(default=(), init=False, repr=False)
     _counted: Frequencies | None = field(default=None, init=False, repr=False)
@@ -69,9 +74,6 @@ class Cider(LexicalMetric):
                 "corpus must hold the references of at least two prompts, as [[reference, …], …], got "
                 f"{self.corpus!r:.80}"
             )
-
-    def check(self) -> None:
-        check_library("spacy", "metrics")
 
     def read_corpus(self, samples: Sequence[Document]) -> None:
         """Use document frequencies of a split, unless there is a ``corpus``; they are counted at first use."""
@@ -123,39 +125,30 @@ def _frequencies(documents: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencie
     return Frequencies(counts, len(documents))
 
 
-def _word_ngrams(text: str) -> Counter[tuple[str, ...]]:
+def _word_ngrams(text: str) -> Ngrams:
     tokens = [token.text for token in _spacy()(text)]
     return ngrams(" ".join(tokens).split())  # without line breaks, which are tokens of spaCy
 
 
 @functools.cache
 def _spacy() -> Any:
-    return library("spacy", "metrics").blank("en")
+    return library("spacy").blank("en")
 
 
-def _similarity(
-    written: Counter[tuple[str, ...]], reference: Counter[tuple[str, ...]], frequencies: Frequencies
-) -> float:
-    """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6)."""
+def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) -> float:
+    """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6).
 
-    def vector(counts: Counter[tuple[str, ...]], order: int) -> Vector:
-        return {ngram: count * frequencies.rarity(ngram) for ngram, count in counts.items() if len(ngram) == order}
-
-    difference = _num_words(written) - _num_words(reference)
-    damping = math.exp(-(difference**2) / (2 * _SIGMA**2))
-    cosines = [_clipped_cosine(vector(written, n), vector(reference, n)) for n in range(1, _MAX_ORDER + 1)]
-    return _SCALE * damping * sum(cosines) / _MAX_ORDER
-
-
-def _num_words(counts: Counter[tuple[str, ...]]) -> int:
-    return sum(count for ngram, count in counts.items() if len(ngram) == 1)
-
-
-def _clipped_cosine(written: Vector, reference: Vector) -> float:
-    """Cosine without a gain for n-grams that are repeated more often than in the reference."""
-    product = sum(min(weight, reference[n]) * reference[n] for n, weight in written.items() if n in reference)
-    norms = math.sqrt(sum(w * w for w in written.values()) * sum(w * w for w in reference.values()))
-    return product / norms if norms else 0.0
+    Clipped: n-grams that are repeated more often than in the reference gain nothing.
+    """
+    total = 0.0
+    for order in range(1, _MAX_ORDER + 1):
+        x, y = frequencies.vector(written, order), frequencies.vector(reference, order)
+        product = sum(min(weight, y[ngram]) * y[ngram] for ngram, weight in x.items() if ngram in y)
+        norms = math.sqrt(sum(w * w for w in x.values()) * sum(w * w for w in y.values()))
+        total += product / norms if norms else 0.0
+    lengths = [sum(count for ngram, count in text.items() if len(ngram) == 1) for text in (written, reference)]
+    damping = math.exp(-((lengths[0] - lengths[1]) ** 2) / (2 * _SIGMA**2))
+    return _SCALE * damping * total / _MAX_ORDER
 
 
 @metrics.register("spice")

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge
-from groundling.metrics.libraries import check_model, loading
+from groundling.metrics.libraries import check_model, load_model
 from groundling.metrics.metric import Metric, metrics
 from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
-from groundling.runtime.devices import find_device
 
 END_OF_UTTERANCE = "<EOU>"
 """Follows each utterance of a dialogue's prompt."""
@@ -23,22 +22,24 @@ ACTS = ("inform", "question", "directive", "commissive")
 Output = Literal["softmax", "sigmoid", "logit"]
 
 
-class Classifier:
-    """A Transformers sequence classifier from a folder or the hub, loaded at first use."""
+@dataclass(kw_only=True)
+class ClassifierMetric(Metric):
+    """A metric computed by a sequence classifier of Transformers, which is loaded at first use."""
 
-    def __init__(
-        self, model_name: str, *, device: str = "auto", batch_size: int = 32, truncation_side: str = "left"
-    ) -> None:
-        self.model_name, self.device, self.batch_size = model_name, device, batch_size
-        self._truncation_side = truncation_side
+    model_name: str
+    """Folder or hub id of the classifier."""
+    batch_size: Annotated[int, Ge(1)] = 32
+    device: str = "auto"
+
+    truncation_side = "left"
+
+    def check(self) -> None:
+        check_model("classifier", self.model_name)
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
         """Logits ``(len(texts), num_labels)`` of texts or of pairs (text, pair), float32, on the CPU.
 
         Long texts are truncated at ``truncation_side``; of a pair the longer one is, until both are equally long.
-
-        Raises:
-            GroundlingError: the model cannot be loaded.
         """
         tokenizer, model, longest = self._loaded
         device = next(model.parameters()).device
@@ -92,21 +93,16 @@ class Classifier:
     @cached_property
     def _loaded(self) -> tuple[Any, Any, int | None]:
         """Tokenizer, model and its context length."""
-        check_model("classifier", self.model_name)
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        from groundling.lm.load.loading import load_pretrained, quietly
-
-        with loading("classifier", self.model_name):
-            with quietly():
-                tokenizer = AutoTokenizer.from_pretrained(
-                    self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
-                )
-            model: Any = load_pretrained(AutoModelForSequenceClassification, self.model_name, trust_remote_code=False)
+        tokenizer, model = load_model(
+            "classifier",
+            self.model_name,
+            "AutoModelForSequenceClassification",
+            self.device,
+            truncation_side=self.truncation_side,
+        )
         if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         model.config.pad_token_id = tokenizer.pad_token_id
-        model.eval().to(find_device(self.device))
         return tokenizer, model, _context_length(tokenizer, model)
 
 
@@ -114,36 +110,11 @@ def _context_length(tokenizer: Any, model: Any) -> int | None:
     """Number of tokens that the model can read; None if nothing limits it."""
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:  # RoBERTa and its relatives number positions from that of padding on
-        fillers = (
-            getattr(module, "padding_idx", None)
-            for name, module in model.named_modules()
-            if name.endswith("position_embeddings")
-        )
-        positions -= max((filler + 1 for filler in fillers if filler is not None), default=0)
+        tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
+        padding = [getattr(table, "padding_idx", None) for table in tables]
+        positions -= max((index + 1 for index in padding if index is not None), default=0)
     limits = [n for n in (tokenizer.model_max_length, positions) if n is not None and n < 10**9]
     return min(limits, default=None)
-
-
-@dataclass(kw_only=True)
-class ClassifierMetric(Metric):
-    """A metric computed by a sequence classifier."""
-
-    model_name: str
-    """Folder or hub id of the classifier."""
-    batch_size: Annotated[int, Ge(1)] = 32
-    device: str = "auto"
-
-    truncation_side = "left"
-
-    @cached_property
-    def classifier(self) -> Classifier:
-        """The classifier, loaded at first use."""
-        return Classifier(
-            self.model_name, device=self.device, batch_size=self.batch_size, truncation_side=self.truncation_side
-        )
-
-    def check(self) -> None:
-        check_model("classifier", self.classifier.model_name)
 
 
 @metrics.register("learned_reward")
@@ -182,28 +153,24 @@ class LearnedReward(ClassifierMetric):
         texts = generations
         if self.include_prompt_for_eval:
             texts = [prompt + generation for prompt, generation in zip(prompts, generations, strict=True)]
-        logits = self.classifier.logits(texts)  # (batch, num_labels)
+        logits = self.logits(texts)  # (batch, num_labels)
         scores = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid(), "logit": logits}[output]
         return {"semantic/learned_automodel_metric": mean_of(scores[:, label].tolist())}
 
     def _label_and_output(self) -> tuple[int, Output]:
-        """Index of the label, and the function of the logits.
-
-        Raises:
-            ConfigError: the model has no such label, or the softmax is of a single output.
-        """
-        classifier, config = self.classifier, self.classifier.config
+        """Index of the label, and the function of the logits; raise `ConfigError` if the model does not have them."""
+        config = self.config
         single = config.num_labels == 1
         if self.label is not None:
-            index = classifier.index_of(str(self.label))
+            index = self.index_of(str(self.label))
         elif single or self.label_ix is not None:
             index = self.label_ix or 0
             if not 0 <= index < config.num_labels:
-                raise ConfigError(f"{self.model_name} has no label {index}: it has {classifier.listed_labels()}")
+                raise ConfigError(f"{self.model_name} has no label {index}: it has {self.listed_labels()}")
         else:
             raise ConfigError(
                 f"learned_reward needs the label of {self.model_name}: give label=NAME or label_ix=INDEX of "
-                f"{classifier.listed_labels()}"
+                f"{self.listed_labels()}"
             )
         if self.compat:
             if single:
@@ -237,26 +204,26 @@ class IntentAccuracy(ClassifierMetric):
     needs_meta = ("intent",)
 
     def check(self) -> None:
-        if self.classifier.config.num_labels < 2:
+        if self.config.num_labels < 2:
             raise ConfigError(f"{self.model_name} has one output, and cannot tell intents apart: name another model")
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
         texts = [_last_utterance(prompt) + generation for prompt, generation in zip(prompts, generations, strict=True)]
-        predicted = self.classifier.logits(texts).argmax(-1).tolist()
+        predicted = self.logits(texts).argmax(-1).tolist()
         wanted = [self._index(_act(sample["intent"])) for sample in meta or ()]
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
     def _index(self, act: int) -> int:
         """The classifier's output for an act."""
-        config = self.classifier.config
+        config = self.config
         labels = {str(name).lower(): index for index, name in config.id2label.items()}
         is_named = labels.keys() >= set(ACTS)
         order = [labels[name] for name in ACTS] if is_named else range(config.num_labels)
         if not 1 <= act <= len(order):
             raise RunError(
                 f"meta['intent']={act} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
-                f"{self.classifier.listed_labels()}"
+                f"{self.listed_labels()}"
             )
         return order[act - 1]
 
@@ -288,16 +255,16 @@ class Bleurt(ClassifierMetric):
     truncation_side = "right"
 
     def check(self) -> None:
-        if self.classifier.config.num_labels != 1:
+        if self.config.num_labels != 1:
             raise ConfigError(
                 f"BLEURT is a regression with one output, and {self.model_name} has "
-                f"{self.classifier.listed_labels()}: name a BLEURT checkpoint"
+                f"{self.listed_labels()}: name a BLEURT checkpoint"
             )
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
         flat = [text for given in references for text in given]
         repeated = [text for text, given in zip(generations, references, strict=True) for _ in range(len(given))]
-        scores = self.classifier.logits(flat, repeated)[:, 0]
+        scores = self.logits(flat, repeated)[:, 0]
         best = [part.max().item() for part in scores.split([len(given) for given in references])]
         return {"semantic/bleurt": mean_of(best)}

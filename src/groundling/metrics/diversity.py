@@ -11,7 +11,6 @@ from typing import Annotated
 
 from groundling.envs.text_generation.words import words
 from groundling.fields import Ge
-from groundling.metrics.libraries import check_library
 from groundling.metrics.metric import LexicalMetric, metrics
 from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
 
@@ -27,8 +26,7 @@ class Diversity(LexicalMetric):
     window_size: Annotated[int, Ge(1)] = 100
     """Words per segment of the mean segmental type-token ratio (MSTTR); NaN for shorter texts."""
 
-    def check(self) -> None:
-        check_library("nltk", "metrics")
+    required_library = "nltk"
 
     def figure_names(self) -> Collection[str]:
         return self.measure([""], ["a"], [[]], None).keys()

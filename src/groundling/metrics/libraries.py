@@ -6,27 +6,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from groundling.errors import GroundlingError, pass_out_of_memory
+from groundling.runtime.devices import find_device
 
 
-def library(module: str, extra: str) -> Any:
-    """Import ``module``.
-
-    Raises:
-        GroundlingError: it is not installed; the message names the extra that installs it.
-    """
+def library(module: str) -> Any:
+    """Import ``module``, which the extra ``metrics`` installs; raise `GroundlingError` if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise GroundlingError(
-            f"{module.partition('.')[0]} is not installed: pip install 'groundling[{extra}]' ({error})"
-        ) from error
+        name = module.partition(".")[0]
+        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]' ({error})") from error
 
 
-def check_library(module: str, extra: str) -> None:
-    """Raise the `GroundlingError` of `library` if ``module`` is not installed, without importing it."""
-    name = module.partition(".")[0]
+def check_library(name: str) -> None:
+    """Raise `GroundlingError` if the package ``name`` is not installed, without importing it."""
     if importlib.util.find_spec(name) is None:
-        raise GroundlingError(f"{name} is not installed: pip install 'groundling[{extra}]'")
+        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]'")
 
 
 def check_model(kind: str, name: str) -> Any:
@@ -46,6 +41,24 @@ def check_model(kind: str, name: str) -> Any:
     refuse_adapter(name)
     refuse_kernels(config, name)
     return config
+
+
+def load_model(kind: str, name: str, auto_class: str, device: str, **tokenizer_options: Any) -> tuple[Any, Any]:
+    """Load a tokenizer, and the Transformers model ``name`` for inference by a class such as AutoModelForCausalLM.
+
+    Raises:
+        GroundlingError: as `check_model`.
+    """
+    check_model(kind, name)
+    import transformers
+
+    from groundling.lm.load.loading import load_pretrained, quietly
+
+    with loading(kind, name):
+        with quietly():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **tokenizer_options)
+        model: Any = load_pretrained(getattr(transformers, auto_class), name, trust_remote_code=False)
+    return tokenizer, model.eval().to(find_device(device))
 
 
 @contextmanager

@@ -21,11 +21,11 @@ class Meteor(LexicalMetric):
     needs_references = True
 
     def check(self) -> None:
-        check_library("nltk", "metrics")
+        check_library("nltk")
         wordnet()
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        meteor = library("nltk.translate.meteor_score", "metrics").meteor_score
+        meteor = library("nltk.translate.meteor_score").meteor_score
         synonyms = wordnet()
         scores = []
         for generation, given in zip(generations, references, strict=True):

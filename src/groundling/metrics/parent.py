@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from groundling.errors import RunError
 from groundling.fields import Ge, Gt, Le
-from groundling.metrics.libraries import check_library, library
+from groundling.metrics.libraries import library
 from groundling.metrics.metric import LexicalMetric, RewardOptions, metrics
 from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
@@ -18,8 +18,6 @@ _TINY = 1e-8
 """Keeps the F-score of two zeros from dividing by zero, as in the authors' program."""
 
 Words = tuple[str, ...]
-
-
 _FIGURES = ("precision", "recall", "f_score")
 
 
@@ -38,10 +36,8 @@ class Parent(LexicalMetric):
     """Replaces a precision or recall of 0, except for single words' precision."""
 
     needs_references = True
+    required_library = "sacrebleu"
     reward_options = RewardOptions(key="table_to_text/parent_overall_f_score")
-
-    def check(self) -> None:
-        check_library("sacrebleu", "metrics")
 
     def figure_names(self) -> Collection[str]:
         return [f"table_to_text/parent_overall_{name}" for name in _FIGURES]
@@ -77,7 +73,7 @@ class Parent(LexicalMetric):
 
 
 def _words(text: str) -> Words:
-    tokenizer = library("sacrebleu.tokenizers.tokenizer_13a", "metrics").Tokenizer13a()
+    tokenizer = library("sacrebleu.tokenizers.tokenizer_13a").Tokenizer13a()
     return tuple(tokenizer(text.lower()).split())
 
 
@@ -109,20 +105,17 @@ def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str])
 
 def _mentioned(values: Sequence[Words], text: Words) -> float:
     """Mean, over the table's values, of the share of their words that ``text`` has in order (equation 6)."""
-    shares = [_common_subsequence(value, text) / len(value) for value in values if value]
+    shares = [_longest_common_subsequence(value, text) / len(value) for value in values if value]
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def _common_subsequence(first: Words, second: Words) -> int:
-    """Length of the longest common subsequence."""
+def _longest_common_subsequence(first: Words, second: Words) -> int:
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
         for index, other in enumerate(second, start=1):
-            diagonal, lengths[index] = (
-                lengths[index],
-                diagonal + 1 if word == other else max(lengths[index], lengths[index - 1]),
-            )
+            longest = diagonal + 1 if word == other else max(lengths[index], lengths[index - 1])
+            diagonal, lengths[index] = lengths[index], longest
     return lengths[-1]
 
 
@@ -131,25 +124,19 @@ def _geometric_mean(shares: Sequence[float]) -> float:
 
 
 def table_values(meta: Mapping[str, Any], index: int) -> list[str]:
-    """Values of the table in a sample's ``meta``.
-
-    Raises:
-        RunError: the table is missing or malformed.
-    """
+    """Values of the table in a sample's ``meta``; raise `RunError` if it is missing or malformed."""
     table = meta.get("raw_table", meta.get("table"))
     try:
         if isinstance(table, Mapping):
             return list(_totto_values(table))
-        return [str(value) for _, value in table or _missing()]
+        if not table:
+            raise KeyError("raw_table")
+        return [str(value) for _, value in table]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RunError(
             f"Parent needs meta['raw_table'] of every sample, of ToTTo's form or [[attribute, value], …]: "
             f"sample {index} has {str(table)[:60]}"
         ) from error
-
-
-def _missing() -> Iterable[Any]:
-    raise KeyError("raw_table")
 
 
 def _totto_values(table: Mapping[str, Any]) -> Iterable[str]:

@@ -79,11 +79,10 @@ class Rouge(_RougeMetric):
     use_single_ref: bool | None = None
     """True: only the first reference. False: all. null: all; with ``compat`` the first."""
 
-    def check(self) -> None:
-        check_library("rouge_score", "metrics")
+    required_library = "rouge_score"
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        scorer = library("rouge_score.rouge_scorer", "metrics").RougeScorer(
+        scorer = library("rouge_score.rouge_scorer").RougeScorer(
             list(ROUGE_TYPES), use_stemmer=True, tokenizer=None if self.is_ascii else _StemmedWords()
         )
         scores: dict[str, list[float]] = {name: [] for name in ROUGE_TYPES}
@@ -111,7 +110,7 @@ class _StemmedWords:
     """Tokenizer of rouge-score for all scripts: stems of `alphanumeric` words."""
 
     def __init__(self) -> None:
-        self._stem = library("nltk.stem.porter", "metrics").PorterStemmer().stem
+        self._stem = library("nltk.stem.porter").PorterStemmer().stem
 
     def tokenize(self, text: str) -> list[str]:
         return [self._stem(word) if len(word) >= _SHORTEST_STEMMED else word for word in alphanumeric(text)]
@@ -121,7 +120,7 @@ def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
     """Median of each F-measure over resampled corpora, seeded without a change of NumPy's state."""
     import numpy as np
 
-    aggregator = library("rouge_score.scoring", "metrics").BootstrapAggregator()
+    aggregator = library("rouge_score.scoring").BootstrapAggregator()
     for row in rows:
         aggregator.add_scores(row)
     state = np.random.get_state()  # noqa: NPY002  (the aggregator draws from NumPy's global generator)
@@ -159,7 +158,7 @@ class RougeLMax(_RougeMetric):
 
     def check(self) -> None:
         _py_rouge()
-        check_library("nltk", "metrics")
+        check_library("nltk")
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self._rouge = self._rouge or self._load()
@@ -198,7 +197,7 @@ class _Separators:
 def _py_rouge(separators: _Separators | None = None) -> Any:
     """The class of py-rouge; with ``separators`` a copy of it that uses them."""
     with _pkg_resources():
-        module: Any = library("rouge.rouge", "metrics")
+        module: Any = library("rouge.rouge")
         if not hasattr(module.Rouge, "WORDNET_KEY_VALUE"):
             raise GroundlingError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
         if separators is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groundling.arguments import check_bounds
 from groundling.errors import ConfigError, ForeignError, RunError, foreign
+from groundling.metrics.libraries import check_library
 
 Texts = Sequence[str]
 """One text for each sample."""
@@ -53,6 +54,8 @@ class Scorer(ABC):
     """Id under which it was created."""
     needs_references = False
     """Uses references of samples; of a `Reward` also their meta."""
+    required_library: ClassVar[str] = ""
+    """Package that `check` looks for; of the extra ``metrics``."""
     needs_meta: ClassVar[tuple[str, ...]] = ()
     """Keys that the meta of every sample must have."""
     by_sample = True
@@ -177,8 +180,10 @@ class Scorer(ABC):
             )
         return scores
 
-    def check(self) -> None:  # noqa: B027 (some need nothing)
+    def check(self) -> None:
         """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
+        if self.required_library:
+            check_library(self.required_library)
 
     def read_corpus(self, samples: Sequence[Document]) -> None:  # noqa: B027 (few need it)
         """Compute statistics of all samples of a split, some of which are scored later."""

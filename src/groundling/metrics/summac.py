@@ -1,14 +1,13 @@
 """SummaC (Laban et al. 2022, arXiv 2111.09525): entailment of each sentence of a summary by its source."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.metrics.classifier import Classifier, ClassifierMetric
+from groundling.metrics.classifier import ClassifierMetric
 from groundling.metrics.metric import metrics
 from groundling.metrics.post_processing import SENTENCE_END
 from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
@@ -40,10 +39,9 @@ class _SummaC(ClassifierMetric):
 
     truncation_side = "right"
 
-    @cached_property
-    def classifier(self) -> Classifier:
-        name = NLI_MODELS.get(self.model_name, self.model_name)
-        return Classifier(name, device=self.device, batch_size=self.batch_size, truncation_side="right")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.model_name = NLI_MODELS.get(self.model_name, self.model_name)
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
         """Probabilities of entailment and contradiction, each ``(source sentences, summary sentences)`` float32; None
@@ -53,14 +51,14 @@ class _SummaC(ClassifierMetric):
         if not premises or not claims:
             return None
         pairs = [(premise, claim) for premise in premises for claim in claims]
-        logits = self.classifier.logits([p for p, _ in pairs], [c for _, c in pairs])
+        logits = self.logits([p for p, _ in pairs], [c for _, c in pairs])
         probabilities = logits.softmax(-1).view(len(premises), len(claims), -1)
         entailment, contradiction = self._label("entailment"), self._label("contradiction")
         return probabilities[..., entailment], probabilities[..., contradiction]
 
     def _label(self, name: str) -> int:
-        named = {str(name).lower(): index for index, name in self.classifier.config.id2label.items()}
-        labels = _LABELS.get(self.classifier.model_name, named)
+        named = {str(name).lower(): index for index, name in self.config.id2label.items()}
+        labels = _LABELS.get(self.model_name, named)
         if name not in labels:
             raise ConfigError(
                 f"model_name={self.model_name} has no label {name!r} but {', '.join(labels)}: SummaC needs a model of "

@@ -4,26 +4,12 @@ import functools
 import unicodedata
 
 _UNSPACED = (
-    (0x0E00, 0x0EFF),  # Thai, Lao
-    (0x0F00, 0x0FFF),  # Tibetan
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x1950, 0x19FF),  # Tai Le, New Tai Lue
-    (0x1A20, 0x1AAF),  # Tai Tham
-    (0x1B00, 0x1B7F),  # Balinese
-    (0x2E80, 0x2FFF),  # radicals
-    (0x3005, 0x3007),
-    (0x3021, 0x312F),  # Hiragana, Katakana, Bopomofo
-    (0x31A0, 0x31FF),
-    (0x3400, 0xA4CF),  # Han, Yi
-    (0xA980, 0xA9FF),  # Javanese
-    (0xAA60, 0xAADF),  # Tai Viet
-    (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F),
-    (0x1B000, 0x1B16F),
-    (0x20000, 0x3FFFF),
-)
-"""Code points of scripts that are written without spaces between words."""
+    (0x0E00, 0x0EFF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF),
+    (0x1B00, 0x1B7F), (0x2E80, 0x2FFF), (0x3005, 0x3007), (0x3021, 0x312F), (0x31A0, 0x31FF), (0x3400, 0xA4CF),
+    (0xA980, 0xA9FF), (0xAA60, 0xAADF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF),
+)  # fmt: skip
+"""Code points of scripts that are written without spaces between words: Thai, Lao; Tibetan; Myanmar; Khmer; Tai Le, New
+Tai Lue; Tai Tham; Balinese; radicals; Hiragana, Katakana, Bopomofo; Han, Yi; Javanese; Tai Viet."""
 _ZERO_WIDTH_SPACE = "\u200b"
 _FIRST_OTHER = 0x370
 """Code points below are Latin letters and punctuation, which the libraries handle."""

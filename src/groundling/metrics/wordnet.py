@@ -16,12 +16,8 @@ _NUM_LEXICOGRAPHER_FILES = 45
 
 @functools.cache
 def wordnet() -> Any:
-    """Load WordNet.
-
-    Raises:
-        GroundlingError: neither is installed.
-    """
-    corpus = library("nltk.corpus", "metrics").wordnet
+    """Load WordNet; raise `GroundlingError` if neither is installed."""
+    corpus = library("nltk.corpus").wordnet
     try:
         corpus.ensure_loaded()
     except LookupError as error:
@@ -34,8 +30,8 @@ def wordnet() -> Any:
 
 
 def _debian_wordnet() -> Any:
-    nltk_data = library("nltk.data", "metrics")
-    reader = library("nltk.corpus.reader.wordnet", "metrics").WordNetCorpusReader
+    nltk_data = library("nltk.data")
+    reader = library("nltk.corpus.reader.wordnet").WordNetCorpusReader
 
     class DebianWordNet(reader):  # type: ignore[misc, valid-type]
         def open(self, name: str) -> Any:

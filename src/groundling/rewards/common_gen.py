@@ -10,12 +10,11 @@ from torch import Tensor
 from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.fields import Ge
-from groundling.metrics.libraries import check_library, check_model, library, loading
+from groundling.metrics.libraries import check_library, check_model, library, load_model
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.scorer import Meta, References, Texts
 from groundling.rewards.registry import rewards
 from groundling.rewards.reward import Reward
-from groundling.runtime.devices import find_device
 
 PREFIX = "generate a sentence with:"
 """Beginning of the original's prompts."""
@@ -93,7 +92,10 @@ class PreferenceModel(Reward):
 
     def _probabilities(self, texts: Sequence[str]) -> Tensor:
         """``(batch,)`` float32: probability of the good word's first token, against the bad one's."""
-        tokenizer, model = self._load()
+        self.check()
+        if self._loaded is None:
+            self._loaded = load_model("preference model", str(self.model_name), "AutoModelForSeq2SeqLM", self.device)
+        tokenizer, model = self._loaded
         answers = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)]
         if answers[0] == answers[1] or tokenizer.unk_token_id in answers:
             raise ConfigError(
@@ -116,38 +118,20 @@ class PreferenceModel(Reward):
             rows.append(output.logits[:, 0, answers].float().softmax(-1)[:, 0].cpu())
         return torch.cat(rows)
 
-    def _named(self) -> str:
+    def check(self) -> None:
         if self.model_name is None:
             raise GroundlingError(
                 f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is not "
                 "on the hub; its address is in the README of github.com/allenai/RL4LMs"
             )
-        return self.model_name
-
-    def check(self) -> None:
-        check_model("preference model", self._named())
-        check_library("nltk", "metrics")
+        check_model("preference model", self.model_name)
+        check_library("nltk")
         if self.meteor_coeff:
             Meteor().check()
-
-    def _load(self) -> tuple[Any, Any]:
-        if self._loaded is None:
-            self.check()
-            name = self._named()
-            from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-            from groundling.lm.load.loading import load_pretrained, quietly
-
-            with loading("preference model", name):
-                with quietly():
-                    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-                model: Any = load_pretrained(AutoModelForSeq2SeqLM, name, trust_remote_code=False)
-            self._loaded = tokenizer, model.eval().to(find_device(self.device))
-        return self._loaded
 
 
 def _missing(wanted: Sequence[str], generation: str) -> int:
     """Number of concepts whose stem no word of the generation has."""
-    stem = library("nltk.stem.porter", "metrics").PorterStemmer().stem
+    stem = library("nltk.stem.porter").PorterStemmer().stem
     stems = {stem(word.lower()) for word in words(generation)}
     return sum(stem(concept.lower()) not in stems for concept in wanted)

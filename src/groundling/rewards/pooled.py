@@ -20,7 +20,8 @@ from groundling.runtime.parent import end_with
 _SAMPLES_PER_JOB = 4
 """Few, as TER takes a thousand times longer for some texts than for others."""
 
-Sample = tuple[str, str, tuple[str, ...], str]
+Sample = tuple[str, str, Sequence[str], Mapping[str, Any]]
+"""Prompt, generation, references and meta."""
 
 
 @rewards.register("pooled")
@@ -41,7 +42,7 @@ class Pooled(Reward):
     """Number of samples whose rewards are cached; the oldest are dropped."""
 
     _inner: Scorer = field(init=False, repr=False)
-    _known: dict[Sample, float] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,40 +63,28 @@ class Pooled(Reward):
         self._inner.check()
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
-        samples: list[Sample] = [
-            (prompt, generation, tuple(given), repr(meta[i]) if meta is not None else "")
-            for i, (prompt, generation, given) in enumerate(zip(prompts, generations, references, strict=True))
-        ]
-        new = {sample: i for i, sample in enumerate(samples) if sample not in self._known}
-        rewarded = self._rewarded(list(new.values()), prompts, generations, references, meta)
-        new_scores = dict(zip(new, rewarded, strict=True))
-        scores = [new_scores[sample] if sample in new_scores else self._known[sample] for sample in samples]
-        self._known |= new_scores
-        for sample in [*islice(self._known, max(0, len(self._known) - self.remembered))]:
-            del self._known[sample]
+        samples = list(zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True))
+        keys = [repr((prompt, text, list(given), more)) for prompt, text, given, more in samples]
+        new = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in self._cache}
+        self._cache |= zip(new, self._score_new(list(new.values())), strict=True)
+        scores = [self._cache[key] for key in keys]
+        for key in [*islice(self._cache, max(0, len(self._cache) - self.remembered))]:
+            del self._cache[key]
         return scores
 
-    def _rewarded(
-        self, chosen: Sequence[int], prompts: Texts, generations: Texts, references: References, meta: Meta
-    ) -> list[float]:
-        """Reward the ``chosen`` samples."""
-        size = _SAMPLES_PER_JOB if self.num_processes else max(1, len(chosen))
-        jobs = []
-        for first in range(0, len(chosen), size):
-            part = chosen[first : first + size]
-            columns = ([column[i] for i in part] for column in (prompts, generations, references))
-            jobs.append((*columns, None if meta is None else [meta[i] for i in part]))
+    def _score_new(self, samples: Sequence[Sample]) -> list[float]:
         if not self.num_processes:
-            return [score for job in jobs for score in _scores(self._inner, job)]
+            return _score(self._inner, samples) if samples else []
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 self.num_processes, multiprocessing.get_context("spawn"), _start, (os.getpid(), self._inner)
             )
-        return [score for scores in self._pool.map(_scores_in_worker, jobs) for score in scores]
+        jobs = [samples[i : i + _SAMPLES_PER_JOB] for i in range(0, len(samples), _SAMPLES_PER_JOB)]
+        return [score for scores in self._pool.map(_score_in_worker, jobs) for score in scores]
 
 
-def _scores(reward: Scorer, job: tuple[Any, ...]) -> list[float]:
-    return list(map(float, reward(*job)))
+def _score(reward: Scorer, samples: Sequence[Sample]) -> list[float]:
+    return list(map(float, reward(*map(list, zip(*samples, strict=True)))))
 
 
 _worker_reward: Scorer
@@ -109,5 +98,5 @@ def _start(parent: int, reward: Scorer) -> None:
     torch.set_num_threads(1)
 
 
-def _scores_in_worker(job: tuple[Any, ...]) -> list[float]:
-    return _scores(_worker_reward, job)
+def _score_in_worker(samples: Sequence[Sample]) -> list[float]:
+    return _score(_worker_reward, samples)

@@ -55,12 +55,11 @@ measures.adapt(rewards, rewards.get)
 
 @functools.cache
 def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scorer]:
-    """A factory that takes also ``shaping_fn`` and, of a metric, `RewardOptions`."""
-    own = inspect.signature(factory).parameters
-    is_metric = id in metrics and factory is metrics.get(id)
-    is_metric = is_metric or (inspect.isclass(factory) and issubclass(factory, Metric))
+    """A factory that takes also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
+    signature = inspect.signature(factory)
+    is_metric = inspect.isclass(factory) and issubclass(factory, Metric)
     known = inspect.signature(RewardOptions).parameters.values() if is_metric else ()
-    options = [p for p in known if p.name not in own]
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in known if p.name not in signature.parameters]
 
     @functools.wraps(factory, updated=())
     def make(*, shaping_fn: Shaping = None, **args: Any) -> Scorer:
@@ -71,13 +70,15 @@ def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scor
             reward.reward_options = replace(reward.reward_options, **chosen)
             if names := reward.figure_names():
                 reward.check_key(names)
-        return shaped(reward, shaping_fn)
+        if shaping_fn is None:
+            return reward
+        added = {"id": shaping_fn} if isinstance(shaping_fn, str) else shaping_fn
+        return rewards.create("weighted_sum", parts=[(reward, 1.0), added], compat=reward.compat)
 
-    first, *_ = inspect.signature(make, follow_wrapped=False).parameters.values()
-    keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in (first, *options)]
-    named = [p for p in own.values() if p.kind is not p.VAR_KEYWORD]
-    rest = [p for p in own.values() if p.kind is p.VAR_KEYWORD]
-    make.__signature__ = inspect.Signature([*named, *keywords, *rest])  # type: ignore[attr-defined]
+    shaping = inspect.Parameter("shaping_fn", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Shaping)
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+    make.__signature__ = signature.replace(parameters=[*named, shaping, *options, *rest])  # type: ignore[attr-defined]
     return make
 
 
@@ -102,20 +103,8 @@ def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
     return make
 
 
-def shaped(reward: Scorer, shaping: Shaping) -> Scorer:
-    """The reward plus the one that ``shaping`` names."""
-    if shaping is None:
-        return reward
-    part = {"id": shaping} if isinstance(shaping, str) else shaping
-    return rewards.create("weighted_sum", parts=[(reward, 1.0), part], compat=reward.compat)
-
-
 def create_within(compat: str | None, id: str, args: Mapping[str, Any] | None) -> Scorer:
-    """Make the reward ``id`` within another one, whose ``compat`` it has unless ``args`` set it.
-
-    Raises:
-        ConfigError: an unknown id or argument, or ``args`` is not a mapping.
-    """
+    """Make the reward ``id`` within another one, whose ``compat`` it has unless ``args`` set it."""
     if not isinstance(args, Mapping | None):
         raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
     return rewards.create(id, **taken(rewards.get(id), {"compat": compat}) | dict(args or {}))

@@ -101,11 +101,7 @@ class RewardModelPart(Part):
             )
 
     def begin(self, context: RewardContext) -> None:
-        """Load the model, and the judge that trains it.
-
-        Raises:
-            ConfigError: one of them is missing, or does not fit the options.
-        """
+        """Load the model, and the judge that trains it; raise `ConfigError` if one is missing or does not fit."""
         device = find_device(context.device)
         if self.path is not None:
             model = load_reward_model(self.path, device)
@@ -115,11 +111,7 @@ class RewardModelPart(Part):
         self.use(model, None if self._judge is None else self._judge.teach(model, context))
 
     def use(self, model: RewardModel, online: OnlineReward | None = None) -> None:
-        """Reward by ``model``, which ``online`` trains.
-
-        Raises:
-            ConfigError: it does not fit the options.
-        """
+        """Reward by ``model``, which ``online`` trains; raise `ConfigError` if it does not fit the options."""
         self._table, self._online = RewardTable(model), online
         self.check_normalization(model.normalization)
 

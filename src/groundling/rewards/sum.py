@@ -1,5 +1,6 @@
 """The reward of a run: Σ coefficient · part."""
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -44,21 +45,13 @@ class RewardSum:
         self._coefficients = {**dict.fromkeys(parts, 1.0), **(coefficients or {})}
 
     def __call__(self, inputs: RewardInputs) -> Rewarded:
-        """Reward steps.
-
-        Raises:
-            GroundlingError: a part cannot compute its rewards.
-            RunError: a part does not return a finite reward for each step of each env.
-        """
+        """Reward steps; raise `GroundlingError` if a part does not return a finite reward for each step of each env."""
         by_part = {}
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
                 by_part[name] = _checked(part.rewards(inputs), inputs.shape)
-        first, *others = (self._coefficients[name] * rewards for name, rewards in by_part.items())
-        total: Tensor = first
-        for other in others:
-            total = total + other
-        return Rewarded(total, by_part)
+        weighted = (self._coefficients[name] * rewards for name, rewards in by_part.items())
+        return Rewarded(functools.reduce(Tensor.add, weighted), by_part)
 
     @property
     def needs(self) -> frozenset[Evidence]:
@@ -82,11 +75,7 @@ class RewardSum:
                 part.check()
 
     def begin(self, context: RewardContext) -> None:
-        """Load what the parts need.
-
-        Raises:
-            GroundlingError: something is missing; the message names the part.
-        """
+        """Load what the parts need; raise `GroundlingError` if something is missing."""
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
                 part.begin(context)
@@ -113,11 +102,7 @@ class RewardSum:
                 folder.rmdir()
 
     def load(self, checkpoint: Path) -> None:
-        """Restore what `save` wrote.
-
-        Raises:
-            ConfigError: the state is that of another part.
-        """
+        """Restore what `save` wrote; raise `ConfigError` if the state is that of another part."""
         for name, part in self.parts.items():
             if (checkpoint / FOLDER / name).is_dir():
                 part.load(checkpoint / FOLDER / name)
@@ -135,11 +120,7 @@ def chosen_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSp
 
 
 def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> None:
-    """Check, before anything is made, that the parts suit the world.
-
-    Raises:
-        ConfigError: an unknown part, or one that uses what the world does not have.
-    """
+    """Raise `ConfigError`, before anything is made, if a part is unknown or does not suit the world."""
     for name, part in chosen_parts(settings, world).items():
         check_name(name)
         if not math.isfinite(part.coefficient):
@@ -149,11 +130,7 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
-    """Make and check the parts, and load nothing: call `RewardSum.begin` before rewarding.
-
-    Args:
-        settings: By name; null leaves a part out.
-        world: The world to reward in.
+    """Make and check the parts of a run's reward, and load nothing: call `RewardSum.begin` before rewarding.
 
     Raises:
         ConfigError: no parts, an unknown part or argument, or one that does not suit the world.

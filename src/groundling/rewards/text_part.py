@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from groundling.rewards.registry import rewards
 from groundling.runtime.processes import Processes
 
 _STATE = "state.json"
-_COLUMNS = ("prompts", "so_far", "references", "meta", "tokens")
 
 
 class TextPart(Part):
@@ -66,7 +66,7 @@ class TextPart(Part):
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
         if inputs.texts is not None:
-            return self._of_texts(inputs.texts).T
+            return self._scores(inputs.texts).T
         assert inputs.captions is not None
         return inputs.spread(inputs.captions, self._of_captions(inputs.captions))
 
@@ -95,34 +95,36 @@ class TextPart(Part):
         if reward.needs_pool:
             self.needs = frozenset({"references"})
 
-    def _of_texts(self, texts: GeneratedTexts) -> Tensor:
+    def _of_captions(self, captions: Captions) -> Tensor:
+        """``(n,)``; equal samples are scored once if scores do not depend on other samples."""
+        assert self.reward is not None
+        samples: Sequence[Any] = list(zip(captions.goals, captions.ids.tolist(), strict=True))
+        if not self.reward.by_sample:
+            samples = range(len(samples))
+        places = {sample: place for place, sample in reversed(list(enumerate(samples)))}
+        rows = {sample: row for row, sample in enumerate(places)}
+        goals = [captions.goals[place] for place in places.values()]
+        texts = [[text] for text in captions.read(list(places.values()))]
+        scores = self._scores(GeneratedTexts(goals, texts, [[]] * len(texts), [{}] * len(texts)))[:, 0]
+        return scores[torch.tensor([rows[sample] for sample in samples])]
+
+    def _scores(self, texts: GeneratedTexts) -> Tensor:
         """``(num_texts, longest)``; if scores depend on other samples, those of all processes are scored together."""
         assert self.reward is not None
         reward = self.reward
         if reward.by_sample:
             return _at_tokens(reward, texts)
         everyones = self._processes.gather(texts)
-        together = GeneratedTexts(*(_joined([getattr(t, name) for t in everyones]) for name in _COLUMNS))
-        rewarded = self._processes.from_main(lambda: _at_tokens(reward, together))
-        first = sum(len(t.prompts) for t in everyones[: self._processes.rank])
-        longest = max(map(len, texts.so_far))
-        return rewarded[first : first + len(texts.prompts), :longest]
+        columns = ([getattr(one, f.name) for one in everyones] for f in fields(GeneratedTexts))
+        together = GeneratedTexts(*([entry for column in same for entry in column] for same in columns))
+        scores = self._processes.from_main(lambda: _at_tokens(reward, together))
+        first = sum(len(one.prompts) for one in everyones[: self._processes.rank])
+        return scores[first : first + len(texts.prompts), : max(map(len, texts.so_far))]
 
-    def _of_captions(self, captions: Captions) -> Tensor:
-        """``(n,)``; if scores do not depend on other samples, equal ones are scored once."""
-        assert self.reward is not None
-        reward, samples = self.reward, list(zip(captions.goals, captions.ids.tolist(), strict=True))
-        if not reward.by_sample:
-            everyones = self._processes.gather((captions.goals, captions.read(range(len(samples)))))
-            goals, generations = (_joined(column) for column in zip(*everyones, strict=True))
-            rewarded = self._processes.from_main(lambda: reward(goals, generations, [[]] * len(goals)))
-            first = sum(len(goals) for goals, _ in everyones[: self._processes.rank])
-            return rewarded[first : first + len(samples)]
-        places = {sample: place for place, sample in reversed(list(enumerate(samples)))}
-        rows = {sample: row for row, sample in enumerate(places)}
-        texts = captions.read(list(places.values()))
-        rewarded = reward([goal for goal, _ in places], texts, [[]] * len(texts))
-        return rewarded[torch.tensor([rows[sample] for sample in samples])]
+
+def _at_tokens(reward: Scorer, texts: GeneratedTexts) -> Tensor:
+    ids = taken(reward.at_tokens, {"tokens": texts.tokens})
+    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, **ids)
 
 
 def _as_json(state: Mapping[str, Any]) -> str:
@@ -134,28 +136,12 @@ def _as_json(state: Mapping[str, Any]) -> str:
             f"its state_dict() cannot be written as JSON ({error}): give numbers, texts, lists and mappings whose "
             "keys are texts"
         ) from error
-    if json.loads(text) != _as_lists(state):
+    if json.loads(text) != state:
         raise RunError(
             f"its state_dict() comes back from JSON as something else, {text:.80}: give numbers but NaN, texts, lists "
             "and mappings whose keys are texts"
         )
     return text
-
-
-def _as_lists(state: Any) -> Any:
-    """Replace tuples by lists, as JSON does."""
-    if isinstance(state, Mapping):
-        return {key: _as_lists(value) for key, value in state.items()}
-    return [_as_lists(value) for value in state] if isinstance(state, list | tuple) else state
-
-
-def _at_tokens(reward: Scorer, texts: GeneratedTexts) -> Tensor:
-    ids = taken(reward.at_tokens, {"tokens": texts.tokens})
-    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, **ids)
-
-
-def _joined(columns: Sequence[Any]) -> list[Any]:
-    return [one for column in columns for one in column]
 
 
 parts.adapt(rewards, rewards.get)

@@ -14,6 +14,7 @@ from groundling.judges.asking.questions import Question
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineReward, _from_bytes, _to_bytes
 from groundling.judges.online.training import OnlineLearning
+from groundling.judges.preferences.segments import caption_ids
 from groundling.judges.reward_models import (
     CharacterRewardModel,
     ClassifierRewardModel,
@@ -64,11 +65,16 @@ def test_labels_go_into_the_table_and_reach_the_agent() -> None:
     online = OnlineReward(model, judge_labels, OnlineLearning(judge_batch_size=2))
     table = RewardTable(model)
     batch = ["You see", "It's a wall", "You see", "", "door"]
-    assert table.rewards(batch).tolist() == [0] * 5
+    ids = torch.from_numpy(caption_ids(batch))
+
+    def read(places: Sequence[int]) -> list[str]:
+        return [batch[place] for place in places]
+
+    assert table(ids, read).tolist() == [0] * 5
     online.observe_captions(batch)
     online.observe_captions(batch)
     until(lambda: online.update() and online.figures()["online_answers"] == 4)
-    assert table.rewards(batch).tolist() == [1, 0, 1, 0, 0]
+    assert table(ids, read).tolist() == [1, 0, 1, 0, 0]
     assert not online.update()
     assert online.figures() == {"online_messages": 4, "online_answers": 4, "online_invalid": 0, "online_failures": 0}
     online.close()
