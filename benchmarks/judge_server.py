@@ -4,9 +4,8 @@
     python benchmarks/judge_server.py --quick    # smoke test; writes no results
 
 A server on loopback, in a separate process, answers every request of a persistent connection with the same few bytes.
-Pairs of captions are annotated with `groundling.judges.Annotation`, which writes each answer to disk before its worker
-sends the next request, with the given number of parallel requests. For comparison, sequential ``fsync`` of lines of the
-same length. Both on this machine's disk, and with a simulated latency in milliseconds.
+Pairs of captions are annotated with `groundling.judges.Annotation`, which writes each answer before its worker sends the
+next request, with the given number of parallel requests.
 """
 
 import argparse
@@ -14,14 +13,11 @@ import asyncio
 import itertools
 import json
 import multiprocessing
-import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from machine import machine
@@ -33,7 +29,6 @@ from groundling.judges.preferences.texts import TextPairs
 
 RESULTS = Path(__file__).parent / "results"
 CONCURRENCY = (1, 8, 64)
-DISKS: dict[str, Callable[[int], None]] = {"this disk": os.fsync, "21 ms": lambda file: time.sleep(0.021)}
 _REPLY = json.dumps(
     {
         "choices": [{"message": {"content": "The first.\nVerdict: 1"}, "finish_reason": "stop"}],
@@ -79,17 +74,6 @@ def answers_a_second(folder: Path, port: int, concurrency: int, count: int) -> f
     return count / seconds
 
 
-def lines_a_second(folder: Path, count: int) -> float:
-    """Write lines of an answer's length, each synced before the next."""
-    with (folder / "lines").open("ab") as file:
-        began = time.perf_counter()
-        for _ in range(count):
-            file.write(b"x" * 500 + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-    return count / (time.perf_counter() - began)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -105,19 +89,14 @@ def main() -> None:
     port = ports.get()
     rates: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number, disk in itertools.product(range(arguments.rounds), DISKS):
-            place = Path(folder) / str(number) / disk
-            place.mkdir(parents=True)
-            with mock.patch("os.fsync", DISKS[disk]):
-                lines = lines_a_second(place, 20)
-                rates.setdefault(f"{disk}: one fsync an answer", []).append(lines)
-                for concurrency in CONCURRENCY:
-                    count = max(concurrency, int(arguments.seconds * min(lines, 200) * concurrency / 4))
-                    rate = answers_a_second(place / f"pairs-{concurrency}", port, concurrency, count)
-                    rates.setdefault(f"{disk}: concurrency {concurrency}", []).append(rate)
+        for number, concurrency in itertools.product(range(arguments.rounds), CONCURRENCY):
+            place = Path(folder) / f"pairs-{number}-{concurrency}"
+            count = max(concurrency, int(arguments.seconds * 50 * concurrency))
+            rate = answers_a_second(place, port, concurrency, count)
+            rates.setdefault(f"concurrency {concurrency}", []).append(rate)
     server.terminate()
     for name, values in rates.items():
-        print(f"{name:36} {median(values):8.1f} answers/s ({min(values):.1f} to {max(values):.1f})")
+        print(f"{name:16} {median(values):8.1f} answers/s ({min(values):.1f} to {max(values):.1f})")
     if not arguments.quick:
         results = {"machine": machine(), "answers_per_second": rates}
         (RESULTS / "judge_server-cpu.json").write_text(json.dumps(results, indent=1) + "\n")

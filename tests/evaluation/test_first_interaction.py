@@ -13,7 +13,7 @@ from groundling.config.compose import compose, to_yaml
 from groundling.envs.first_interaction import FirstInteraction, Target
 from groundling.envs.text_episode import TextEpisode
 from groundling.intervals import wilson_interval
-from groundling.runtime import parallel as beside
+from groundling.runtime import parallel
 from groundling.worlds.episode import Figure, Played, number
 from groundling.worlds.episode import summarise as summarise_update
 from groundling.worlds.text.episodes import episode_of
@@ -64,8 +64,8 @@ def test_without_reports_nothing_is_logged() -> None:
 
 
 def test_suites_have_names_in_groups() -> None:
-    beside = find_suites("balrog-babyai,forms")
-    assert find_suites("all") == [name for name in SUITES if name not in beside]
+    others = find_suites("balrog-babyai,forms")
+    assert find_suites("all") == [name for name in SUITES if name not in others]
     assert set(find_suites("generalisation")) < set(find_suites("glam"))
     assert find_suites("held-out,controls") == ["held-out", "swapped", "dropped", "scrambled"]
     assert set(find_suites("glam")) == set(find_suites("all")) - set(find_suites("controls"))
@@ -96,7 +96,7 @@ def test_parallel_suites_are_evaluated_as_in_sequence(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that fails is named, and costs the other nothing."""
-    monkeypatch.setattr(beside, "_start", Forked)
+    monkeypatch.setattr(parallel, "_start", Forked)
     obstacle = tmp_path / "evaluation" / "dropped.json"
     obstacle.mkdir(parents=True)
     words = ["evaluate", "random", *_ROOM, "--episodes", "24", f"run_dir={tmp_path}", "--jobs", "2"]

@@ -143,7 +143,7 @@ def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path:
     sample |= {"actions": game.actions, "figures": game.figures}
     assert len(view(config.reward, "cpu", tmp_path, sample).frames) == 6
     for changed in (
-        {"actions": game.actions[:5]},  # the game goes on when the actions have run out
+        {"actions": game.actions[:5]},  # the game continues after the last action
         {"actions": [*game.actions, 1]},
         {"figures": {**game.figures, "return": game.figures["return"] + 1}},
     ):

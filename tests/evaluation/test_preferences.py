@@ -1,4 +1,4 @@
-"""What an untrained policy prefers."""
+"""Preferences of an untrained policy."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Episodes told step by step, from being played again."""
+"""Samples of episodes, replayed step by step."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of generalisation change, and what they leave alone."""
+"""Changes made by the suites of generalisation."""
 
 import json
 from pathlib import Path

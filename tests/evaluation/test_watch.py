@@ -8,7 +8,7 @@ from PIL import Image
 
 from groundling.cli.main import main
 from groundling.errors import RunError
-from groundling.reports.gif import Film, draw
+from groundling.reports.gif import GifWriter, draw
 from groundling.worlds.display import Frame, Summary
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import some_of
@@ -43,14 +43,14 @@ def test_a_frame_is_drawn_with_its_text_next_to_its_picture() -> None:
     moment = Frame(["go to the ball"], lambda: red, "left", {"left": 0.75, "right": 0.25})
     page = np.asarray(draw(moment))
     assert (page[20, 30] == (255, 0, 0)).all()
-    beside = page[:, 300:]
-    assert (beside == (37, 99, 168)).all(-1).sum() > 0.7 * 200 * 10  # the chosen action's bar, three quarters
+    bars = page[:, 300:]
+    assert (bars == (37, 99, 168)).all(-1).sum() > 0.7 * 200 * 10  # the chosen action's bar, three quarters
     alone = np.asarray(draw(Frame(["a " * 200])))
     assert alone.shape[1] < page.shape[1] and alone.shape[0] > 100  # long lines are broken
 
 
 def test_a_long_film_keeps_its_last_frame(tmp_path: Path) -> None:
-    film = Film()
+    film = GifWriter()
     with pytest.raises(RunError, match="no moment"):
         film.save(tmp_path / "none.gif")
     for number in range(1000):

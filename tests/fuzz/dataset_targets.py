@@ -199,7 +199,7 @@ def _opened(made: _Pairs, folder: Path) -> None:
     assert all(isinstance(caption, str) for caption in segments.captions)
     assert segments.indices.max(initial=-1) < len(segments.captions)
     assert all(figures.shape == (len(pairs), 2) for figures in pairs.info.values())
-    pairs.read_account("a")
+    pairs.read_provenance("a")
     labels, soft = pairs.preferences("a"), pairs.soft_preferences("a")
     assert labels.shape == (len(pairs),) and set(labels.tolist()) <= {0, 1, 2, 3}
     assert soft is None or soft.shape == (len(pairs), 3)

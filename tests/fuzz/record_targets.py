@@ -13,7 +13,7 @@ from groundling.evaluation.evaluate import read_evaluation
 from groundling.io.documents import check_depth, parse_json, read_lines
 from groundling.io.row_files import read_rows, scan_rows
 from groundling.judges.preferences.recording import _read as read_recorded
-from groundling.judges.preferences.store import Answer, Store
+from groundling.judges.preferences.store import Store, StoredAnswer
 from groundling.reports import rating
 from groundling.reports import run_folder as shown
 from groundling.studies import results as study_results
@@ -208,7 +208,7 @@ def _answers(made: bytes, folder: Path) -> None:
     _written(made, store._answers, "made.jsonl")
     answers = store.read()
     for key, answer in answers.items():
-        assert key == answer.key and isinstance(answer, Answer)
+        assert key == answer.key and isinstance(answer, StoredAnswer)
         assert answer.prompt_tokens >= 0 and answer.preference in range(4)
     _written(b"", store._answers, "made.jsonl")
     for answer in answers.values():

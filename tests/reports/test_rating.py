@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from groundling.cli.main import main
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, GroundlingError
-from groundling.evaluation.agreement import krippendorff_alpha
-from groundling.reports.rating import read_answers, write_likert, write_pairwise
+from groundling.reports.rating import krippendorff_alpha, read_answers, write_likert, write_pairwise
 from groundling.reports.rating_tasks import rating_tasks
 from groundling.worlds.writing.measures import MeasuredTexts
 from groundling.worlds.writing.validation import write_rows
@@ -243,7 +242,7 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="two systems, got ppo"):
         write_pairwise({"ppo": good}, form)
     with pytest.raises(ConfigError, match=r"unknown rating task 'imbd'.*imdb"):
-        write_likert({"ppo": good}, form, "imbd")  # told before the number of samples is
+        write_likert({"ppo": good}, form, "imbd")  # reported before the number of samples
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "a"}\n')
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 .*prompt and generation"):

@@ -53,19 +53,19 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     differs = (min(differences) > 0 or max(differences) < 0) and min(differences) < max(differences)
     cell = f"**{difference}**" if differs else difference
     assert "## Differences from quick\n" in page and f"| held-out | {cell} |" in page
-    assert "random" in (out / "success.svg").read_text()  # a line beside the curves
+    assert "random" in (out / "success.svg").read_text()  # a line next to the curves
     assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
     each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in slow]
     together = IntervalEstimate(sum(slow) / 2, *wilson_interval(round(4 * sum(slow)), 8))
     assert "| slow | " + " | ".join(one.text(".3f") for one in [*each, together]) + " |" in page
     assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(rows_of(out / "summary.csv"))
 
-    # A test that suits nobody leaves the area under the curve.
+    # A test that suits no arm leaves the area under the curve.
     assert main(study_command(study, "suites=other-nouns", "seeds=1", "arms=quick")) == 0
     page = (out / "README.md").read_text()
     assert re.search(r"\| quick \| learns fast \| [\d.]+ \|  \|  \|", page) and "## Without training" not in page
 
-    # More episodes are other evaluations; a longer training goes on and is evaluated again.
+    # More episodes are other evaluations; a longer training continues and is evaluated again.
     assert main(study_command(study, "episodes=6", "seeds=1", "arms=quick", "training.steps=96")) == 0
     again = json.loads((runs / "quick-seed1" / "evaluation" / "held-out.json").read_text())
     assert again["agents"]["trained"]["episodes"] == 6 and again["checkpoint"] == "000003"
@@ -83,7 +83,7 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     last = read_metrics(runs / "plain-seed1")[-1]
     for column in ("return_mean", "kl_mean", "entropy"):
         assert float(curves[-1][column]) == pytest.approx(last[column], rel=1e-5)
-    assert {row["value_loss"] for row in curves} == {""}  # nobody here estimates values
+    assert {row["value_loss"] for row in curves} == {""}  # no arm estimates values
     titles = re.findall(r">([^<>]+)</text>", (out / "training.svg").read_text())
     assert {"reward", "KL to the reference", "entropy", "plain", "measured"} <= set(titles)
     assert "value loss" not in titles

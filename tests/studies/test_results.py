@@ -69,7 +69,7 @@ def test_results_of_another_machine_are_taken_over(
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a study beside what one of its seeds has left; not to be changed."""
+    """The file of a study next to the results of one of its seeds; not to be changed."""
     path = tmp_path_factory.mktemp("studied") / "tiny.yaml"
     path.write_text(STUDY)
     assert main(study_command(path, "seeds=1")) == 0

@@ -13,7 +13,7 @@ import pytest
 
 from groundling.cli.main import INTERRUPTED, main
 from groundling.evaluation.evaluate import evaluate
-from groundling.runtime import parallel as beside
+from groundling.runtime import parallel
 from groundling.studies import run as study_module
 from groundling.studies.definition import read_study
 from groundling.studies.run import make_jobs, run_in_processes
@@ -70,7 +70,7 @@ def test_an_evaluation_with_other_settings_is_repeated(study: Path, monkeypatch:
     assert main(["report", str(run)]) == 0
     assert "but with evaluation.deterministic=true" in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
-    before = json.loads(first)  # of a version that did not tell how
+    before = json.loads(first)  # of a version that did not record it
     path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("overrides", "played_with")}))
     assert main(["report", str(run)]) == 0 and "but with" not in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
@@ -130,14 +130,14 @@ def test_an_interrupt_ends_all_processes_and_is_passed_on(study: Path, monkeypat
         started.append(subprocess.Popen(["sleep", "60"], stdout=log))
         return started[-1]
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if text.startswith("[2/6]"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(beside, "_start", start)
+    monkeypatch.setattr(parallel, "_start", start)
     spec, arms = read_study(str(study))
     with pytest.raises(KeyboardInterrupt):
-        run_in_processes(make_jobs(spec, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
+        run_in_processes(make_jobs(spec, arms, study.parent / "runs"), lambda job: [job.name], 2, report)
     assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
 
 

@@ -15,10 +15,10 @@ from groundling.io.console import make_console, warn
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, Summary
+    from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, AnnotationSummary
     from groundling.judges.asking.judge import FigureJudge, Judge
     from groundling.judges.preferences.pairs import Pairs
-    from groundling.judges.preferences.store import Answer
+    from groundling.judges.preferences.store import StoredAnswer
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -72,9 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     fields |= {"goal": arguments.goal} if arguments.goal else {}
     question = Question.from_file(arguments.question, **fields) if arguments.question else Question(**fields)
     name = arguments.name or _default_name(arguments.judge[0], judge, question)
-    annotation = Annotation(
-        pairs, judge, question, folder=arguments.store, both_orders=arguments.both_orders, notice=warn
-    )
+    annotation = Annotation(pairs, judge, question, folder=arguments.store, both_orders=arguments.both_orders)
     chunk = arguments.chunk or 0
     estimate = annotation.estimate(chunk, arguments.chunks)
     console.print("\n".join(describe_estimate(estimate)))
@@ -137,7 +135,7 @@ def describe_estimate(estimate: "AnnotationEstimate") -> list[str]:
     return lines
 
 
-def describe_summary(summary: "Summary") -> list[str]:
+def describe_summary(summary: "AnnotationSummary") -> list[str]:
     """Describe the results of an annotation, in lines."""
     rows = sum(summary.labels.values())
     counts = " · ".join(f"{name} {count:,}" for name, count in summary.labels.items())
@@ -200,12 +198,12 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     if arguments.dry_run:
         console.print("nothing was written")
         return 0
-    account = {"judge": arguments.judge}
-    if name in pairs.annotators() and pairs.read_account(name) != account:
+    provenance = {"judge": arguments.judge}
+    if name in pairs.annotators() and pairs.read_provenance(name) != provenance:
         raise ConfigError(
             f"{pairs.folder} already has labels {name!r} by another judge or program: choose another --name"
         )
-    pairs.write_account(name, account)
+    pairs.write_provenance(name, provenance)
     pairs.write_preferences(name, labels)
     console.print(f"written as {name!r} into {pairs.folder}")
     return 0
@@ -222,7 +220,7 @@ def _default_name(id: str, judge: "Judge", question: Any) -> str:
 
 
 @contextmanager
-def _progress(console: "Console", total: int) -> "Iterator[Callable[[Answer | None], None]]":
+def _progress(console: "Console", total: int) -> "Iterator[Callable[[StoredAnswer | None], None]]":
     """Show answers and the time left, in a bar or now and then in a line; None is a failed request."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -233,7 +231,7 @@ def _progress(console: "Console", total: int) -> "Iterator[Callable[[Answer | No
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("answers", total=total)
 
-        def on_answer(answer: "Answer | None") -> None:
+        def on_answer(answer: "StoredAnswer | None") -> None:
             nonlocal done, last_line
             done += 1
             counts["failed"] += answer is None

@@ -13,7 +13,7 @@ from groundling.registry import import_words
 if TYPE_CHECKING:
     from groundling.studies.definition import Study
     from groundling.studies.results import RunResult
-    from groundling.studies.run import Job
+    from groundling.studies.run import StudyJob
 
 
 def add_parser(commands: Commands) -> None:
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures
     from groundling.studies.page import write_page
-    from groundling.studies.run import Job, make_jobs, run_here, run_in_processes
+    from groundling.studies.run import StudyJob, make_jobs, run_here, run_in_processes
     from groundling.studies.success import page_of_success
     from groundling.worlds import kind
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         failed = run_here(left, report, console, warn)
     else:
 
-        def words(job: Job) -> list[str]:
+        def words(job: StudyJob) -> list[str]:
             one = [f"arms={job.arm}", f"seeds={job.seed}"]
             return [*command, *one, "--runs", str(runs), "--no-results"]
 
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace, study: "Study", jobs: "Sequence[Job]", by_success: bool) -> None:
+def _check(arguments: argparse.Namespace, study: "Study", jobs: "Sequence[StudyJob]", by_success: bool) -> None:
     """Raise `ConfigError` if an option does nothing, or the arms cannot be compared."""
     if study.reference is not None and not by_success:
         raise ConfigError(
@@ -116,7 +116,7 @@ def _check(arguments: argparse.Namespace, study: "Study", jobs: "Sequence[Job]",
 
 
 def _read_added(
-    folders: Sequence[Path], study: "Study", jobs: "Sequence[Job]", report: Callable[[str], None]
+    folders: Sequence[Path], study: "Study", jobs: "Sequence[StudyJob]", report: Callable[[str], None]
 ) -> "dict[str, RunResult]":
     """Read the results of runs on other machines, by the name of the run."""
     from groundling.studies.results import read_results

@@ -13,7 +13,7 @@ from groundling.io.console import make_console, warn
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from groundling.reports.gif import Film
+    from groundling.reports.gif import GifWriter
     from groundling.worlds.display import Frame, Summary
 
 _SECONDS_PER_STEP = 0.1
@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from groundling.evaluation.target import find
-    from groundling.reports.gif import Film
+    from groundling.reports.gif import GifWriter
     from groundling.worlds.world import Player
 
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
@@ -60,26 +60,26 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
     there = target.under(suites[0])
     world, player = there.world, Player(there.agent, there.policy(there.agent))
-    film = None if arguments.gif is None else Film()
+    gif = None if arguments.gif is None else GifWriter()
     pause = 0.0 if arguments.fast else _SECONDS_PER_STEP
     for number in range(arguments.episodes):
-        _show(world.watch(player, number), console, pause, film)
+        _show(world.watch(player, number), console, pause, gif)
         if console.is_terminal and not arguments.fast and number + 1 < arguments.episodes:
             console.input("Enter for the next episode ")
-    if film is not None:
-        film.save(arguments.gif)
+    if gif is not None:
+        gif.save(arguments.gif)
         console.print(f"written to {arguments.gif}", soft_wrap=True)
     return 0
 
 
-def _show(episode: "Iterator[Frame]", console: "Console", pause: float, film: "Film | None") -> None:
+def _show(episode: "Iterator[Frame]", console: "Console", pause: float, gif: "GifWriter | None") -> None:
     """Show an episode moment by moment in a terminal, and only what is new elsewhere."""
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, transient=True) as live:
         for moment in episode:
-            if film is not None:
-                film.add(moment)
+            if gif is not None:
+                gif.add(moment)
             if console.is_terminal:
                 live.update(_view(moment), refresh=True)
                 time.sleep(pause)

@@ -56,30 +56,30 @@ def evaluate(
         ConfigError: the suite does not suit the target, or the policy does not suit its world.
         RunError: another process is evaluating the same, or the files cannot be written.
     """
-    there = target.under(suite)
+    in_suite = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
     with locked(lock, f"is evaluating {suite} of {target.run_dir}"):
         remove_partial_files(target.run_dir)
-        _set_aside(target, suite, warn)
-        return _evaluate(target, there, suite, num_episodes, on_agent, warn)
+        _archive(target, suite, warn)
+        return _evaluate(target, in_suite, suite, num_episodes, on_agent, warn)
 
 
 def _evaluate(
     target: Target,
-    there: Target,
+    in_suite: Target,
     suite: str,
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]],
     warn: Callable[[str], None],
 ) -> dict[str, Played]:
-    """Evaluate a target, which is ``there`` with the suite's changes."""
-    world = there.world
+    """Evaluate a target, which is ``in_suite`` with the suite's changes."""
+    world = in_suite.world
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
     texts: dict[Path, str] = {}
     for name in target.players:
         try:
-            policy = there.policy(name)
+            policy = in_suite.policy(name)
             if policy is not None:
                 merge_adapters(policy)
             player = Player(name, policy)
@@ -92,18 +92,21 @@ def _evaluate(
         else:
             predictions = [e.prediction for e in played[name].episodes if e.prediction is not None]
             if predictions:
-                texts[_predictions_path(target, suite, name)] = "".join(
+                texts[_file(target, "predictions", f"{suite}-{name}", "jsonl")] = "".join(
                     json.dumps(row, ensure_ascii=False) + "\n" for row in predictions
                 )
             if name == target.agent and isinstance(world, Exhibit):
                 same = {"suite": suite, "overrides": target.overrides_under(suite)}
                 content = [same | sample for sample in world.samples(player, played[name])]
-                texts[_samples_path(target, suite)] = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        mark = _mark_path(target, suite)
-        texts[mark] = _figures(target, there, suite, num_episodes, played, left_out)
-        texts[mark.with_suffix(".csv")] = _episodes(played)
-        replace_result(texts, mark, _paths(target, suite))
-    for note in _details(world, played).get("notes", ()):
+                texts[_file(target, "samples", suite, "json")] = (
+                    json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+                )
+        details = world.details(played) if isinstance(world, Exhibit) else {}
+        paths = _paths(target, suite)
+        texts[paths[-1]] = _figures(target, in_suite, suite, num_episodes, played, left_out, details)
+        texts[paths[-2]] = _episodes(played)
+        replace_result(texts, paths[-1], paths)
+    for note in details.get("notes", ()):
         warn(f"{suite}: {note}")
     return played
 
@@ -117,37 +120,20 @@ def _play(world: World, player: Player, num_episodes: int, on_episode: Callable[
     return world.measure(player, episodes) if isinstance(world, CorpusMeasures) else Played(episodes)
 
 
-def _details(world: World, played: Mapping[str, Played]) -> dict[str, Any]:
-    return world.details(played) if isinstance(world, Exhibit) else {}
-
-
-def _mark_path(target: Target, suite: str) -> Path:
-    """The file with the figures, which marks an evaluation's files as complete."""
-    return target.run_dir / "evaluation" / f"{suite}{target.suffix}.json"
-
-
-def _samples_path(target: Target, suite: str) -> Path:
-    return target.run_dir / "samples" / f"{suite}{target.suffix}.json"
-
-
-def _predictions_path(target: Target, suite: str, agent: str) -> Path:
-    return target.run_dir / "predictions" / f"{suite}-{agent}{target.suffix}.jsonl"
+def _file(target: Target, folder: str, name: str, ending: str) -> Path:
+    return target.run_dir / folder / f"{name}{target.suffix}.{ending}"
 
 
 def _paths(target: Target, suite: str) -> list[Path]:
-    """All files of an evaluation, for any agent, the mark last."""
-    mark = _mark_path(target, suite)
+    """All files of an evaluation, for any agent; the last one, with the figures, marks them as complete."""
     names = ("trained", "clone", "zero-shot", *agents())
-    predictions = [_predictions_path(target, suite, agent) for agent in names]
-    return [*predictions, _samples_path(target, suite), mark.with_suffix(".csv"), mark]
+    predictions = [_file(target, "predictions", f"{suite}-{agent}", "jsonl") for agent in names]
+    figures = [_file(target, "evaluation", suite, ending) for ending in ("csv", "json")]
+    return [*predictions, _file(target, "samples", suite, "json"), *figures]
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read ``evaluation/SUITE.json``.
-
-    Raises:
-        RunError: it cannot be read, or another version wrote it.
-    """
+    """Read ``evaluation/SUITE.json``; raise `RunError` if it cannot be read or another version wrote it."""
     try:
         content = read_object(path)
         if not all(isinstance(word, str) for word in content.get("overrides", [])):
@@ -174,41 +160,41 @@ def played_with(config: Config) -> dict[str, Any]:
 
 def _figures(
     target: Target,
-    there: Target,
+    in_suite: Target,
     suite: str,
     num_episodes: int,
     played: Mapping[str, Played],
     left_out: Mapping[str, str],
+    details: Mapping[str, Any],
 ) -> str:
-    world = there.world
+    world = in_suite.world
     content = {
         "suite": suite,
         "name": world.spec.name,
         "world": world.settings,
         "overrides": target.changes,
-        "played_with": played_with(there.config),
+        "played_with": played_with(in_suite.config),
         **target.checkpoint_identity(),
         "most_episodes": num_episodes,  # a pool may have fewer
-        "agents": {name: _summary(one) for name, one in played.items()},
+        "agents": {name: summary_of(len(one.episodes), one.figures()) for name, one in played.items()},
         "tasks": {
-            name: {task: _summary(family) for task, family in one.families().items()} for name, one in played.items()
+            name: {task: summary_of(len(f.episodes), f.figures()) for task, f in one.families().items()}
+            for name, one in played.items()
         },
-        "differences": _differences(target.agent, played),
+        "differences": {
+            name: {difference[0]: _as_json(difference[1])}
+            for name, one in played.items()
+            if name != target.agent and (difference := played[target.agent].difference(one)) is not None
+        },
         "left_out": left_out,
-        **_details(world, played),
+        **details,
     }
     return json.dumps(content, indent=1) + "\n"
 
 
-def _differences(agent: str, played: Mapping[str, Played]) -> dict[str, dict[str, Any]]:
-    """The agent's main figure minus each baseline's, as `Played.difference`."""
-    found = {name: played[agent].difference(one) for name, one in played.items() if name != agent}
-    return {name: {one[0]: _as_json(one[1])} for name, one in found.items() if one is not None}
-
-
-def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
+def _archive(target: Target, suite: str, warn: Callable[[str], None]) -> None:
     """Move results of other overrides to ``evaluation/replaced/``."""
-    mark = _mark_path(target, suite)
+    mark = _paths(target, suite)[-1]
     if not mark.is_file():
         return
     try:
@@ -225,10 +211,6 @@ def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
         path.replace(replaced / f"{path.stem}-{number}{kind}{path.suffix}")
     about = "another version" if earlier is None else "other overrides"
     warn(f"the figures of {name}, of {about}, are now in {replaced / f'{name}-{number}.json'}")
-
-
-def _summary(played: Played) -> dict[str, Any]:
-    return summary_of(len(played.episodes), played.figures())
 
 
 def summary_of(episodes: int, figures: Mapping[str, Figure]) -> dict[str, Any]:

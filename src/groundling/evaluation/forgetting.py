@@ -24,22 +24,17 @@ from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.worlds.protocols import RandomPlay
 
-FILE = "forgetting.json"
-"""In a run's folder."""
-_PASSAGES, _TOKENS = 32, 128
-"""Number of passages of ordinary text, evenly spread, and tokens of each."""
-_STATES = 128
-"""Number of observations of random play."""
+FILE = "forgetting.json"  # in a run's folder
+_PASSAGES, _TOKENS = 32, 128  # number of passages of ordinary text, evenly spread, and tokens of each
+_STATES = 128  # number of observations of random play
 
 
 @dataclass(frozen=True)
 class Forgetting:
     """Figures of one agent; the divergences are KL(start ‖ agent) in nats, as in RL's Razor."""
 
-    perplexity: float
-    """On ordinary text."""
-    text_kl: float
-    """Per token of ordinary text."""
+    perplexity: float  # on ordinary text
+    text_kl: float  # per token of ordinary text
     action_kl: float | None
     """Per observation of random play; None for policies whose choice depends on more than an observation."""
 
@@ -77,11 +72,7 @@ def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda 
 
 
 def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
-    """Return the content of a run's ``forgetting.json``; None if it is missing.
-
-    Raises:
-        RunError: it cannot be read.
-    """
+    """Return the content of a run's ``forgetting.json``; None if it is missing."""
     path = run_dir / FILE
     if not path.exists():
         return None

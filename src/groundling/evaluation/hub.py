@@ -17,18 +17,7 @@ def is_id(name: str) -> bool:
 
 
 def fetch(repository: str, revision: str | None = None) -> Path:
-    """Download the files in a published policy's manifest, and no others, into the hub's cache.
-
-    Args:
-        repository: OWNER/NAME.
-        revision: Branch, tag or commit.
-
-    Returns:
-        The folder.
-
-    Raises:
-        RunError: the policy is missing, or the hub cannot be reached.
-    """
+    """Download the files in a published policy's manifest, and no others, into the hub's cache; return the folder."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
     try:
@@ -42,14 +31,7 @@ def fetch(repository: str, revision: str | None = None) -> Path:
 
 
 def upload(folder: Path, repository: str, private: bool) -> str:
-    """Upload an exported folder to the Hugging Face hub, with the token of ``hf auth login`` or HF_TOKEN.
-
-    Returns:
-        The address of the upload.
-
-    Raises:
-        RunError: the hub refuses it or cannot be reached; the folder stays.
-    """
+    """Upload an exported folder to the Hugging Face hub, with the token of ``hf auth login`` or HF_TOKEN; return its URL."""
     from huggingface_hub import HfApi
 
     api = HfApi()

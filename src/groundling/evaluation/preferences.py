@@ -9,28 +9,20 @@ from torch import Tensor
 from groundling.envs.observation import TextObservation
 from groundling.policies.prompt_policy import PromptPolicy
 
-_NEARLY_ALL = 0.9
-"""Probability of short actions that leaves others one step in ten."""
-_FEW = 0.5
-"""Largest share of short actions."""
-_RARE = 0.02
-"""Relative to a uniform policy: a rarer action is tried once where chance would try it fifty times."""
-_COMMON = 0.5
-"""Share of the lists that an action must be in to be reported."""
-_LONGEST_LIST = 20
-"""Actions; in longer lists many are unlikely as a matter of course."""
+_NEARLY_ALL = 0.9  # probability of short actions that leaves others one step in ten
+_FEW = 0.5  # largest share of short actions
+_RARE = 0.02  # relative to a uniform policy: a rarer action is tried once where chance would try it fifty times
+_COMMON = 0.5  # share of the lists that an action must be in to be reported
+_LONGEST_LIST = 20  # actions; in longer lists many are unlikely as a matter of course
 
 
 @dataclass(frozen=True)
 class ShortActions:
     """Actions with at most half as many words as the longest of their list, in lists that have any."""
 
-    probability: float
-    """Their total probability, the mean over lists."""
-    share: float
-    """Their share of a list's actions, the mean over lists."""
-    lists: int
-    """Number of such lists."""
+    probability: float  # their total probability, the mean over lists
+    share: float  # their share of a list's actions, the mean over lists
+    lists: int  # number of such lists
 
     @property
     def are_nearly_all(self) -> bool:
@@ -42,12 +34,9 @@ class ShortActions:
 class Preferences:
     """A policy's action probabilities for some observations."""
 
-    probabilities: list[Tensor]
-    """For each observation float32 ``(num_actions,)``."""
-    entropy: float
-    """Mean entropy, in nats."""
-    uniform_entropy: float
-    """Mean entropy of a uniform policy."""
+    probabilities: list[Tensor]  # for each observation float32 (num_actions,)
+    entropy: float  # mean entropy, in nats
+    uniform_entropy: float  # mean entropy of a uniform policy
     short: ShortActions
     rare: dict[str, float]
     """Actions of most lists that it would hardly explore, each with its mean probability, rarest first."""

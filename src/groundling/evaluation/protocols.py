@@ -23,11 +23,9 @@ from groundling.worlds.episode import Figure
 PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how often they were done"}
 """By name, which is also that of the group of suites, and of the experiment whose policy is used with a model or a
 server."""
-MEAN = "mean"
-"""Name of the score over all suites."""
+MEAN = "mean"  # name of the score over all suites
 _SCORED = "success"
-_PLAYED = re.compile(r"world(\.(env|args)\b.*)?")
-"""Keys that would change a protocol's world."""
+_PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # keys that would change a protocol's world
 
 
 def find_player(
@@ -38,12 +36,9 @@ def find_player(
     Args:
         name: The agent, model or server.
         protocol: One of `PROTOCOLS`.
-        overrides: As in `find`; for a server also ``policy.args.model=NAME``.
+        overrides: As in `find`, without changes of the protocol's world; for a server also ``policy.args.model=NAME``.
         warn: As in `find`.
         config_dir: As in `find`.
-
-    Raises:
-        ConfigError: the name is unknown, or an override is wrong or changes the protocol's world.
     """
     check_config_dir(config_dir)
     for word in overrides:
@@ -121,10 +116,6 @@ def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
 
 def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
     """Score each agent from the evaluations of the suites, and write ``evaluation/PROTOCOL.json`` as of one suite.
-
-    Args:
-        target: The evaluated agent.
-        protocol: One of `PROTOCOLS`.
 
     Returns:
         By agent its success in each suite, and the ``mean``.

@@ -34,17 +34,13 @@ _FIXED_BY_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm."
 class Target:
     """An agent to evaluate, and the folder of its results."""
 
-    agent: str
-    """Its name in results: trained, zero-shot, or one of `groundling.worlds.agents`."""
+    agent: str  # its name in results: trained, zero-shot, or one of `groundling.worlds.agents`
     run_dir: Path
     config: Config
     checkpoint: Path | None = None
-    overrides: tuple[str, ...] = ()
-    """The caller's overrides, which also have precedence over a suite's."""
-    suffix: str = ""
-    """End of the results' names: the name of a selected checkpoint, and that of `named`."""
-    suite: str | None = None
-    """Suite that changed its configuration, set by `under`."""
+    overrides: tuple[str, ...] = ()  # the caller's overrides, which also have precedence over a suite's
+    suffix: str = ""  # end of the results' names: the name of a selected checkpoint, and that of `named`
+    suite: str | None = None  # suite that changed its configuration, set by `under`
     hold: Hold | None = field(default=None, repr=False, compare=False)
     """Prevents a run in training from deleting the checkpoint."""
 
@@ -82,11 +78,7 @@ class Target:
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
     def named(self, name: str | None) -> "Target":
-        """Return the same agent with results in ``evaluation/SUITE-NAME.json``; None: in the suites' own.
-
-        Raises:
-            ConfigError: the name is not a word, or is a checkpoint's.
-        """
+        """Return the same agent with results in ``evaluation/SUITE-NAME.json``; None: in the suites' own."""
         if name is None:
             return self
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -117,20 +109,12 @@ class Target:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
     def overrides_under(self, suite: str) -> list[str | Mapping[str, Any]]:
-        """Return a suite's overrides followed by the caller's.
-
-        Raises:
-            ConfigError: the suite does not suit the run.
-        """
+        """Return a suite's overrides followed by the caller's."""
         world = self.world
         return world.suite_overrides(suite, self.overrides) if isinstance(world, Suites) else [*self.overrides]
 
     def demonstrator(self) -> Demonstrator:
-        """Return the agent as a source of recorded episodes.
-
-        Raises:
-            ConfigError: the policy does not suit the world.
-        """
+        """Return the agent as a source of recorded episodes."""
         checkpoint = self.checkpoint
         named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
         return Demonstrator(
@@ -147,7 +131,6 @@ class Target:
 
         Raises:
             CannotPlay: the initial model, or the folder of the run's clone, is missing.
-            ConfigError: the policy does not suit the world.
         """
         if agent in agents():
             return None
@@ -186,8 +169,7 @@ def find(
         revision: Branch, tag or commit of a hub id.
 
     Raises:
-        ConfigError: the name is unknown, an override is wrong, or the run needs settings that only the command line may
-            give.
+        ConfigError: the name is unknown, or an override is wrong or missing.
         RunError: the checkpoint is broken, the run has no complete one, or the hub cannot be reached.
     """
     check_config_dir(config_dir)

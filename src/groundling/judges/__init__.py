@@ -1,7 +1,7 @@
 """Judges: preferences between captioned segments, and the datasets that contain them."""
 
 from groundling.judges.asking import quoting as fence
-from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, Summary
+from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, AnnotationSummary
 from groundling.judges.asking.figures import RandomJudge, ReturnJudge, ScoreJudge
 from groundling.judges.asking.judge import FigureJudge, Judge, Reply, Request, judges
 from groundling.judges.asking.openai import OpenAIJudge
@@ -21,6 +21,7 @@ create = judges.create
 __all__ = [
     "Annotation",
     "AnnotationEstimate",
+    "AnnotationSummary",
     "Comparison",
     "FigureJudge",
     "Judge",
@@ -35,7 +36,6 @@ __all__ = [
     "ReturnJudge",
     "RulesJudge",
     "ScoreJudge",
-    "Summary",
     "TextPairs",
     "TransformersJudge",
     "caption",

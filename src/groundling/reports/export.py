@@ -18,9 +18,6 @@ def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
 
     A method is a run's name; its runs are its seeds. Returns are means over the training episodes that ended in an
     update; updates without such episodes are left out.
-
-    Raises:
-        ConfigError: one of them is not a run's folder.
     """
     tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run_dir in run_dirs:

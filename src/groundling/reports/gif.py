@@ -9,15 +9,13 @@ from groundling.envs.nethack.glyphs import font
 from groundling.errors import RunError
 from groundling.worlds.display import Frame
 
-_MAX_FRAMES = 400
-"""Longer recordings keep every second, fourth, … frame."""
+_MAX_FRAMES = 400  # longer recordings keep every second, fourth, … frame
 _SIDE, _MARGIN, _LINE, _FONT = 256, 12, 18, 13
-_WIDTH = 460
-"""Width of the text, in pixels."""
+_WIDTH = 460  # width of the text, in pixels
 _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
-class Film:
+class GifWriter:
     """Frames of a GIF. At too many, every other one is dropped, then and from then on."""
 
     def __init__(self) -> None:
@@ -33,11 +31,7 @@ class Film:
             self._pictures, self._every = self._pictures[::2], 2 * self._every
 
     def save(self, path: Path, seconds_per_frame: float = 0.25) -> None:
-        """Write a GIF that loops.
-
-        Raises:
-            RunError: nothing was watched, or the file cannot be written.
-        """
+        """Write a GIF that loops."""
         if not self._pictures:
             raise RunError(f"there is nothing to write to {path}: no moment was watched")
         size = tuple(max(picture.size[side] for picture in self._pictures) for side in (0, 1))

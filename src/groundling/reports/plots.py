@@ -12,20 +12,15 @@ from groundling.intervals import IntervalEstimate, interquartile_band
 from groundling.io.files import replace_file, write_atomically
 from groundling.io.redaction import shareable
 
-Rows = Sequence[Mapping[str, Any]]
-"""Metrics of a run, one row for each update."""
-Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Steps, values and weights, each ``(points,)``."""
-Levels = Mapping[str, float]
-"""Values drawn as horizontal lines, by label."""
-Panel = Mapping[str, Mapping[str, IntervalEstimate]]
-"""By series, by row: an estimate."""
+Rows = Sequence[Mapping[str, Any]]  # metrics of a run, one row for each update
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray]  # steps, values and weights, each (points,)
+Levels = Mapping[str, float]  # values drawn as horizontal lines, by label
+Panel = Mapping[str, Mapping[str, IntervalEstimate]]  # by series, by row: an estimate
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
 _OTHER_LEVELS = "#2f7d4f"
-_BINS = 1000
-"""Bins of a long curve that is drawn small."""
+_BINS = 1000  # bins of a long curve that is drawn small
 
 
 def draw_learning_curve(
@@ -64,10 +59,7 @@ def draw_learning_curve(
 def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]) -> Any:
     """Draw several metrics over steps, one panel each, as `draw_learning_curve`.
 
-    Args:
-        groups: By name, the metrics of each run.
-        keys: By metric, its label.
-        levels: By label, horizontal lines.
+    ``groups`` are the metrics of each run by name, ``keys`` labels by metric, ``levels`` horizontal lines by label.
     """
     figure, panels = _grid(len(keys), 3, 9.0, 2.2, 0.4)
     for axes, (key, label) in zip(panels, keys.items(), strict=True):
@@ -172,9 +164,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
 def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
     """Draw one small figure for each probe: the probability of each action over env steps, right actions thick.
 
-    Args:
-        rows: A run's ``probes.jsonl``.
-        right: By probe, the right actions.
+    ``rows`` are a run's ``probes.jsonl``, ``right`` the right actions by probe.
     """
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
     actions = list(dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title))

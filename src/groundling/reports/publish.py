@@ -47,8 +47,7 @@ _TOKENIZER_FILES = (
     *("vocab.json", "chat_template.json"),
 )
 """Files with texts that a model reads."""
-_PATH_KEYS = ("path", "file", "dir", "folder")
-"""Ends of keys whose value is a path."""
+_PATH_KEYS = ("path", "file", "dir", "folder")  # ends of keys whose value is a path
 
 
 def publish(

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,9 @@ from typing import Any, Literal, Self
 
 import jinja2
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.io.csv_files import harmless_cell, open_csv
 from groundling.io.documents import read_lines, read_object
 from groundling.io.files import write_atomically
@@ -32,14 +32,16 @@ _FORM, _SHEET, _KEY = "form.html", "sheet.csv", "key.json"
 _SIDES = ("A", "B")
 
 
-class _KeyItem(BaseModel):
+class RatedItem(BaseModel):
+    """One text to be rated, or two to be compared; the key does not repeat the texts."""
+
     model_config = ConfigDict(strict=True)
 
     id: str
-    sample: str = ""
-    """The sample of the predictions."""
-    systems: list[str]
-    """Writers of the texts."""
+    sample: str = ""  # the sample of the predictions
+    systems: list[str]  # writers of the texts; not shown
+    prompt: str = Field("", exclude=True)
+    texts: list[str] = Field([], exclude=True)
 
 
 class _Key(BaseModel):
@@ -47,7 +49,7 @@ class _Key(BaseModel):
 
     kind: Kind
     task: str
-    items: list[_KeyItem]
+    items: list[RatedItem]
 
     @model_validator(mode="after")
     def _check_systems(self) -> Self:
@@ -58,28 +60,14 @@ class _Key(BaseModel):
 
 
 @dataclass(frozen=True)
-class Item:
-    """One text to be rated, or two to be compared."""
-
-    id: str
-    prompt: str
-    texts: tuple[str, ...]
-    sample: str
-    systems: tuple[str, ...]
-    """Writers of the texts; not shown."""
-
-
-@dataclass(frozen=True)
 class Rating:
     """People's rating of a system with regard to one question."""
 
     system: str
     question: str
-    mean: float
-    """Mean answer from 1 to 5; of pairs the share that the system won, with ties as halves."""
+    mean: float  # mean answer from 1 to 5; of pairs the share that the system won, with ties as halves
     num_answers: int
-    agreement: float
-    """Krippendorff's alpha of the question, over all systems; NaN without two comparable raters."""
+    agreement: float  # Krippendorff's alpha of the question, over all systems; NaN without two comparable raters
 
 
 def write_likert(
@@ -112,7 +100,10 @@ def write_likert(
     for number, place in enumerate(rng.permutation(len(shown))):
         sample, system = shown[place]
         row = drawn[sample][system]
-        items.append(Item(f"item{number:04d}", row["prompt"], (row["generation"],), sample, (system,)))
+        texts = [row["generation"]]
+        items.append(
+            RatedItem(id=f"item{number:04d}", sample=sample, systems=[system], prompt=row["prompt"], texts=texts)
+        )
     return _write(folder, "likert", task, items)
 
 
@@ -130,8 +121,11 @@ def write_pairwise(
     items = []
     for number, (sample, rows) in enumerate(_draw(predictions, num_samples, rng).items()):
         first, second = (list(rows)[place] for place in rng.permutation(2))
-        texts = (rows[first]["generation"], rows[second]["generation"])
-        items.append(Item(f"pair{number:04d}", rows[first]["prompt"], texts, sample, (first, second)))
+        texts = [rows[first]["generation"], rows[second]["generation"]]
+        prompt = rows[first]["prompt"]
+        items.append(
+            RatedItem(id=f"pair{number:04d}", sample=sample, systems=[first, second], prompt=prompt, texts=texts)
+        )
     return _write(folder, "pairwise", task, items)
 
 
@@ -160,8 +154,7 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
                     if (item, rater) in given[question]:
                         raise GroundlingError(f"{place}: rater {rater!r} answers {item} twice")
                     given[question][item, rater] = answer
-    summarise = _likert_ratings if key.kind == "likert" else _pairwise_ratings
-    return [rating for question in questions for rating in summarise(question, given[question], systems)]
+    return [rating for question in questions for rating in _ratings(key.kind, question, given[question], systems)]
 
 
 def _draw(
@@ -205,13 +198,12 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Path:
+def _write(folder: Path, kind: Kind, task_id: str, items: list[RatedItem]) -> Path:
     task = find_rating_task(task_id)
     if (folder / _KEY).exists():
         raise ConfigError(f"{folder} holds a form already, and its answers need its key: name another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    named = [{"id": item.id, "sample": item.sample, "systems": item.systems} for item in items]
-    key = json.dumps({"kind": kind, "task": task_id, "items": named}, indent=1, ensure_ascii=False) + "\n"
+    key = json.dumps(_Key(kind=kind, task=task_id, items=items).model_dump(), indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then reads UTF-8
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."), autoescape=True, undefined=jinja2.StrictUndefined
@@ -230,7 +222,7 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
     return folder / _FORM
 
 
-def _sheet(kind: Kind, task: RatingTask, items: Sequence[Item]) -> str:
+def _sheet(kind: Kind, task: RatingTask, items: Sequence[RatedItem]) -> str:
     texts = ["text"] if kind == "likert" else [f"text_{side}" for side in _SIDES]
     lines = io.StringIO()
     writer = csv.writer(lines)
@@ -266,30 +258,49 @@ def _check_answer(place: str, question: str, answer: str, kind: Kind) -> None:
         raise GroundlingError(f"{place}: {question} is {answer!r}, expected one of {', '.join(allowed)}")
 
 
-def _likert_ratings(
-    question: str, answers: Mapping[tuple[str, str], str], systems: Mapping[str, Sequence[str]]
+def _ratings(
+    kind: Kind, question: str, answers: Mapping[tuple[str, str], str], systems: Mapping[str, Sequence[str]]
 ) -> Iterator[Rating]:
-    units: dict[str, list[float]] = {}
-    given: dict[str, list[float]] = {writer: [] for (writer,) in systems.values()}
+    """Summarise the answers to a question, which are given by item and rater."""
+    units: dict[str, list[Any]] = {}  # by item, numbers or winners
     for (item, _), answer in answers.items():
-        units.setdefault(item, []).append(float(answer))
-        given[systems[item][0]].append(float(answer))
-    agreement = krippendorff_alpha(list(units.values()), "ordinal")
-    for system, values in sorted(given.items()):
-        mean = float(np.mean(values)) if values else float("nan")
-        yield Rating(system, question, mean, len(values), agreement)
+        winner = answer if answer not in _SIDES else systems[item][_SIDES.index(answer)]
+        units.setdefault(item, []).append(float(answer) if kind == "likert" else winner)
+    agreement = krippendorff_alpha(list(units.values()), "ordinal" if kind == "likert" else "nominal")
+    for system in sorted({writer for writers in systems.values() for writer in writers}):
+        if kind == "likert":
+            scores = [value for item, values in units.items() if systems[item] == [system] for value in values]
+        else:
+            scores = [0.5 if one == TIE else float(one == system) for winners in units.values() for one in winners]
+        yield Rating(system, question, float(np.mean(scores)) if scores else math.nan, len(scores), agreement)
 
 
-def _pairwise_ratings(
-    question: str, answers: Mapping[tuple[str, str], str], systems: Mapping[str, Sequence[str]]
-) -> Iterator[Rating]:
-    units: dict[str, list[str]] = {}
-    for (item, _), answer in answers.items():
-        winner = TIE if answer == TIE else systems[item][_SIDES.index(answer)]
-        units.setdefault(item, []).append(winner)
-    agreement = krippendorff_alpha(list(units.values()), "nominal")
-    winners = [winner for votes in units.values() for winner in votes]
-    for system in sorted({writer for pair in systems.values() for writer in pair}):
-        won = winners.count(system) + winners.count(TIE) / 2
-        share = won / len(winners) if winners else float("nan")
-        yield Rating(system, question, share, len(winners), agreement)
+def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal", "ordinal"]) -> float:
+    """Return Krippendorff's alpha: 1 minus the ratio of observed and expected disagreement.
+
+    After Krippendorff 2011, *Computing Krippendorff's alpha-reliability*: pairs of values within a unit, each unit
+    weighted by its number of values; not all raters need to rate a unit.
+
+    Args:
+        units: The values of each unit; units with fewer than two values are ignored.
+        level: ``nominal`` for categories; ``ordinal`` for numbers of which only the order matters.
+
+    Returns:
+        1 for full agreement, 0 for chance, less for worse; NaN if no unit has two values or all values are equal.
+    """
+    compared = [unit for unit in units if len(unit) > 1]
+    values = sorted({value for unit in compared for value in unit})
+    place = {value: index for index, value in enumerate(values)}
+    coincidences = np.zeros((len(values), len(values)))
+    for unit in compared:
+        counts = np.bincount([place[value] for value in unit], minlength=len(values)).astype(float)
+        coincidences += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
+    totals = coincidences.sum(1)
+    if level == "nominal":
+        distances = 1 - np.eye(len(values))
+    else:  # squared number of values between two, with half of their own counts
+        middle = np.cumsum(totals) - totals / 2
+        distances = np.square(middle[:, None] - middle[None, :])
+    observed = (coincidences * distances).sum()
+    expected = ((np.outer(totals, totals) - np.diag(totals)) * distances).sum() / (totals.sum() - 1 or 1)
+    return float(1 - observed / expected) if expected else float("nan")

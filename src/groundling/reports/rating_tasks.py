@@ -16,14 +16,10 @@ class RatingQuestion(BaseModel):
     """A question about a text, answered from 1 to `LIKERT_POINTS`."""
 
     id: str
-    text: str
-    """For a single text."""
-    comparison: str
-    """For two texts side by side."""
-    low: str
-    """Meaning of 1."""
-    high: str
-    """Meaning of the highest answer."""
+    text: str  # for a single text
+    comparison: str  # for two texts side by side
+    low: str  # meaning of 1
+    high: str  # meaning of the highest answer
 
 
 class RatingTask(BaseModel):

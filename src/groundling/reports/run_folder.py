@@ -29,10 +29,8 @@ from groundling.worlds.display import EpisodeView, Frame, ProbeHistory, ReportTa
 from groundling.worlds.episode import number
 from groundling.worlds.protocols import Exhibit, Probes
 
-Evaluation = Mapping[str, Any]
-"""Content of an evaluation's JSON file."""
-Cell = tuple[str, str]
-"""A mean and its interval, as text."""
+Evaluation = Mapping[str, Any]  # content of an evaluation's JSON file
+Cell = tuple[str, str]  # a mean and its interval, as text
 _LEARNING_FIGURES = (
     "return_mean",
     "loss",
@@ -59,18 +57,13 @@ class RunFolder:
     run_dir: Path
     config: Config
     metrics: list[dict[str, Any]]
-    evaluations: dict[str, dict[str, Any]]
-    """Evaluations by suite, or suite and name."""
-    samples: list[dict[str, Any]]
-    """Recorded episodes."""
+    evaluations: dict[str, dict[str, Any]]  # evaluations by suite, or suite and name
+    samples: list[dict[str, Any]]  # recorded episodes
     texts: dict[str, list[dict[str, Any]]]
     """Texts of the trained writer in its last evaluations, by file in ``predictions/``."""
-    validations: list[dict[str, Any]]
-    """Figures of the validation split, one row for each measurement."""
-    train_texts: list[dict[str, Any]]
-    """Some texts of some updates of a writer."""
-    forgetting: dict[str, Any] | None
-    """Content of ``forgetting.json``."""
+    validations: list[dict[str, Any]]  # figures of the validation split, one row for each measurement
+    train_texts: list[dict[str, Any]]  # some texts of some updates of a writer
+    forgetting: dict[str, Any] | None  # content of forgetting.json
 
     @cached_property
     def world(self) -> World:
@@ -115,12 +108,7 @@ class RunFolder:
         return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(self.run_dir / "config.yaml"))))
 
     def episodes(self) -> dict[str, list[EpisodeView]]:
-        """Return the recorded episodes by suite or suite and name, the usual suite first.
-
-        Raises:
-            ConfigError: an evaluation's settings cannot be read.
-            RunError: an episode cannot be read.
-        """
+        """Return the recorded episodes by suite or suite and name, the usual suite first."""
         shown: dict[str, list[EpisodeView]] = {}
         for sample in self.samples:
             suite = str(sample["suite"])
@@ -158,16 +146,7 @@ class RunFolder:
 
 
 def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunFolder:
-    """Read a run's folder.
-
-    Args:
-        run_dir: The folder.
-        metrics: Rows to use instead of ``metrics.jsonl``.
-
-    Raises:
-        ConfigError: it is not a run's folder.
-        RunError: one of its files cannot be read.
-    """
+    """Read a run's folder; ``metrics`` are rows to use instead of ``metrics.jsonl``."""
     config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
     world = kind(config.world.id)
     evaluations = read_evaluations(run_dir, world)
@@ -195,11 +174,7 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunF
 
 
 def read_evaluations(run_dir: Path, world: type[World]) -> dict[str, dict[str, Any]]:
-    """Read a run's evaluations by suite or suite and name, the usual suite first.
-
-    Raises:
-        RunError: one of them cannot be read.
-    """
+    """Read a run's evaluations by suite or suite and name, the usual suite first."""
     return {path.stem: read_evaluation(path) for path in _suite_files(run_dir / "evaluation", world)}
 
 

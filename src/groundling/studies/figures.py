@@ -14,11 +14,11 @@ from groundling.io.redaction import shareable
 from groundling.reports import plots
 from groundling.studies.definition import Study
 from groundling.studies.page import StudyPage, curves_table
-from groundling.studies.run import Job
+from groundling.studies.run import StudyJob
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World
 
-_Finished = Sequence[tuple[Job, Mapping[str, Any]]]
+_Finished = Sequence[tuple[StudyJob, Mapping[str, Any]]]
 """Jobs with their evaluations."""
 
 
@@ -29,20 +29,14 @@ class FigureRow:
     arm: str
     figure: str
     estimate: IntervalEstimate
-    of_seeds: tuple[float, ...]
-    """Each seed's mean."""
+    of_seeds: tuple[float, ...]  # each seed's mean
 
 
-def page_of_figures(study: Study, jobs: Sequence[Job], world: type[World]) -> StudyPage:
-    """Make the results page of the finished ``jobs``, of their first suite.
+def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
+    """Make the results page of the finished ``jobs``, of their first suite, which is the same for all.
 
     ``curves.csv`` holds one row for each update, ``episodes.csv`` one for each held-out episode, ``summary.csv`` one
     for each arm and figure. Pictures are ``training`` and ``held-out``.
-
-    Args:
-        study: The study.
-        jobs: Its runs; all have the same first suite.
-        world: Their kind of world.
 
     Raises:
         RunError: no run is finished.
@@ -99,7 +93,7 @@ def _rows(finished: _Finished) -> list[FigureRow]:
     return rows
 
 
-def _episodes(jobs: Sequence[Job], suite: str) -> tuple[list[str], list[list[str]]]:
+def _episodes(jobs: Sequence[StudyJob], suite: str) -> tuple[list[str], list[list[str]]]:
     """Header and rows of all runs' held-out episodes by the agent itself; a missing cell is empty."""
     episodes: list[dict[str, str]] = []
     for job in jobs:
@@ -116,7 +110,7 @@ def _episodes(jobs: Sequence[Job], suite: str) -> tuple[list[str], list[list[str
 def _draw(
     study: Study,
     world: type[World],
-    metrics: Sequence[tuple[Job, Sequence[Mapping[str, Any]]]],
+    metrics: Sequence[tuple[StudyJob, Sequence[Mapping[str, Any]]]],
     rows: Sequence[FigureRow],
 ) -> dict[str, Any]:
     """Draw ``training``, the curves of trained arms, and ``held-out``, all figures."""

@@ -14,39 +14,28 @@ from groundling.io.redaction import shareable
 from groundling.reports import plots
 from groundling.studies.definition import Study
 from groundling.studies.results import SUMMARY, write_arms
-from groundling.studies.run import Job
+from groundling.studies.run import StudyJob
 
 
 @dataclass(frozen=True)
 class StudyPage:
     """Content of a results folder."""
 
-    explanation: str
-    """First paragraph of the README: how figures are computed."""
-    sections: Sequence[str]
-    """Further paragraphs, in Markdown."""
+    explanation: str  # first paragraph of the README: how figures are computed
+    sections: Sequence[str]  # further paragraphs, in Markdown
     tables: Mapping[str, tuple[Sequence[str], Iterable[Sequence[Any]]]]
     """Header and rows of CSV files, by name without suffix."""
-    pictures: Mapping[str, Any]
-    """Matplotlib figures, by name without suffix."""
-    figures: Sequence[Mapping[str, Any]]
-    """The figures of ``summary.json``."""
-    unfinished: Sequence[str]
-    """Names of jobs that are missing or incomplete."""
-    about: Mapping[str, Any]
-    """Further entries of ``summary.json``."""
-    arms: Sequence[Job] = ()
-    """Jobs whose arms' settings are written."""
+    pictures: Mapping[str, Any]  # matplotlib figures, by name without suffix
+    figures: Sequence[Mapping[str, Any]]  # the figures of summary.json
+    unfinished: Sequence[str]  # names of jobs that are missing or incomplete
+    about: Mapping[str, Any]  # further entries of summary.json
+    arms: Sequence[StudyJob] = ()  # jobs whose arms' settings are written
 
 
 def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[str]) -> None:
     """Write a results folder; ``summary.json``, the last file, marks it as complete.
 
-    Args:
-        study: The study.
-        page: The content.
-        output: The folder.
-        command: The words after ``groundling`` that made it.
+    ``command`` are the words after ``groundling`` that made it.
     """
     made_by = shlex.join(["groundling", *command])
     output.mkdir(parents=True, exist_ok=True)
@@ -79,14 +68,9 @@ def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[st
 
 
 def curves_table(
-    runs: Iterable[tuple[Job, Iterable[Mapping[str, Any]]]], columns: Iterable[str]
+    runs: Iterable[tuple[StudyJob, Iterable[Mapping[str, Any]]]], columns: Iterable[str]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Make ``curves.csv``: one row for each update of each run.
-
-    Args:
-        runs: Each job with the rows of its ``metrics.jsonl``.
-        columns: Figures to keep, after the seconds and the number of episodes.
-    """
+    """Make ``curves.csv`` from jobs and rows of ``metrics.jsonl``: a row for each update, with these columns."""
     kept = ["step", "seconds", "episodes", *columns]
     rows = [[job.arm, job.seed, *(row.get(c) for c in kept)] for job, updates in runs for row in updates]
     return ["arm", "seed", *kept], rows

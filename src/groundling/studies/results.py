@@ -22,7 +22,7 @@ from groundling.io.documents import read_object
 from groundling.io.files import write_atomically
 from groundling.io.redaction import shareable
 from groundling.studies.definition import Study
-from groundling.studies.run import Job
+from groundling.studies.run import StudyJob
 from groundling.training.folder import changes_no_result
 from groundling.training.tracking import read_metrics
 
@@ -31,8 +31,7 @@ FIRST = ("first_named", "first_none", "first_precision", "first_chance")
 CURVES, EVALUATIONS, SUMMARY = "curves.csv", "evaluations.csv", "summary.json"
 _ARMS = "arms"
 _LARGEST = 2.0**53
-_ROUNDING = 1e-5
-"""Tolerance for figures of CSV files, which have six digits."""
+_ROUNDING = 1e-5  # tolerance for figures of CSV files, which have six digits
 
 Name = Annotated[str, StringConstraints(pattern=r"^\w[\w .,:/()+-]*$")]
 """Name of an arm, suite, agent or family of tasks: no markup and no formula."""
@@ -42,28 +41,20 @@ Share = Annotated[float, Ge(-_ROUNDING), Le(1 + _ROUNDING)]
 
 @dataclass(frozen=True)
 class Score:
-    """Success of one run's agent in one suite and family of tasks.
-
-    Raises:
-        ValueError: a name has markup, or the success is no share within its interval.
-    """
+    """Success of one run's agent in one suite and family of tasks."""
 
     arm: Name
     seed: Count
-    agent: Name
-    """trained, zero-shot, random or expert."""
+    agent: Name  # trained, zero-shot, random or expert
     suite: Name
-    task: Name
-    """A family of tasks, or all."""
+    task: Name  # a family of tasks, or all
     episodes: Annotated[int, Ge(1), Le(_LARGEST)]
     success: Share
-    low: Share
-    """Lower end of the 95 % Wilson interval over the episodes."""
+    low: Share  # lower end of the 95 % Wilson interval over the episodes
     high: Share
     first_named: Share | None
     """Share of the episodes whose first interaction is with the named thing; None in worlds that do not report it."""
-    first_none: Share | None
-    """Share of the episodes without an interaction."""
+    first_none: Share | None  # share of the episodes without an interaction
     first_precision: Share | None
     """Share of the others whose first interaction is with the named thing; None without others."""
     first_chance: Share | None
@@ -86,28 +77,23 @@ class _Summary(BaseModel):
 
     study: str
     episodes: int
-    episode_seeds: str | None = None
-    """The scheme of the episodes' seeds; None before schemes were recorded."""
+    episode_seeds: str | None = None  # the scheme of the episodes' seeds; None before schemes were recorded
     unfinished: list[str]
-    suites: dict[str, list[str]]
-    """By arm, the requested suites."""
-    tested: dict[str, list[str]]
-    """By arm, the suites that suit it."""
+    suites: dict[str, list[str]]  # by arm, the requested suites
+    tested: dict[str, list[str]]  # by arm, the suites that suit it
 
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
     """Result of a job that is trained, or needs no training."""
 
-    job: Job
-    rows: Sequence[Mapping[str, Any]]
-    """Training metrics, one row for each update; empty for an untrained agent."""
+    job: StudyJob
+    rows: Sequence[Mapping[str, Any]]  # training metrics, one row for each update; empty for an untrained agent
     scores: Sequence[Score]
-    is_complete: bool
-    """True if all its evaluations are present."""
+    is_complete: bool  # true if all its evaluations are present
 
 
-def result_of(job: Job) -> RunResult | None:
+def result_of(job: StudyJob) -> RunResult | None:
     """Read the result in the job's folder; None before it is trained."""
     if not job.is_trained():
         return None
@@ -122,7 +108,7 @@ def result_of(job: Job) -> RunResult | None:
     return RunResult(job, rows, scores, all(evaluations.values()))
 
 
-def _scores(job: Job, suite: str, evaluation: Mapping[str, Any]) -> Iterator[Score]:
+def _scores(job: StudyJob, suite: str, evaluation: Mapping[str, Any]) -> Iterator[Score]:
     for agent, summary in evaluation["agents"].items():
         for task, one in {"all": summary, **evaluation["tasks"][agent]}.items():
             figures = one["figures"]
@@ -131,7 +117,7 @@ def _scores(job: Job, suite: str, evaluation: Mapping[str, Any]) -> Iterator[Sco
             yield Score(job.arm, job.seed, agent, suite, shareable(task), one["episodes"], *success, *first)
 
 
-def write_arms(output: Path, jobs: Sequence[Job]) -> None:
+def write_arms(output: Path, jobs: Sequence[StudyJob]) -> None:
     """Write ``arms/ARM.yaml`` into ``output``: each arm's settings, without seeds."""
     (output / _ARMS).mkdir(exist_ok=True)
     for job in {job.arm: job for job in jobs}.values():
@@ -139,14 +125,14 @@ def write_arms(output: Path, jobs: Sequence[Job]) -> None:
         write_atomically(output / _ARMS / f"{job.arm}.yaml", settings)
 
 
-def _settings(job: Job) -> dict[str, Any]:
+def _settings(job: StudyJob) -> dict[str, Any]:
     """Settings of the job's arm, as they may be shared."""
     settings: dict[str, Any] = shareable(dataclasses.asdict(job.arm_config))
     return settings
 
 
 def read_results(
-    folder: Path, study: Study, jobs: Sequence[Job], report: Callable[[str], None]
+    folder: Path, study: Study, jobs: Sequence[StudyJob], report: Callable[[str], None]
 ) -> dict[str, RunResult]:
     """Read results that another machine wrote, for the jobs that they answer completely.
 
@@ -243,7 +229,7 @@ def _row(cells: Mapping[str, str | None]) -> dict[str, Any]:
     return row
 
 
-def _check_settings(job: Job, folder: Path) -> None:
+def _check_settings(job: StudyJob, folder: Path) -> None:
     """Raise `ConfigError` if the results are of an arm with other settings."""
     path = folder / _ARMS / f"{job.arm}.yaml"
     if not path.is_file():

@@ -25,28 +25,23 @@ from groundling.worlds import CannotPlay, agents, kind
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Player
 
-_LOG = "study.log"
-"""Output of a run's process, in the run's folder, where a study uses several processes."""
-_DATA = "data"
-"""Dataset of a clone, in the run's folder."""
+_LOG = "study.log"  # output of a run's process, in the run's folder, where a study uses several processes
+_DATA = "data"  # dataset of a clone, in the run's folder
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class StudyJob:
     """One arm with one seed: a run and its evaluations."""
 
     arm: str
     seed: int
-    agent: str
-    """trained, or one of `groundling.worlds.agents`."""
+    agent: str  # trained, or one of `groundling.worlds.agents`
     config: Config
     suites: tuple[str, ...]
     episodes: int
-    arm_config: Config
-    """The arm's config, before the run's seed and run_dir are set."""
-    teacher: "Job | None" = None
-    """The job whose agent this one clones."""
+    arm_config: Config  # the arm's config, before the run's seed and run_dir are set
+    teacher: "StudyJob | None" = None  # the job whose agent this one clones
 
     @property
     def name(self) -> str:
@@ -64,11 +59,7 @@ class Job:
         return self.agent not in agents()
 
     def target(self) -> Target:
-        """Return the agent to be evaluated.
-
-        Raises:
-            RunError: its training is unfinished.
-        """
+        """Return the agent to be evaluated; `RunError` if its training is unfinished."""
         if not self.learns:
             return Target(self.agent, self.run_dir, self.config)
         latest = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
@@ -86,12 +77,7 @@ class Job:
         return True
 
     def evaluation(self, suite: str) -> dict[str, Any] | None:
-        """Return the agent's evaluation in a suite; None if it is missing, unfinished, or of another agent.
-
-        Raises:
-            ConfigError: the suite does not suit the agent.
-            RunError: the training is unfinished.
-        """
+        """Return the agent's evaluation in a suite; None if it is missing, unfinished, or of another agent."""
         target = self.target()
         path = self.run_dir / "evaluation" / f"{suite}.json"
         in_suite = target.under(suite)
@@ -125,25 +111,17 @@ class Job:
 
     def is_done(self) -> bool:
         """True if nothing is left to do; False if another run has its folder, which `run_job` reports."""
-        if not self.is_trained():
+        try:
+            is_trained = self.is_trained() and (not self.learns or _is_trained_in_folder(self))
+            return is_trained and all(self.evaluations().values())
+        except GroundlingError:
             return False
-        if self.learns:
-            try:
-                with open_run(self.run_dir, asdict(self.config)) as folder:
-                    write_settings(folder, asdict(self.config))
-            except GroundlingError:
-                return False
-        return all(self.evaluations().values())
 
 
-def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[Job]:
+def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[StudyJob]:
     """Make the jobs of ``arms``, seed by seed, so that all arms have a result early.
 
-    Args:
-        study: The study with all its arms, some of which teach others.
-        arms: The arms to run.
-        runs: Parent of the runs' folders.
-        config_dir: A folder of the user's own experiments, as in `compose`.
+    The study has all its arms, some of which teach others; ``runs`` is the parent of the runs' folders.
 
     Raises:
         ConfigError: no such experiment, key or suite (the message names the arm), or no arm has one of the seeds.
@@ -191,8 +169,8 @@ def _compose(study: Study, name: str, config_dir: Path | None) -> tuple[Config, 
             raise ConfigError(f"arm {name}: {error}") from error
 
 
-def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: Path) -> list[Job]:
-    jobs: dict[str, Job] = {}
+def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: Path) -> list[StudyJob]:
+    jobs: dict[str, StudyJob] = {}
     for name, config in configs.items():
         arm = study.arms[name]
         run_dir = runs / f"{name}-seed{seed}"
@@ -206,11 +184,11 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         named = arm.suites or study.suites or [next(iter(world.suites))]
         suites = tuple(world.find_suites(",".join(named)))
         agent = arm.experiment if arm.experiment in agents() else "trained"
-        jobs[name] = Job(name, seed, agent, run_config, suites, study.episodes, config, teacher)
+        jobs[name] = StudyJob(name, seed, agent, run_config, suites, study.episodes, config, teacher)
     return list(jobs.values())
 
 
-def _teacher(arm: str, agent: str, clone: Config, seed: int) -> Job:
+def _teacher(arm: str, agent: str, clone: Config, seed: int) -> StudyJob:
     """Make the job of an untrained agent that a clone in its own world learns from."""
     try:
         world_of(clone).check_player(Player(agent))
@@ -218,16 +196,11 @@ def _teacher(arm: str, agent: str, clone: Config, seed: int) -> Job:
         raise ConfigError(f"arms.{arm}.data: {error}") from error
     place = clone.world.PLACE
     config = config_of_agent(agent, [f"world.{place}={getattr(clone.world, place)}"])
-    return Job(agent, seed, agent, replace(config, world=clone.world, seed=seed), (), 0, config)
+    return StudyJob(agent, seed, agent, replace(config, world=clone.world, seed=seed), (), 0, config)
 
 
-def run_job(job: Job, report: Report, console: Console, warn: Report) -> None:
-    """Train and evaluate what is missing of a job.
-
-    Raises:
-        GroundlingError: a step failed; what was written stays.
-        KeyboardInterrupt: the training was asked to stop.
-    """
+def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> None:
+    """Train and evaluate what is missing of a job; `KeyboardInterrupt` if the training was asked to stop."""
     if job.learns and not (job.run_dir.exists() and _is_trained_in_folder(job)):
         if job.teacher is not None:
             data = job.run_dir / _DATA
@@ -245,7 +218,7 @@ def run_job(job: Job, report: Report, console: Console, warn: Report) -> None:
         evaluate(job.target(), suite, job.episodes, warn=warn)
 
 
-def _is_trained_in_folder(job: Job) -> bool:
+def _is_trained_in_folder(job: StudyJob) -> bool:
     """True if the job's folder holds its run, trained; an error if it holds another arm's run."""
     with open_run(job.run_dir, asdict(job.config)) as folder:
         trained = job.is_trained()
@@ -254,7 +227,7 @@ def _is_trained_in_folder(job: Job) -> bool:
     return trained
 
 
-def _collect(job: Job, teacher: Job, report: Report) -> None:
+def _collect(job: StudyJob, teacher: StudyJob, report: Report) -> None:
     """Record episodes of the teacher until there are as many transitions as the clone learns from."""
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     world = episode_recorder(world_of(job.config))
@@ -277,12 +250,8 @@ def _collect(job: Job, teacher: Job, report: Report) -> None:
         recorder.record_episodes(target.demonstrator(), present.episodes + more, folder)
 
 
-def run_here(jobs: Sequence[Job], report: Report, console: Console, warn: Report) -> list[Job]:
-    """Run the jobs in sequence; report those that fail, and continue.
-
-    Returns:
-        The jobs that failed.
-    """
+def run_here(jobs: Sequence[StudyJob], report: Report, console: Console, warn: Report) -> list[StudyJob]:
+    """Run the jobs in sequence; report those that fail, continue, and return them."""
     failed = []
     for number, job in enumerate(jobs, start=1):
         place = f"[{number}/{len(jobs)}]"
@@ -295,18 +264,12 @@ def run_here(jobs: Sequence[Job], report: Report, console: Console, warn: Report
 
 
 def run_in_processes(
-    jobs: Sequence[Job], words: Callable[[Job], list[str]], processes: int, report: Report
-) -> list[Job]:
+    jobs: Sequence[StudyJob], words: Callable[[StudyJob], list[str]], processes: int, report: Report
+) -> list[StudyJob]:
     """Run the jobs in parallel processes of one thread each; a clone waits for its teacher.
 
-    Args:
-        jobs: The jobs; finished ones start no process.
-        words: Command-line words after ``groundling`` that run a job alone.
-        processes: Number of processes at a time.
-        report: Called at each job's start and end.
-
-    Returns:
-        The jobs that failed.
+    ``words`` gives the command-line words after ``groundling`` that run a job alone. Finished jobs start no process.
+    Return the jobs that failed.
     """
     waiting = [job for job in jobs if not job.is_done()]
     report(f"{len(jobs) - len(waiting)} of {len(jobs)} are done")

@@ -1,6 +1,6 @@
 """Results of a study by success rate, suite by suite."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
@@ -12,7 +12,7 @@ from groundling.reports import plots
 from groundling.studies.definition import Study
 from groundling.studies.page import StudyPage, curves_table
 from groundling.studies.results import RunResult, Score, result_of
-from groundling.studies.run import Job
+from groundling.studies.run import StudyJob
 from groundling.studies.summary import SHARED, SummaryRow, agents_of, by_suite, summarize
 from groundling.worlds import World
 
@@ -21,19 +21,13 @@ _FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", 
 
 
 def page_of_success(
-    study: Study, jobs: Sequence[Job], world: type[World], elsewhere: Mapping[str, RunResult]
+    study: Study, jobs: Sequence[StudyJob], world: type[World], elsewhere: Mapping[str, RunResult]
 ) -> StudyPage:
-    """Make the results page of the finished ``jobs``.
+    """Make the results page of the finished ``jobs``; ``elsewhere`` are results of another machine (`read_results`).
 
     ``arms/`` holds each arm's settings, ``curves.csv`` one row for each update, ``evaluations.csv`` one for each run,
     agent, suite and family of tasks, ``summary.csv`` interquartile means over seeds with bootstrap intervals. Pictures
     are ``success``, ``first`` (of worlds that report the first interaction), ``generalisation`` and ``cloning``.
-
-    Args:
-        study: The study.
-        jobs: Its runs.
-        world: Their kind of world.
-        elsewhere: Results of another machine, by the job's name (`read_results`).
 
     Raises:
         RunError: no run is finished.
@@ -105,14 +99,14 @@ def _tables(
             f"## Differences from {study.reference}",
             "Differences between agents with the same seed, on the same episodes: interquartile means with intervals. "
             "Bold: the interval excludes 0.",
-            _difference_table(differences),
+            _suite_table(differences, _difference),
         ]
     if changes := _by_arm(rows, "change"):
         text += [
             f"## Differences from {usual}",
             f"Success in the test minus success in {usual}, of the same trained agents: interquartile means over seeds "
             "with intervals. Bold: the interval excludes 0.",
-            _difference_table(changes),
+            _suite_table(changes, _difference),
         ]
     if untrained := {
         name: agents[0] for name in arms if "trained" not in (agents := agents_of(rows, name)) and agents
@@ -140,29 +134,26 @@ def _by_arm(rows: Sequence[SummaryRow], measure: str) -> dict[str, dict[str, Int
     return {arm: by_suite(rows, arm, "trained", measure) for arm in arms}
 
 
-def _suites(columns: Mapping[str, Mapping[str, IntervalEstimate]]) -> list[str]:
-    return list(dict.fromkeys(suite for column in columns.values() for suite in column))
+def _cell(share: IntervalEstimate | None) -> str:
+    return estimate_cell(share, ".3f")
 
 
-def _suite_table(columns: Mapping[str, Mapping[str, IntervalEstimate]]) -> str:
+def _suite_table(
+    columns: Mapping[str, Mapping[str, IntervalEstimate]], cell: Callable[[IntervalEstimate | None], str] = _cell
+) -> str:
     """One line for each suite, one column for each arm."""
-    rows = [[suite, *(_cell(c.get(suite)) for c in columns.values())] for suite in _suites(columns)]
-    return markdown_table(["test", *columns], rows)
-
-
-def _difference_table(columns: Mapping[str, Mapping[str, IntervalEstimate]]) -> str:
-    """One line for each suite, one column for each arm; in bold where the interval excludes 0."""
-
-    def cell(one: IntervalEstimate | None) -> str:
-        text = estimate_cell(one, "+.3f")
-        excludes_0 = one is not None and (one.low > 0 or one.high < 0) and one.low < one.high
-        return f"**{text}**" if excludes_0 else text
-
+    suites = dict.fromkeys(suite for column in columns.values() for suite in column)
     rows = [
         [suite or "(area under the curve)", *(cell(column.get(suite)) for column in columns.values())]
-        for suite in _suites(columns)
+        for suite in suites
     ]
     return markdown_table(["test", *columns], rows)
+
+
+def _difference(one: IntervalEstimate | None) -> str:
+    """A difference, in bold if its interval excludes 0."""
+    text = estimate_cell(one, "+.3f")
+    return f"**{text}**" if one is not None and one.low < one.high and (one.low > 0 or one.high < 0) else text
 
 
 def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str:
@@ -210,10 +201,6 @@ def _first_table(rows: Sequence[SummaryRow], agents: Sequence[tuple[str, str]]) 
         for suite, chance in chances.items()
     ]
     return markdown_table(["test", *columns, "chance"], cells)
-
-
-def _cell(share: IntervalEstimate | None) -> str:
-    return estimate_cell(share, ".3f")
 
 
 def _draw(

@@ -1,6 +1,6 @@
 """Summary of a study's arms: success, areas under curves, paired differences, each with its interval."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,8 @@ SHARED = "(shared)"
 """In place of a suite: each seed's mean over the suites of every trained arm, without controls (in which an agent that
 reads its mission fails) and arms with their own suites."""
 
-BySeed = Mapping[int, float]
-Table = dict[tuple[str, str], dict[str, BySeed]]
-"""By arm and agent, by suite, a value of each seed."""
+BySeed = dict[int, float]
+Table = dict[tuple[str, str], dict[str, BySeed]]  # by arm and agent, by suite, a value of each seed
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class SummaryRow:
     """success, area (under the curve of success in training), difference (of success or area from the reference arm's
     with the same seed), change (of success from the same agent's in the usual suite), or one of `FIRST`."""
     agent: str
-    suite: str
-    """Empty for the area."""
+    suite: str  # empty for the area
     seeds: int
     estimate: IntervalEstimate
 
@@ -38,20 +36,21 @@ def summarize(results: Sequence[RunResult], study: Study, usual: str, controls: 
     """Summarise the results of a study's runs.
 
     Args:
-        results: The runs' results.
-        study: The study.
         usual: The suite that changes are relative to: the world of the training.
         controls: Suites in which an agent that reads its mission fails.
     """
-    scores, areas = [score for one in results for score in one.scores], _areas(results)
-    shared = shared_suites(scores, controls, [name for name, arm in study.arms.items() if arm.suites])
+    scores = [score for one in results for score in one.scores]
+    success, areas = by_arm(scores), _areas(results)
+    shared = shared_suites(success, controls, [name for name, arm in study.arms.items() if arm.suites])
+    first = [row for measure in FIRST for row in rows_of(measure, by_arm(scores, measure))]
+    order = list(dict.fromkeys((s.arm, s.agent, s.suite) for s in scores))
     return [
-        *_rows("area", areas),
-        *success_rows(scores, shared),
-        *_rows("difference", _differences(areas, study.reference)),
-        *difference_rows(scores, study.reference, shared),
-        *change_rows(scores, usual),
-        *_first_interaction_rows(scores),
+        *rows_of("area", areas),
+        *rows_of("success", with_shared(success, shared)),
+        *rows_of("difference", differences(areas, study.reference)),
+        *rows_of("difference", with_shared(differences(success, study.reference), shared)),
+        *rows_of("change", changes(success, usual)),
+        *sorted(first, key=lambda row: order.index((row.arm, row.agent, row.suite))),
     ]
 
 
@@ -68,87 +67,40 @@ def by_suite(
     return {row.suite: row.estimate for row in rows if (row.arm, row.agent, row.measure) == wanted}
 
 
-def shared_suites(scores: Sequence[Score], controls: Collection[str], apart: Collection[str]) -> list[str]:
+def by_arm(scores: Sequence[Score], measure: str = "success") -> Table:
+    """Return a measure over all families of tasks, where it was reported."""
+    table: Table = {}
+    for s in scores:
+        if s.task == "all" and (value := getattr(s, measure)) is not None:
+            table.setdefault((s.arm, s.agent), {}).setdefault(s.suite, {})[s.seed] = value
+    return table
+
+
+def shared_suites(success: Table, controls: Collection[str], apart: Collection[str]) -> list[str]:
     """Return the suites of every trained arm, without ``controls``.
 
-    Args:
-        scores: Scores of all arms.
-        controls: Suites in which an agent that reads its mission fails.
-        apart: Arms with their own suites, which count only if no other arm is trained.
+    Arms ``apart``, with their own suites, count only if no other arm is trained.
     """
-    trained = {arm: set(suites) for (arm, agent), suites in _success(scores).items() if agent == "trained"}
+    trained = {arm: set(suites) for (arm, agent), suites in success.items() if agent == "trained"}
     usual = [suites for arm, suites in trained.items() if arm not in apart] or [*trained.values()]
     return sorted(set.intersection(*usual) - set(controls)) if usual else []
 
 
-def success_rows(scores: Sequence[Score], shared: Sequence[str]) -> Iterator[SummaryRow]:
-    """Success by arm, agent and suite, and over the ``shared`` suites together."""
-    return _rows("success", _with_shared(_success(scores), shared))
+def with_shared(table: Table, shared: Sequence[str]) -> Table:
+    """Add `SHARED`, each seed's mean over the shared suites, where an agent has all of them."""
+    # If suites and seeds were one sample, an effect in a single suite would be cut off as an outlier.
+    added: Table = {}
+    for key, suites in table.items():
+        added[key] = suites
+        if len(shared) > 1 and set(shared) <= set(suites):
+            seeds = sorted(set.intersection(*(set(suites[suite]) for suite in shared)))
+            means = {seed: float(np.mean([suites[suite][seed] for suite in shared])) for seed in seeds}
+            added[key] = suites | {SHARED: means}
+    return added
 
 
-def difference_rows(scores: Sequence[Score], reference: str | None, shared: Sequence[str]) -> Iterator[SummaryRow]:
-    """Differences of trained agents from the reference arm's of the same seeds, which play the same episodes."""
-    return _rows("difference", _with_shared(_differences(_success(scores), reference), shared))
-
-
-def change_rows(scores: Sequence[Score], usual: str) -> Iterator[SummaryRow]:
-    """Differences of trained agents' success in other suites from their success in the usual one."""
-    changes: Table = {
-        key: {suite: _minus(by_seed, suites[usual]) for suite, by_seed in suites.items() if suite != usual}
-        for key, suites in _success(scores).items()
-        if key[1] == "trained" and usual in suites
-    }
-    return _rows("change", changes)
-
-
-def _first_interaction_rows(scores: Sequence[Score]) -> Iterator[SummaryRow]:
-    of_all = [score for score in scores if score.task == "all"]
-    for arm, agent, suite in dict.fromkeys((s.arm, s.agent, s.suite) for s in of_all):
-        for measure in FIRST:
-            by_seed = {
-                s.seed: getattr(s, measure)
-                for s in of_all
-                if (s.arm, s.agent, s.suite) == (arm, agent, suite) and getattr(s, measure) is not None
-            }
-            yield from _rows(measure, {(arm, agent): {suite: by_seed}})
-
-
-def _rows(measure: str, table: Table) -> Iterator[SummaryRow]:
-    for (arm, agent), suites in table.items():
-        for suite, by_seed in suites.items():
-            if by_seed:
-                values = np.array(list(by_seed.values()))
-                yield SummaryRow(arm, measure, agent, suite, len(by_seed), estimate(values))
-
-
-def _success(scores: Sequence[Score]) -> Table:
-    """Success over all families of tasks."""
-    table: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for s in scores:
-        if s.task == "all":
-            table.setdefault((s.arm, s.agent), {}).setdefault(s.suite, {})[s.seed] = s.success
-    return {key: {**suites} for key, suites in table.items()}
-
-
-def _areas(results: Sequence[RunResult]) -> Table:
-    """Area under the curve of training success, of arms that learn from their own episodes."""
-    areas: dict[str, dict[int, float]] = {}
-    for one in results:
-        steps, values = plots.smooth_curve(one.rows, "success_rate")
-        if len(steps):
-            training = one.job.config.training
-            total = training.steps if training.epochs is None else one.rows[-1]["step"]
-            areas.setdefault(one.job.arm, {})[one.job.seed] = area_under_curve(steps, values, total)
-    return {(arm, "trained"): {"": by_seed} for arm, by_seed in areas.items()}
-
-
-def _minus(by_seed: BySeed, other: BySeed) -> BySeed:
-    """Differences of the seeds that both have."""
-    return {seed: value - other[seed] for seed, value in by_seed.items() if seed in other}
-
-
-def _differences(table: Table, reference: str | None) -> Table:
-    """Differences of trained agents from the reference arm's, without suites that have no common seed."""
+def differences(table: Table, reference: str | None) -> Table:
+    """Return differences of trained agents from the reference arm's of the same seeds, which play the same episodes."""
     of_reference = {} if reference is None else table.get((reference, "trained"), {})
     return {
         (arm, agent): {
@@ -161,14 +113,38 @@ def _differences(table: Table, reference: str | None) -> Table:
     }
 
 
-def _with_shared(table: Table, shared: Sequence[str]) -> Table:
-    """Add `SHARED` where an agent has all of the shared suites."""
-    return {key: suites | _shared(suites, shared) for key, suites in table.items()}
+def changes(success: Table, usual: str) -> Table:
+    """Return differences of trained agents' success in other suites from their success in the usual one."""
+    return {
+        key: {suite: _minus(by_seed, suites[usual]) for suite, by_seed in suites.items() if suite != usual}
+        for key, suites in success.items()
+        if key[1] == "trained" and usual in suites
+    }
 
 
-def _shared(suites: Mapping[str, BySeed], shared: Sequence[str]) -> dict[str, BySeed]:
-    if len(shared) < 2 or not set(shared) <= set(suites):
-        return {}
-    seeds = set.intersection(*(set(suites[suite]) for suite in shared))
-    # If suites and seeds were one sample, an effect in a single suite would be cut off as an outlier.
-    return {SHARED: {seed: float(np.mean([suites[suite][seed] for suite in shared])) for seed in sorted(seeds)}}
+def rows_of(measure: str, table: Table) -> list[SummaryRow]:
+    """Return a row for each suite of each agent, with the interval over its seeds."""
+    return [
+        SummaryRow(arm, measure, agent, suite, len(by_seed), estimate(np.array(list(by_seed.values()))))
+        for (arm, agent), suites in table.items()
+        for suite, by_seed in suites.items()
+        if by_seed
+    ]
+
+
+def _minus(by_seed: BySeed, other: BySeed) -> BySeed:
+    """Differences of the seeds that both have."""
+    return {seed: value - other[seed] for seed, value in by_seed.items() if seed in other}
+
+
+def _areas(results: Sequence[RunResult]) -> Table:
+    """Area under the curve of training success, of arms that learn from their own episodes."""
+    areas: Table = {}
+    for one in results:
+        steps, values = plots.smooth_curve(one.rows, "success_rate")
+        if len(steps):
+            training = one.job.config.training
+            total = training.steps if training.epochs is None else one.rows[-1]["step"]
+            of_arm = areas.setdefault((one.job.arm, "trained"), {"": {}})
+            of_arm[""][one.job.seed] = area_under_curve(steps, values, total)
+    return areas

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from groundling.cli.annotate import add_parser
-from groundling.judges import Annotation, Judge, MessagePairs, Pairs, Question, Reply, Request, Summary, fence
+from groundling.judges import (
+    Annotation,
+    AnnotationSummary,
+    Judge,
+    MessagePairs,
+    Pairs,
+    Question,
+    Reply,
+    Request,
+    fence,
+)
 from tests.judges.asking.chat_server import verdict
 from tests.judges.preferences.test_pairs import encode
 
@@ -39,7 +49,9 @@ class LongerJudge(Judge):
         return Reply(f"Verdict: {self.bias or verdict(first, second)}", prompt_tokens=10, completion_tokens=2)
 
 
-def annotate(pairs: Pairs, judge: Judge, name: str = "mine", question: Question = QUESTION, **how: Any) -> Summary:
+def annotate(
+    pairs: Pairs, judge: Judge, name: str = "mine", question: Question = QUESTION, **how: Any
+) -> AnnotationSummary:
     """Annotate all pairs, or a chunk of them."""
     chunk = {key: how.pop(key) for key in ("chunk", "chunks") if key in how}
     return Annotation(pairs, judge, question, **how).run(name, **chunk)

@@ -23,7 +23,7 @@ def captions(body: dict[str, Any]) -> tuple[str, str]:
 
 @dataclass
 class ChatServer:
-    """What is asked, and how each request is treated.
+    """Requests to a server, and how each is treated.
 
     Attributes:
         treat: From the number of a request to "ok", an HTTP status, "hang", "drip", "half", "drop", "nonsense" or
@@ -31,7 +31,7 @@ class ChatServer:
         write: From a request's body to the model's words; None for a line with its verdict.
         replace: From the number of a request to the JSON that is sent in place of a reply; None for the reply.
         raw: From the number of a request to the bytes that are sent in place of all, head included; None for the reply.
-        also: What stands in a reply besides.
+        also: Further entries of a reply.
         latency: Seconds before a reply.
         bodies: Of all requests.
         headers: Likewise.

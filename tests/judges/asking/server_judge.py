@@ -31,8 +31,8 @@ def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
     ]
     replies: dict[int, Reply] = {}
 
-    def tell(request: Request, reply: Reply) -> None:
+    def on_reply(request: Request, reply: Reply) -> None:
         replies[request.number] = reply
 
-    one.ask(requests, tell)
+    one.ask(requests, on_reply)
     return [replies[n] for n in range(count)]

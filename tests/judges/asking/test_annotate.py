@@ -1,9 +1,7 @@
 """Which questions a dataset raises, how they are asked, and the labels that come of the answers."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +118,6 @@ def test_both_orders_show_a_position_bias(tmp_path: Path) -> None:
 def test_a_fair_coin_decides_which_caption_is_shown_first(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", [(f"a{n}", "b" * (n % 3 + 1)) for n in range(600)])
     judge = LongerJudge(bias="1")
-    judge.effortless = True
     annotate(pairs, judge)
     assert 0.42 < np.mean(pairs.preferences("mine") == Preference.FIRST) < 0.58  # 0.5 ± 4 standard errors
 
@@ -233,26 +230,18 @@ def test_a_function_that_would_judge_gets_a_message() -> None:
         registry.create("mine")
 
 
-def test_answers_are_on_the_disk_before_another_question_is_asked(tmp_path: Path) -> None:
-    on_disk: list[int] = []
+def test_answers_are_written_before_another_question_is_asked(tmp_path: Path) -> None:
+    written: list[int] = []
 
-    class Concurrent(LongerJudge):
-        """Two workers, step by step: each is told its reply and asks again, until nothing is left."""
-
-        def ask(self, requests: Iterable[Request], tell: Any, keep: Any = None) -> None:
-            queue = iter(requests)
-            waiting = [next(queue), next(queue)]
-            while waiting:
-                request = waiting.pop(0)
-                tell(request, self.answer(request))
-                keep()
-                waiting += [following for following in [next(queue, None)] if following]
-                on_disk.append(len(Store(annotation.store.folder, annotation.store.question).read()))
+    class Counting(LongerJudge):
+        def answer(self, request: Request) -> Reply:
+            written.append(len(Store(annotation.store.folder, annotation.store.question).read()))
+            return super().answer(request)
 
     pairs = dataset(tmp_path / "pairs", [("a", "bb"), ("a", "ccc"), ("bb", "ccc")])
-    annotation = Annotation(pairs, Concurrent(), QUESTION)
+    annotation = Annotation(pairs, Counting(), QUESTION)
     annotation.run("mine")
-    assert on_disk == [1, 2, 3]
+    assert written == [0, 1, 2]
 
 
 def test_chunks_share_no_question(tmp_path: Path) -> None:
@@ -281,8 +270,8 @@ def test_annotation_of_a_converted_dataset_continues(tmp_path: Path) -> None:
     known = len(judge.asked)
     assert 0 < known < 3
     again = pairs.convert(tmp_path / "parquet", "parquet").convert(tmp_path / "motif", "motif")
-    assert again.read_account("mine") == pairs.read_account("mine") != {}
-    assert again.read_account("theirs") == {}
+    assert again.read_provenance("mine") == pairs.read_provenance("mine") != {}
+    assert again.read_provenance("theirs") == {}
     summary = annotate(again, judge)
     assert len(judge.asked) == 3 and summary.asked == 3 - known
     assert again.preferences("mine").tolist() == longer(ROWS)

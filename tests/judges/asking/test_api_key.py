@@ -22,19 +22,16 @@ def test_the_key_is_sent_and_written_nowhere(
     monkeypatch.setenv("MY_KEY", KEY)
     # The server repeats the key: in the model's words, and in its errors.
     write = lambda body: f"I was given {KEY}.\nVerdict: {verdict(*captions(body))}"  # noqa: E731
-    notices = []
     with serving(ChatServer(write=write)) as server:
         pairs = dataset(tmp_path / "pairs", 4)
-        annotation = Annotation(
-            pairs, judge(server, api_key_env="MY_KEY"), Question(world="nethack"), notice=notices.append
-        )
+        annotation = Annotation(pairs, judge(server, api_key_env="MY_KEY"), Question(world="nethack"))
         summary = annotation.run("llm")
         assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
     with serving(ChatServer(treat=lambda number: "401")) as server, pytest.raises(RunError) as error:
         ask(judge(server, api_key_env="MY_KEY"))
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"I was given [key]." in written
-    for text in (caplog.text, str(error.value), repr(summary), repr(notices), written.decode("latin-1")):
+    for text in (caplog.text, str(error.value), repr(summary), written.decode("latin-1")):
         assert KEY not in text
     assert "Bearer [key]" in str(error.value) and "the API key in MY_KEY" in str(error.value)
     assert KEY not in repr(vars(annotation.judge)["server"]), "the client's repr shows its fields"

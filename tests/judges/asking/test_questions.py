@@ -1,4 +1,4 @@
-"""What judges are asked, and the fence around what the game says."""
+"""Questions to judges, and fences around captions."""
 
 import re
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
             lines = body.split("\n")
             assert body == nothing if not caption else all(line.startswith("| ") for line in lines)
             assert (body == nothing) == (not caption)
-            # One line stays one line to whoever splits it, and none of them opens or closes a fence.
+            # Lines cannot be split further, and none opens or closes a fence.
             assert body.splitlines() == lines
             assert not re.search(r"---|[<>]|\[/?[A-Z][A-Z_]{2,}\]", body)
             assert not any(re.search(r"verdict\W*[:=]", line, re.IGNORECASE) for line in lines)
@@ -94,7 +94,7 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
         empty = fence.code(("", ""))
         assert outside == re.sub(rf"(· {empty} ---\n){re.escape(nothing)}", r"\1", blank).replace(empty, "CODE")
         for number, caption in ((1, first), (2, second)):
-            read = fence.read(user, number)
+            read = fence.read_both(user)[number - 1]
             assert read == "\n".join(map(fence.neutralise, caption.split("\n"))) if caption else read == ""
 
 

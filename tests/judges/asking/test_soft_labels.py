@@ -53,7 +53,7 @@ def test_texts_are_judged_in_the_originals_form_too(tmp_path: Path) -> None:
     assert (summary.asked, summary.invalid) == (1, 0)
     assert pairs.preferences("llm").tolist() == [1]
     assert pairs.soft_preferences("llm").tolist() == [[0.0, 1.0, 0.0]]
-    assert len(server.bodies) == 3, "nobody had to be asked again"
+    assert len(server.bodies) == 3, "no question was repeated"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
     monkeypatch.setattr(judge, "_write", lambda batch: (sizes.append(len(batch)), write(batch))[1])
     replies: list[tuple[int, int]] = []
 
-    def tell(request: Request, reply: Reply) -> Request | None:
+    def on_reply(request: Request, reply: Reply) -> Request | None:
         replies.append((request.number, len(request.conversation)))
         assert reply.completion_tokens <= 4 and reply.prompt_tokens > 50
         assert reply.complete == (reply.completion_tokens < 4)
@@ -103,7 +103,7 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
         return Request(request.number, question.retry(request.conversation, reply.text, "line"), question)
 
     requests = [Request(n, question.conversation(f"a{n}", "b", "line"), question) for n in range(4)]
-    judge.ask(iter(requests), tell)
+    judge.ask(iter(requests), on_reply)
     assert sizes == [3, 3], "the second batch: what 0 and 2 are asked again, and 3"
     assert sorted(replies) == [(0, 2), (0, 4), (1, 2), (2, 2), (2, 4), (3, 2)]
     assert judge.identity()["sampling"]["temperature"] == 0.1

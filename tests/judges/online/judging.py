@@ -32,7 +32,7 @@ def judge_labels(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) 
 
 
 class Scripted(Judge):
-    """Gives the replies that it was told to, and notes what it was asked."""
+    """Gives scripted replies, and records the conversations."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies, self.asked = list(replies), []

@@ -50,16 +50,16 @@ def test_a_failing_judge_is_asked_again_with_one_warning() -> None:
     def judge(questions: list[int]) -> list[float]:
         calls.append(questions)
         if len(calls) <= 2:
-            raise ConnectionError("nobody there")
+            raise ConnectionError("no connection")
         return [0.5] * (len(questions) if len(calls) > 3 else 99)
 
     asking = BackgroundJudge(judge, batch_size=2, pause=0.001, warn=warnings.append)
     asking.offer([1, 2])
     until(lambda: asking.asked == 2)
     assert calls == [[2, 1]] * 4
-    assert asking.failures == 3  # twice nobody, once too many answers
+    assert asking.failures == 3  # two connection errors, one wrong number of answers
     assert len(warnings) == 1
-    assert "nobody there" in warnings[0]
+    assert "no connection" in warnings[0]
     assert sorted(asking.answers()) == [(1, 0.5), (2, 0.5)]
     asking.close()
     with pytest.raises(ConfigError, match="batch_size"):

@@ -133,42 +133,25 @@ class Faltering(Judge):
         return Reply("Hm." if self.asked[-1] == "dull" else "Verdict: 1")
 
 
-def test_answers_before_a_failure_are_not_asked_for_again() -> None:
-    judge = Faltering(3, 5)
+def test_answers_before_a_failure_are_kept() -> None:
+    judge = Faltering(3)
     answer = online_judge(judge, QUESTION)
-    questions = [("a",), ("dull",), ("",), ("b",), ("c",)]
-    with pytest.raises(RuntimeError, match="no connection"):
-        answer(questions, [""] * 5)
-    assert answer([("d",)], [""]) == [1.0], "a newer batch comes first, and what is kept stays"
-    with pytest.raises(RuntimeError, match="no connection"):
-        answer(questions, [""] * 5)
-    assert answer(questions, [""] * 5) == [1.0, None, 0.0, 1.0, 1.0]
-    assert judge.asked == ["a", "dull", "dull", "b", "d", "b", "b", "c"]
-    assert answer([("a",)], ["Goal: win"]) == [1.0], "another context, another question"
-    assert answer([("a",)], [""]) == [1.0]
-    assert judge.asked[8:] == ["a", "a"], "nothing is kept for longer than it takes"
+    assert answer([("a",), ("dull",), ("",), ("b",), ("c",)], [""] * 5) == [1.0, None, 0.0, None, None]
+    assert judge.asked == ["a", "dull", "dull", "b"]
+    with pytest.raises(RunError, match="no connection"):
+        online_judge(Faltering(0), QUESTION)([("a",), ("b",)], ["", ""])
 
 
-def test_a_first_batch_that_is_answered_in_part_does_not_end_the_run() -> None:
-    warnings: list[str] = []
-    judge = Faltering(2)
-    online = OnlineReward(TableRewardModel(), online_judge(judge, QUESTION), warn=warnings.append)
+def test_a_failure_after_the_first_answer_does_not_end_the_run() -> None:
+    judge = Faltering(2, 3)
+    online = OnlineReward(TableRewardModel(), online_judge(judge, QUESTION), warn=(warnings := []).append)
     online.observe_captions(["a", "b", "c", "d"])
     until(lambda: online._judge.asked == 4)
     online.update()
-    assert online.figures()["online_answers"] == 4 and online.figures()["online_failures"] == 1
-    assert len(judge.asked) == 5 and "no connection" in warnings[0]
+    assert online.figures()["online_answers"] == 2 and not warnings
+    online.observe_captions(["e"])
+    until(lambda: online._judge.asked == 5)
+    online.update()
+    assert online.figures()["online_answers"] == 3 and online.figures()["online_failures"] == 1
+    assert "no connection" in warnings[0]
     online.close()
-
-
-def test_requests_that_always_fail_do_not_block_their_batch() -> None:
-    class Refusing(Faltering):
-        def answer(self, request: Request) -> Reply:
-            reply = super().answer(request)
-            return Reply("", failure="too long") if self.asked[-1] == "long" else reply
-
-    judge = Refusing(1)
-    answer = online_judge(judge, QUESTION)
-    with pytest.raises(RuntimeError):
-        answer([("a",), ("long",)], ["", ""])
-    assert answer([("a",), ("long",)], ["", ""]) == [1.0, None]

@@ -6,9 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -18,30 +15,25 @@ from hypothesis import strategies as st
 
 from groundling.errors import RunError
 from groundling.judges.preferences.labels import Preference
-from groundling.judges.preferences.store import Answer, Store, answer_key
+from groundling.judges.preferences.store import Store, StoredAnswer, answer_key
 
 QUESTION = {"question": "which?", "judge": {"model": "m"}}
 
 
-def answer(number: int, label: str = "first", **fields: object) -> Answer:
+def answer(number: int, label: str = "first", **fields: object) -> StoredAnswer:
     captions = (f"a{number}", f"b{number}")
-    return Answer(answer_key("q", captions, False), label, captions=captions, **fields)  # type: ignore[arg-type]
+    return StoredAnswer(answer_key("q", captions, False), label, captions=captions, **fields)  # type: ignore[arg-type]
 
 
-def keep(store: Store, one: Answer) -> None:
-    store.append(one)
-    store.flush()
-
-
-def bare(one: Answer) -> Answer:
+def bare(one: StoredAnswer) -> StoredAnswer:
     """As `Store.read` gives it."""
-    return Answer(one.key, one.label, one.probabilities, one.swapped, seconds=one.seconds)
+    return StoredAnswer(one.key, one.label, one.probabilities, one.swapped, seconds=one.seconds)
 
 
 def test_answers_of_all_processes_are_merged(tmp_path: Path) -> None:
     stores = [Store(tmp_path, QUESTION) for _ in range(3)]
     for number, store in enumerate(stores):
-        keep(store, answer(number, probabilities=(0.5, 0.25, 0.25), replies=("héllo\n", "\ud800")))
+        store.append(answer(number, probabilities=(0.5, 0.25, 0.25), replies=("héllo\n", "\ud800")))
     assert len(list((tmp_path / "answers" / stores[0].hash).iterdir())) == 3, "each has a file of its own"
     known = Store(tmp_path, QUESTION).read()
     assert known == {a.key: bare(a) for a in (answer(n, probabilities=(0.5, 0.25, 0.25)) for n in range(3))}
@@ -50,14 +42,11 @@ def test_answers_of_all_processes_are_merged(tmp_path: Path) -> None:
     assert Store(tmp_path, {**QUESTION, "question": "why?"}).read() == {}
 
 
-def test_an_answer_is_on_the_disk_when_flush_returns(tmp_path: Path) -> None:
+def test_an_answer_is_written_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path, QUESTION)
     for number in range(3):
-        keep(store, answer(number))
+        store.append(answer(number))
         assert len(Store(tmp_path, QUESTION).read()) == number + 1
-    store.append(answer(3))
-    store.close()
-    assert len(Store(tmp_path, QUESTION).read()) == 4
 
 
 def test_valid_answers_take_the_place_of_invalid_ones(tmp_path: Path) -> None:
@@ -65,7 +54,7 @@ def test_valid_answers_take_the_place_of_invalid_ones(tmp_path: Path) -> None:
         folder = tmp_path / labels[0]
         for label in labels:
             cost = 100 if label == "invalid" else 10
-            keep(Store(folder, QUESTION), answer(0, label, prompt_tokens=cost, completion_tokens=1, seconds=cost))
+            Store(folder, QUESTION).append(answer(0, label, prompt_tokens=cost, completion_tokens=1, seconds=cost))
         (kept,) = Store(folder, QUESTION).read().values()
         assert kept.preference == Preference.SECOND
         assert (kept.prompt_tokens, kept.completion_tokens, kept.seconds) == (110, 2, 110)
@@ -81,38 +70,32 @@ def test_a_file_cut_anywhere_loses_only_its_last_line(
     store = Store(folder, QUESTION)
     sizes = [0]
     for number in range(count):
-        keep(store, answer(number))
+        store.append(answer(number))
         (path,) = (folder / "answers" / store.hash).iterdir()
         sizes.append(path.stat().st_size)
     cut = data.draw(st.integers(0, sizes[-1]))
     os.truncate(path, cut)
-    warnings: list[str] = []
-    reader = Store(folder, QUESTION, warnings.append)
+    reader = Store(folder, QUESTION)
     whole = sum(size <= cut for size in sizes) - 1
     assert set(reader.read()) == {answer(n).key for n in range(whole)}
-    assert len(warnings) == (cut not in sizes) and all("1 incomplete line" in text for text in warnings)
-    reader.read()
-    assert len(warnings) <= 1, "told once"
     store_again = Store(folder, QUESTION)  # what comes after goes into another file
-    keep(store_again, answer(99))
+    store_again.append(answer(99))
     assert len(reader.read()) == whole + 1
 
 
 def test_a_line_that_is_no_answer_is_left_out(tmp_path: Path) -> None:
     store = Store(tmp_path, QUESTION)
-    keep(store, answer(0))
+    store.append(answer(0))
     (path,) = (tmp_path / "answers" / store.hash).iterdir()
     with path.open("ab") as file:
         file.write(b"\0\0\0\n{}\n[]\n3\n\xff\n" + json.dumps({"key": "x", "label": "third"}).encode() + b"\n")
-    warnings: list[str] = []
-    assert len(Store(tmp_path, QUESTION, warnings.append).read()) == 1
-    assert "6 incomplete line(s)" in warnings[0]
+    assert len(Store(tmp_path, QUESTION).read()) == 1
 
 
 @pytest.mark.parametrize("count", [pytest.param(10**3999, id="4000 digits"), 10**11, -1, 1.5, "7", None])
 def test_impossible_numbers_of_tokens_are_read_as_0(tmp_path: Path, count: object) -> None:
     store = Store(tmp_path, QUESTION)
-    keep(store, answer(0, prompt_tokens=count, completion_tokens=5))
+    store.append(answer(0, prompt_tokens=count, completion_tokens=5))
     (read,) = Store(tmp_path, QUESTION).read().values()
     assert (read.label, read.prompt_tokens, read.completion_tokens) == ("first", 0, 5)
 
@@ -144,18 +127,14 @@ def test_a_chunk_has_one_process_at_a_time_and_a_kill_lets_go(tmp_path: Path) ->
         assert holder.stdout is not None and holder.stdout.readline() == "claimed\n"
         with pytest.raises(RunError, match="another process annotates chunk 0 of 2"), store.claim(0, 2):
             pass
-        with pytest.raises(RunError, match=r"as 0-of-2 .*: use one number of chunks"), store.claim(0, 1):
-            pass
         with store.claim(1, 2), Store(tmp_path, {"q": 2}).claim(0, 2):
             pass
         holder.kill()
     with store.claim(0, 2):
         pass
-    with store.claim(0, 1):
-        pass
 
 
-@pytest.mark.parametrize("name", ["claiming-{}", "{}-0-of-1", "writing-{}"])
+@pytest.mark.parametrize("name", ["{}-0-of-1", "writing-{}"])
 def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "store", QUESTION)
     claims = tmp_path / "store" / "claims"
@@ -164,30 +143,10 @@ def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     with (
         pytest.raises(RunError, match="is a link, where Groundling keeps a lock file: delete it"),
         store.claim(0, 1),
-        store.alone(),
+        store.exclusive(),
     ):
         pass
     assert not (tmp_path / "outside").exists()
-
-
-def test_claims_of_finished_jobs_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of four processes looks whether any of another number of chunks is held, all at once."""
-    for chunk in range(3):
-        with Store(tmp_path, QUESTION).claim(chunk, 3):
-            pass
-    flock, all_claimed = fcntl.flock, threading.Barrier(4)
-
-    def slow(file: IO[str], operation: int) -> None:
-        flock(file, operation)
-        time.sleep(0.005)
-
-    def work(chunk: int) -> None:
-        with Store(tmp_path, QUESTION).claim(chunk, 4):
-            all_claimed.wait(10)
-
-    monkeypatch.setattr(fcntl, "flock", slow)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
 
 
 def test_without_locks_a_store_warns_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,5 +155,5 @@ def test_without_locks_a_store_warns_and_works(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     store = Store(tmp_path, QUESTION)
-    with pytest.warns(UserWarning, match=f"{tmp_path}.* has no locks"), store.claim(0, 2), store.alone():
+    with pytest.warns(UserWarning, match=f"{tmp_path}.* has no locks"), store.claim(0, 2), store.exclusive():
         pass

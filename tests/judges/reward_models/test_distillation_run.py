@@ -174,9 +174,9 @@ def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_ties_alone_are_not_distilled(dataset: Path, tmp_path: Path) -> None:
     pairs = open_pairs(dataset)
-    pairs.write_preferences("nobody", np.full(len(pairs), 2, dtype=np.int8))
+    pairs.write_preferences("ties", np.full(len(pairs), 2, dtype=np.int8))
     with pytest.raises(ConfigError, match="prefers nothing: 200 of 200 pairs are ties"):
-        _command(str(dataset), "device=cpu", "--preferences", "nobody", "--output", str(tmp_path / "out"))
+        _command(str(dataset), "device=cpu", "--preferences", "ties", "--output", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

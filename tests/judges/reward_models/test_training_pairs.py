@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from groundling.envs.nethack.observation import message_id
 from groundling.errors import ConfigError
-from groundling.judges.preferences.captions import caption
-from groundling.judges.preferences.segments import Segments, message_ids
+from groundling.judges.preferences.captions import caption, decode_pairs
+from groundling.judges.preferences.segments import Segments, caption_ids
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from tests.judges.reward_models.reward_reference import make_messages, messages_of, random_pairs
 
 
 def test_ids_are_those_of_the_envs() -> None:
     texts = ["", "a", "b", "aaaaaaaab", "a" * 255, "You see here a gold piece."]
-    ids = message_ids(make_messages(texts).reshape(2, 3, 256))
-    assert ids.dtype == np.int64
-    assert ids.tolist() == [[message_id(t.encode()) for t in texts[:3]], [message_id(t.encode()) for t in texts[3:]]]
-    assert message_ids(np.zeros((0, 256), dtype=np.uint8)).shape == (0,)
+    ids = caption_ids(texts)
+    assert ids.dtype == np.int64 and ids.tolist() == [message_id(text.encode()) for text in texts]
 
 
 def test_targets_of_codes_and_of_soft_labels() -> None:
@@ -51,7 +49,7 @@ def test_distinct_messages_give_the_dataset_back() -> None:
     rng = np.random.default_rng(0)
     messages = make_messages(["", "door", "You see", "a", "b"])[rng.integers(0, 5, (50, 2, 3))]
     preferences = rng.integers(0, 4, 50).astype(np.int8)
-    pairs = TrainingPairs.of(Segments.of_messages(messages), preferences)
+    pairs = TrainingPairs.of(Segments.of_texts(decode_pairs(messages)), preferences)
     assert np.array_equal(messages_of(pairs), messages[preferences != 3])
     assert [len(caption) for caption in pairs.captions] == [0, 1, 1, 4, 7]
     assert pairs.counts().sum() == pairs.indices.numel()
@@ -89,7 +87,7 @@ def test_the_split_s_size_and_seed() -> None:
 def test_a_pair_that_repeats_too_often_is_trained_on() -> None:
     rows = ["aa"] * 60 + ["ab"] * 10 + ["ba"] * 10 + ["bc", "bd", "be", "bf", "cd", "ce", "cf", "de", "df", "ef"] * 2
     messages = make_messages(list("".join(rows))).reshape(100, 2, 1, 256)
-    pairs = TrainingPairs.of(Segments.of_messages(messages), np.zeros(100, dtype=np.int8))
+    pairs = TrainingPairs.of(Segments.of_texts(decode_pairs(messages)), np.zeros(100, dtype=np.int8))
     for seed in range(10):
         training, validation = pairs.split(0.3, seed)
         both = messages_of(validation)[..., 0, 0].tolist()

@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
 from groundling.io.locks import remove_partial_files
-from groundling.judges.asking.inquiry import Inquiry, Item, conversation
+from groundling.judges.asking.inquiry import Inquiry, OrderedPair, conversation
 from groundling.judges.asking.judge import Judge
 from groundling.judges.asking.questions import Question
-from groundling.judges.asking.results import AnnotationEstimate, Summary
+from groundling.judges.asking.results import AnnotationEstimate, AnnotationSummary
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.pairs import ANSWERS, Pairs
-from groundling.judges.preferences.store import Answer, Captions, Store, answer_key, content_hash
+from groundling.judges.preferences.store import Captions, Store, StoredAnswer, answer_key, content_hash
 
-_SAMPLE = 200
-"""Conversations whose length an estimate measures."""
+_SAMPLE = 200  # conversations whose length an estimate measures
 _CHARACTERS_PER_TOKEN = 4.0
 
 
@@ -39,36 +38,27 @@ class Annotation:
         question: The question.
         folder: The store's; by default ``answers`` in the dataset's folder.
         both_orders: Ask about each pair in both orders; two verdicts that differ make a tie.
-        notice: Called with notices to the user.
 
     Raises:
         ConfigError: dataset, question and judge do not suit each other.
     """
 
     def __init__(
-        self,
-        pairs: Pairs,
-        judge: Judge,
-        question: Question,
-        *,
-        folder: Path | None = None,
-        both_orders: bool = False,
-        notice: Callable[[str], None] = lambda text: None,
+        self, pairs: Pairs, judge: Judge, question: Question, *, folder: Path | None = None, both_orders: bool = False
     ) -> None:
         self.pairs, self.judge, self.question, self.both_orders = pairs, judge, question, both_orders
-        refusal = judge.accepts(question)
         if question.world != pairs.world:
-            refusal = (
+            raise ConfigError(
                 f"{pairs.folder} holds pairs of the world {pairs.world!r}, and the question is about "
                 f"{question.world!r}"
             )
-        if refusal is not None:
+        if (refusal := judge.accepts(question)) is not None:
             raise ConfigError(refusal)
         identity = {"question": question.identity(judge.answer_format), "judge": judge.identity_about(question)}
-        self.store = Store(folder or pairs.folder / ANSWERS, identity, notice)
+        self.store = Store(folder or pairs.folder / ANSWERS, identity)
         rows = pairs.comparisons(question.blstats)
         numbers: dict[tuple[str, Captions], int] = {}
-        self._items: list[list[Item]] = []  # the questions about each distinct unordered pair
+        self._items: list[list[OrderedPair]] = []  # the questions about each distinct unordered pair
         self._row_pair = np.full(len(rows), -1)  # (N,): number of the unordered pair; -1 for equal captions
         self._row_swapped = np.zeros(len(rows), bool)  # (N,)
         for row, pair in enumerate(rows):
@@ -82,20 +72,17 @@ class Annotation:
             self._row_pair[row] = numbers[pair.context, captions]
             self._row_swapped[row] = swapped
 
-    def _orders(self, captions: Captions, context: str) -> list[Item]:
+    def _orders(self, captions: Captions, context: str) -> list[OrderedPair]:
         """Return the questions about an unordered pair: one, or one in each order."""
         # A hash decides which is shown first, alike in every process, so that a position bias cancels out.
         orders = (False, True) if self.both_orders else (_number(captions) % 2 == 1,)
         return [
-            Item(answer_key(self.store.hash, captions, order, context), captions, order, context) for order in orders
+            OrderedPair(answer_key(self.store.hash, captions, order, context), captions, order, context)
+            for order in orders
         ]
 
-    def items(self, chunk: int, chunks: int) -> list[Item]:
-        """Return the questions of a chunk.
-
-        Raises:
-            ConfigError: no such chunk.
-        """
+    def items(self, chunk: int, chunks: int) -> list[OrderedPair]:
+        """Return the questions of a chunk."""
         if chunks < 1 or not 0 <= chunk < chunks:
             raise ConfigError(f"chunk {chunk} of {chunks}: chunks are numbered from 0 to {max(chunks - 1, 0)}")
         return [item for items in self._items if _number(items[0].captions) // 2 % chunks == chunk for item in items]
@@ -136,8 +123,8 @@ class Annotation:
         *,
         chunk: int = 0,
         chunks: int = 1,
-        on_answer: Callable[[Answer | None], None] = lambda answer: None,
-    ) -> Summary:
+        on_answer: Callable[[StoredAnswer | None], None] = lambda answer: None,
+    ) -> AnnotationSummary:
         """Ask the missing questions of a chunk, and write the labels that all answers so far give.
 
         Labels are written however it ends, if there is any verdict; after a kill the same call asks the rest.
@@ -164,18 +151,17 @@ class Annotation:
             finally:
                 self.store.close()
                 # The last process to write has read the answers of all others.
-                with self.store.alone():
+                with self.store.exclusive():
                     summary = self._write(name, inquiry, time.monotonic() - began)
         return summary
 
-    def labels(self, answers: Mapping[str, Answer]) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
+    def labels(self, answers: Mapping[str, StoredAnswer]) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
         """Return the labels of the dataset's rows according to these answers.
 
-        Returns:
-            Codes of `Preference`, int8 ``(N,)``; and probabilities of first, second and tie, float32 ``(N, 3)``, NaN
-            where the judge gave none, or None if it gave none at all.
+        Codes of `Preference`, int8 ``(N,)``; and probabilities of first, second and tie, float32 ``(N, 3)``, NaN where
+        the judge gave none, or None if it gave none at all.
         """
-        combined = [_combine([answers.get(item.key) for item in items], items) for items in self._items]
+        combined = [_combine(items, answers) for items in self._items]
         labels = np.full(len(self.pairs), Preference.TIE, np.int8)
         soft = np.full((len(self.pairs), 3), np.nan, np.float32)
         soft[self._row_pair < 0] = (0, 0, 1)
@@ -191,32 +177,30 @@ class Annotation:
         """Raise `ConfigError` if the name has labels of another question, or from elsewhere."""
         if name not in self.pairs.annotators():
             return
-        made, account = self.pairs.read_account(name), self._account()
-        if any(made.get(key) != value for key, value in account.items()):
+        made, provenance = self.pairs.read_provenance(name), self._provenance()
+        if any(made.get(key) != value for key, value in provenance.items()):
             raise ConfigError(
                 f"{self.pairs.folder} has labels {name!r} of another question, judge or sampling: choose another --name"
             )
 
-    def _account(self) -> dict[str, Any]:
+    def _provenance(self) -> dict[str, Any]:
         return {"hash": self.store.hash, "both_orders": self.both_orders}
 
-    def _write(self, name: str, inquiry: Inquiry, seconds: float) -> Summary:
+    def _write(self, name: str, inquiry: Inquiry, seconds: float) -> AnnotationSummary:
         self._check_name(name)
         answers = self.store.read()
         labels, soft = self.labels(answers)
         summary = self._summary(answers, labels, inquiry, seconds)
-        if not summary.written:  # the name stays free for another judge or sampling
-            return summary
-        # The account comes first: labels without one could not be continued.
-        self.pairs.write_account(
-            name, self._account() | {"asked": self.store.shared_question, "summary": asdict(summary)}
-        )
-        self.pairs.write_preferences(name, labels, soft)
+        if summary.written:  # otherwise the name stays free for another judge or sampling
+            # The provenance comes first: labels without one could not be continued.
+            provenance = {"asked": self.store.shared_question, "summary": asdict(summary)}
+            self.pairs.write_provenance(name, self._provenance() | provenance)
+            self.pairs.write_preferences(name, labels, soft)
         return summary
 
     def _summary(
-        self, answers: Mapping[str, Answer], labels: NDArray[np.int8], inquiry: Inquiry, seconds: float
-    ) -> Summary:
+        self, answers: Mapping[str, StoredAnswer], labels: NDArray[np.int8], inquiry: Inquiry, seconds: float
+    ) -> AnnotationSummary:
         answered = [answers[item.key] for items in self._items for item in items if item.key in answers]
         counts = Counter(answer.label for answer in answered)
         decided = counts["first"] + counts["second"]
@@ -227,7 +211,7 @@ class Annotation:
         ]
         prompt = sum(answer.prompt_tokens for answer in answered)
         completion = sum(answer.completion_tokens for answer in answered)
-        return Summary(
+        return AnnotationSummary(
             labels={code.name.lower(): int((labels == code).sum()) for code in Preference},
             distinct=len(self._items),
             answered=len(answered),
@@ -249,25 +233,27 @@ def _number(captions: Captions) -> int:
     return int(content_hash(captions)[:15], 16)
 
 
-def _missing(items: Sequence[Item], answers: Mapping[str, Answer]) -> list[Item]:
+def _missing(items: Sequence[OrderedPair], answers: Mapping[str, StoredAnswer]) -> list[OrderedPair]:
     """Return the items without a valid answer."""
     return [item for item in items if item.key not in answers or answers[item.key].label == "invalid"]
 
 
-def _preference(answer: Answer, item: Item) -> Preference:
+def _preference(answer: StoredAnswer, item: OrderedPair) -> Preference:
     """Return the preference between the sorted captions."""
     return answer.preference.swapped if item.swapped else answer.preference
 
 
-def _combine(answers: Sequence[Answer | None], items: Sequence[Item]) -> tuple[Preference, NDArray[np.float32] | None]:
+def _combine(
+    items: Sequence[OrderedPair], answers: Mapping[str, StoredAnswer]
+) -> tuple[Preference, NDArray[np.float32] | None]:
     """Return the label of an unordered pair and its probabilities, for the sorted order."""
-    labels, soft = [], []
-    for answer, item in zip(answers, items, strict=True):
-        if answer is None or answer.label == "invalid":
-            return Preference.UNKNOWN, None
-        labels.append(_preference(answer, item))
-        if answer.probabilities is not None:
-            first, second, tie = answer.probabilities
+    if _missing(items, answers):
+        return Preference.UNKNOWN, None
+    labels = {_preference(answers[item.key], item) for item in items}
+    soft = []
+    for item in items:
+        if (probabilities := answers[item.key].probabilities) is not None:
+            first, second, tie = probabilities
             soft.append((second, first, tie) if item.swapped else (first, second, tie))
-    label = labels[0] if len(set(labels)) == 1 else Preference.TIE
+    label = labels.pop() if len(labels) == 1 else Preference.TIE
     return label, np.mean(soft, axis=0, dtype=np.float32) if len(soft) == len(items) else None

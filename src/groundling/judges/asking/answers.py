@@ -6,16 +6,14 @@ the whole reply. Each may be followed by a polite closing sentence ("I hope this
 the original does, with its faults.
 """
 
-import functools
-import json
 import re
 from dataclasses import dataclass
 
+from groundling.io.documents import DocumentError, parse_json
 from groundling.judges.asking.questions import AnswerFormat
 from groundling.judges.preferences.labels import Preference
 
-WORDS = ("1", "2", "tie")
-"""The verdicts, by their code of `Preference`."""
+WORDS = ("1", "2", "tie")  # the verdicts, by their code of `Preference`
 JSON_SCHEMA = {
     "type": "object",
     "properties": {"analysis": {"type": "string"}, "verdict": {"type": "string", "enum": list(WORDS)}},
@@ -55,8 +53,12 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "
         return _motif(reply, noun)
     if not complete:
         return None
-    reply = _without_closing(reply)
-    begin = _end_of_thoughts(reply)
+    rest, newline, last = reply.rstrip().rpartition("\n")
+    if newline and _CLOSING.fullmatch(last.strip()):
+        reply = rest
+    # The tag that opens thoughts may be part of the prompt, as in some chat templates.
+    thoughts, tag, _ = ("", "", "") if reply.lstrip().startswith(("{", "`")) else reply.partition(_THOUGHTS_END)
+    begin = len(thoughts + tag) if tag else 0
     if answer == "json":
         return _json(reply, begin)
     if answer == "line":
@@ -69,27 +71,11 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "
     return _verdict(match[1], begin + len(text) - len(text.lstrip()) + match.start(1))
 
 
-def _end_of_thoughts(reply: str) -> int:
-    """Return the place where the answer begins, after thoughts."""
-    # The tag that opens thoughts may be part of the prompt, as in some chat templates.
-    if not reply.lstrip().startswith(("{", "`")):
-        _, mark, answer = reply.partition(_THOUGHTS_END)
-        return len(reply) - len(answer) if mark else 0
-    return 0
-
-
-def _without_closing(reply: str) -> str:
-    """Return a reply without its last line, if that is only a polite closing."""
-    rest, newline, last = reply.rstrip().rpartition("\n")
-    return rest if newline and _CLOSING.fullmatch(last.strip()) else reply
-
-
 def _json(reply: str, begin: int) -> Verdict | None:
-    text = reply[begin:]
-    block = _BLOCK.fullmatch(text)
+    block = _BLOCK.fullmatch(reply, begin)
     try:
-        content = json.loads(block[1] if block else text, object_pairs_hook=_unambiguous)
-    except (ValueError, RecursionError):
+        content = parse_json(block[1] if block else reply[begin:], "a reply")
+    except DocumentError:
         return None
     verdict = content.get("verdict") if isinstance(content, dict) else None
     if isinstance(verdict, bool) or str(verdict) not in WORDS:
@@ -102,24 +88,11 @@ def _json(reply: str, begin: int) -> Verdict | None:
     return _verdict(str(verdict), keys[0].start(1))
 
 
-def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:
-    if len({key for key, _ in items}) < len(items):
-        raise ValueError("a key is given twice")
-    return dict(items)
-
-
-@functools.cache
-def _best(noun: str) -> re.Pattern[str]:
-    """Return the original's expression, whose first match counts; it accepts both of its nouns, whichever was used.
-
-    "best", the noun, punctuation, perhaps one word more, the number.
-    """
-    nouns = f"description|message|{re.escape(noun)}"
-    return re.compile(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", re.IGNORECASE)
-
-
 def _motif(reply: str, noun: str) -> Verdict | None:
-    match = _best(noun).search(reply)
+    """Return the first match of the original's expression; it accepts both of its nouns, whichever was used."""
+    nouns = f"description|message|{re.escape(noun)}"
+    # "best", the noun, punctuation, perhaps one word more, the number
+    match = re.search(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", reply, re.IGNORECASE)
     return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
 
 

@@ -6,18 +6,15 @@ from dataclasses import dataclass, replace
 
 from groundling.errors import RunError
 from groundling.judges.asking.answers import Verdict, parse
-from groundling.judges.asking.judge import Judge, Keep, Reply, Request, keep_nothing
+from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.questions import Message, Question
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.pairs import Comparison
-from groundling.judges.preferences.store import LABELS, Answer, Captions, Store
+from groundling.judges.preferences.store import LABELS, Captions, Store, StoredAnswer
 
-_EXCERPT = 200
-"""Characters of a reply that a message repeats."""
-_MAX_INVALID = 20
-"""Invalid answers in a row, each of two requests, after which annotation stops."""
-_TRIAL, _MIN_VALID = 200, 0.1
-"""After this many answers, annotation stops if a smaller share has a verdict."""
+_EXCERPT = 200  # characters of a reply that a message repeats
+_MAX_INVALID = 20  # invalid answers in a row, each of two requests, after which annotation stops
+_TRIAL, _MIN_VALID = 200, 0.1  # after this many answers, annotation stops if a smaller share has a verdict
 
 
 @dataclass(frozen=True)
@@ -46,21 +43,11 @@ def conversation(judge: Judge, question: Question, pair: Comparison) -> list[Mes
     return question.conversation(pair.first, pair.second, judge.answer_format, judge.control_tokens, pair.context)
 
 
-def ask(
-    judge: Judge,
-    question: Question,
-    pairs: Iterable[Comparison],
-    on_outcome: Callable[[Outcome], None],
-    keep: Keep = keep_nothing,
-) -> None:
-    """Ask about all pairs, numbered from 0.
+def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcome: Callable[[Outcome], None]) -> None:
+    """Ask about all pairs, in the order in which their captions are shown.
 
     Args:
-        judge: The judge.
-        question: The question.
-        pairs: The captions in the order in which they are shown.
-        on_outcome: Called with the outcome of each pair as soon as it is known.
-        keep: See `Judge.ask`.
+        on_outcome: Called with the outcome of each pair, numbered from 0, as soon as it is known.
 
     Raises:
         RunError: the judge cannot continue, or ``on_outcome`` raised.
@@ -73,7 +60,7 @@ def ask(
             began[number], replies[number] = time.monotonic(), []
             yield Request(number, conversation(judge, question, pair), question)
 
-    def tell(request: Request, reply: Reply) -> Request | None:
+    def on_reply(request: Request, reply: Reply) -> Request | None:
         number, verdict = request.number, None
         replies[number].append(reply)
         if reply.failure is None:
@@ -85,7 +72,7 @@ def ask(
         on_outcome(Outcome(number, replies.pop(number), verdict, seconds))
         return None
 
-    judge.ask(requests(), tell, keep)
+    judge.ask(requests(), on_reply)
 
 
 def _verdict(reply: Reply, judge: Judge, question: Question) -> Verdict | None:
@@ -96,7 +83,7 @@ def _verdict(reply: Reply, judge: Judge, question: Question) -> Verdict | None:
 
 
 @dataclass(frozen=True)
-class Item:
+class OrderedPair:
     """An unordered pair in one order."""
 
     key: str
@@ -112,53 +99,25 @@ class Item:
 
 
 class Inquiry:
-    """Puts questions to the judge and stores each answer; stops early if the judge gives no verdicts."""
+    """Asks a judge about items and stores each answer; stops early if the judge gives no verdicts."""
 
     def __init__(
-        self, judge: Judge, question: Question, store: Store, on_answer: Callable[[Answer | None], None]
+        self, judge: Judge, question: Question, store: Store, on_answer: Callable[[StoredAnswer | None], None]
     ) -> None:
         self._judge, self._question, self._store, self._on_answer = judge, question, store, on_answer
-        self._items: Sequence[Item] = ()
         self.asked = self.failed = self._invalid = self._invalid_in_a_row = 0
         self.first_failure: str | None = None
         self.invalid_reply: str | None = None
 
-    def ask(self, items: Sequence[Item]) -> None:
-        """Ask; items whose request fails stay without an answer.
+    def ask(self, items: Sequence[OrderedPair]) -> None:
+        """Ask; items whose request fails stay without an answer."""
+        ask(
+            self._judge, self._question, (item.shown for item in items), lambda one: self._keep(items[one.number], one)
+        )
 
-        Raises:
-            RunError: the judge cannot continue, or gives no verdicts; its answers are kept.
-        """
-        self._items = items
-        if items:
-            shown = (item.shown for item in items)
-            ask(self._judge, self._question, shown, self._store_outcome, self._keep)
-
-    def _keep(self) -> None:
-        if not self._judge.effortless:
-            self._store.flush()
-
-    def _store_outcome(self, outcome: Outcome) -> None:
-        answer = self._answer(outcome)
-        if outcome.failure is not None:
-            self.failed += 1
-            self.first_failure = self.first_failure or outcome.failure
-            if answer.prompt_tokens or answer.completion_tokens:  # paid for; asked again all the same
-                self._store.append(answer)
-            self._on_answer(None)
-            return
-        self._store.append(answer)
-        self.asked += 1
-        self._on_answer(answer)
-        self._invalid_in_a_row = 0 if outcome.verdict is not None else self._invalid_in_a_row + 1
-        if outcome.verdict is None:
-            self._invalid += 1
-            self.invalid_reply = outcome.excerpt
-            self._check_judge()
-
-    def _answer(self, outcome: Outcome) -> Answer:
-        item, replies, verdict = self._items[outcome.number], outcome.replies, outcome.verdict
-        return Answer(
+    def _keep(self, item: OrderedPair, outcome: Outcome) -> None:
+        verdict, replies = outcome.verdict, outcome.replies
+        answer = StoredAnswer(
             key=item.key,
             label=LABELS[Preference.UNKNOWN if verdict is None else verdict.preference],
             probabilities=None if verdict is None else replies[-1].probabilities,
@@ -170,6 +129,20 @@ class Inquiry:
             completion_tokens=sum(reply.completion_tokens for reply in replies),
             seconds=outcome.seconds,
         )
+        failed = outcome.failure is not None
+        if not failed or answer.prompt_tokens or answer.completion_tokens:  # its tokens are paid for
+            self._store.append(answer)
+        self._on_answer(None if failed else answer)
+        if failed:
+            self.failed += 1
+            self.first_failure = self.first_failure or outcome.failure
+            return
+        self.asked += 1
+        self._invalid_in_a_row = 0 if verdict is not None else self._invalid_in_a_row + 1
+        if verdict is None:
+            self._invalid += 1
+            self.invalid_reply = outcome.excerpt
+            self._check_judge()
 
     def _check_judge(self) -> None:
         """Raise `RunError` if too few answers have a verdict."""

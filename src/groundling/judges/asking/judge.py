@@ -21,9 +21,9 @@ class Request:
     """A conversation that ends with a message of the user.
 
     Attributes:
-        number: Identifies the request; a retry has the number of the request that it follows.
+        number: Identifies the request; a retry keeps its number.
         conversation: The messages so far.
-        question: What is asked.
+        question: The question about the two captions.
     """
 
     number: int
@@ -41,12 +41,12 @@ class Reply:
     """A judge's reply.
 
     Attributes:
-        text: What the judge wrote.
+        text: The judge's text.
         complete: False if the text was cut off.
         probabilities: Of first, second and tie as shown, if the judge has them.
         prompt_tokens: Number of tokens read.
         completion_tokens: Number of tokens written.
-        failure: Why there is no reply; the request is then made again in the next run.
+        failure: Why there is no reply; the next run asks again.
     """
 
     text: str
@@ -57,14 +57,8 @@ class Reply:
     failure: str | None = None
 
 
-Tell = Callable[[Request, Reply], Request | None]
-"""Takes a reply as soon as it arrives, and returns the request to make next because of it, if any."""
-Keep = Callable[[], None]
-"""Puts the replies so far on the disk; may be called from any thread, one at a time."""
-
-
-def keep_nothing() -> None:
-    """A `Keep` for replies that stay in memory."""
+OnReply = Callable[[Request, Reply], Request | None]
+"""Called with each reply as soon as it arrives; returns a request to make next, or None."""
 
 
 class Judge:
@@ -76,7 +70,7 @@ class Judge:
         parallel: Number of requests at once.
         expected_tokens: Approximate length of a reply, for estimates.
         expected_seconds: Approximate time of a request; None if unknown.
-        effortless: Asking costs nothing, so answers need not be put on the disk one by one.
+        effortless: Creating and asking the judge costs nothing.
     """
 
     answer_format: AnswerFormat = "line"
@@ -102,18 +96,13 @@ class Judge:
         return self.identity()
 
     def answer(self, request: Request) -> Reply | str:
-        """Answer one request; a text stands for a `Reply` with it.
-
-        Raises:
-            ConfigError: the class implements neither `answer` nor `ask`.
-        """
+        """Answer one request; a text stands for a `Reply` with it."""
         raise ConfigError(f"the judge {type(self).__name__} defines neither answer nor ask: define one of them")
 
-    def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
-        """Answer all requests, and those that ``tell`` returns.
+    def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
+        """Answer all requests, and those that ``on_reply`` returns.
 
-        After telling a reply, call ``keep`` before asking anything else: then a killed process loses no more than the
-        requests in flight.
+        Pass each reply to ``on_reply`` before making the next request: then a kill loses only the requests in flight.
 
         Raises:
             RunError: no further request can succeed; the replies so far are kept.
@@ -128,8 +117,7 @@ class Judge:
                         f"the judge {type(self).__name__} answers {reply!r:.80}, expected a text or a "
                         "groundling.judges.Reply: return Reply(text)"
                     )
-                present = tell(present, Reply(reply) if isinstance(reply, str) else reply)
-            keep()
+                present = on_reply(present, Reply(reply) if isinstance(reply, str) else reply)
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
         """Return the price of so many tokens, in the user's currency; None if unknown."""
@@ -141,11 +129,7 @@ class FigureJudge(ABC):
 
     @abstractmethod
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        """Return labels, int8 ``(N,)``: codes of `Preference`.
-
-        Raises:
-            ConfigError: the dataset lacks the figures.
-        """
+        """Return labels, int8 ``(N,)``: codes of `Preference`; `ConfigError` if the dataset lacks the figures."""
 
 
 class JudgeRegistry(Registry[Judge | FigureJudge]):

@@ -10,17 +10,14 @@ from typing import Any
 from groundling.errors import ConfigError, RunError
 from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
-from groundling.judges.asking.judge import Judge, Keep, Reply, Request, Tell, judges, keep_nothing
+from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
 from groundling.judges.asking.questions import AnswerFormat
 from groundling.judges.preferences.store import token_count
 
 _EXPECTED_TOKENS = {"line": 400, "json": 200, "choice": 1, "motif": 400}
-_EXPECTED_SPEED = 30.0
-"""Tokens a second of one request, for the first estimate."""
-_MAX_FAILURES = 20
-"""Failed requests in a row after which the run stops."""
-_MAX_TOKENS = 10**9
-"""A greater number of tokens of one request is a server's error."""
+_EXPECTED_SPEED = 30.0  # tokens a second of one request, for the first estimate
+_MAX_FAILURES = 20  # failed requests in a row after which the run stops
+_MAX_TOKENS = 10**9  # a greater number of tokens of one request is a server's error
 
 
 @judges.register("openai")
@@ -101,24 +98,21 @@ class OpenAIJudge(Judge):
             return None
         return ((prompt or 0.0) * prompt_tokens + (completion or 0.0) * completion_tokens) / 1e6
 
-    def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
+    def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
         try:
-            asyncio.run(self._ask_all(iter(requests), tell, keep))
+            asyncio.run(self._ask_all(iter(requests), on_reply))
         except ExceptionGroup as group:  # the first worker's error; the others were cancelled
             error: Exception = group
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             raise error from group
 
-    async def _ask_all(self, requests: Iterator[Request], tell: Tell, keep: Keep) -> None:
-        kept = _SharedKeep(keep)
-
+    async def _ask_all(self, requests: Iterator[Request], on_reply: OnReply) -> None:
         async def work() -> None:
             for request in requests:  # shared by the workers
                 present: Request | None = request
                 while present is not None:
-                    present = tell(present, await self._reply(present))
-                await kept.wait()
+                    present = on_reply(present, await self._reply(present))
 
         async with self.server, asyncio.TaskGroup() as group:
             for _ in range(self.parallel):
@@ -157,7 +151,7 @@ class OpenAIJudge(Judge):
         self._optional = [entries for entries in self._optional if entries not in refused]
         if news:
             warnings.warn(
-                f"{self.server.base_url} refuses {' and '.join(news)}: requests go on without them. Without "
+                f"{self.server.base_url} refuses {' and '.join(news)}: requests continue without them. Without "
                 "logprobs there are no soft labels; without the others only the prompt's words keep the model to "
                 "the answer's form",
                 stacklevel=2,
@@ -199,24 +193,6 @@ class OpenAIJudge(Judge):
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             pass  # the server gives none, or something of another shape
         return None
-
-
-class _SharedKeep:
-    """Lets many workers wait for the disk together, which takes as long as for one of them."""
-
-    def __init__(self, keep: Keep) -> None:
-        self._keep, self._lock = keep, asyncio.Lock()
-        self._asked = self._kept = 0
-
-    async def wait(self) -> None:
-        """Wait until the replies before this call are on the disk."""
-        self._asked += 1
-        asked = self._asked
-        async with self._lock:
-            if self._kept < asked:
-                kept = self._asked
-                await asyncio.to_thread(self._keep)
-                self._kept = kept
 
 
 def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tuple[float, float, float] | None:

@@ -10,8 +10,7 @@ from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.subjects import Subject, find_subject
 from groundling.registry import unknown
 
-Message = dict[str, str]
-"""A message of a conversation: ``role`` ("system", "user" or "assistant") and ``content``."""
+Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
 AnswerFormat = Literal["line", "json", "choice", "motif"]
 """The form of a verdict: see `groundling.judges.asking.answers`."""
 _FORMS = {
@@ -32,8 +31,7 @@ _AGAIN = {
     "motif": 'So which of the two is the best? Answer with ("best_{noun}": 1), ("best_{noun}": 2) or '
     '("best_{noun}": None).',
 }
-_MAX_ECHO = 8000
-"""Characters of a reply that the judge reads again, so that an endless one does not fill its context."""
+_MAX_ECHO = 8000  # characters of a reply that the judge reads again, so that an endless one does not fill its context
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,7 @@ class Question:
 
     @classmethod
     def from_file(cls, path: Path, **fields: Any) -> Self:
-        """Make a question with the instructions in a text file.
-
-        Raises:
-            ConfigError: the file cannot be read or is empty.
-        """
+        """Make a question with the instructions in a text file."""
         try:
             text = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:

@@ -12,6 +12,9 @@ import unicodedata
 from collections.abc import Sequence
 
 PREFIX = "| "
+_FENCED = re.compile(
+    r"^--- begin (\w+ [12]) · ([0-9a-f]{16}) ---\n(.*?)\n--- end \1 · \2 ---$", re.DOTALL | re.MULTILINE
+)
 
 # Chat models read <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS] as control tokens.
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
@@ -50,27 +53,18 @@ def fence(
     """
     lines = [PREFIX + neutralise(line, control_tokens) for line in caption.split("\n")]
     body = "\n".join(lines) if caption else nothing
-    return f"{_opening(label, code)}\n{body}\n{_closing(label, code)}"
-
-
-def read(text: str, number: int) -> str:
-    """Return caption 1 or 2 of a conversation's text, neutralised as the judge reads it.
-
-    Raises:
-        ValueError: the text has no such caption.
-    """
-    opening = re.search(rf"^--- begin (\w+ {number}) · ([0-9a-f]{{16}}) ---$", text, re.MULTILINE)
-    if opening is None:
-        raise ValueError(f"no caption {number} in {text[:200]!r}")
-    body = text[opening.end() + 1 : text.index(f"\n{_closing(opening[1], opening[2])}", opening.end())]
-    if not body.startswith(PREFIX):
-        return ""
-    return "\n".join(line.removeprefix(PREFIX) for line in body.split("\n"))
+    return f"--- begin {label} · {code} ---\n{body}\n--- end {label} · {code} ---"
 
 
 def read_both(text: str) -> tuple[str, str]:
-    """Return both captions of a conversation's text; see `read`."""
-    return read(text, 1), read(text, 2)
+    """Return both captions of a conversation's text, neutralised as the judge reads them."""
+    first, second = (match[3].split("\n") for match in _FENCED.finditer(text))
+    return _without_prefix(first), _without_prefix(second)
+
+
+def _without_prefix(lines: Sequence[str]) -> str:
+    """Return a caption without its lines' prefix; empty if it is the text for an empty caption."""
+    return "\n".join(line.removeprefix(PREFIX) for line in lines) if lines[0].startswith(PREFIX) else ""
 
 
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
@@ -98,11 +92,3 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
 def _alter(line: str) -> str:
     line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line.translate(_ANGLES)))
     return _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
-
-
-def _opening(label: str, code: str) -> str:
-    return f"--- begin {label} · {code} ---"
-
-
-def _closing(label: str, code: str) -> str:
-    return f"--- end {label} · {code} ---"

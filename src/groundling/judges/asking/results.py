@@ -19,7 +19,7 @@ class AnnotationEstimate:
 
 
 @dataclass(frozen=True)
-class Summary:
+class AnnotationSummary:
     """The result of an annotation."""
 
     labels: dict[str, int]  # rows of the dataset by label: first, second, tie, unknown

@@ -11,8 +11,7 @@ from groundling.judges.asking.subjects import Table
 _Compiled = list[tuple[re.Pattern[str], float]]
 
 _TIMES = re.compile(r" \(x(\d+)\)$")
-_MAX_TIMES = 5
-"""Further repetitions of a message do not count."""
+_MAX_TIMES = 5  # further repetitions of a message do not count
 
 
 @judges.register("rules")

@@ -1,7 +1,4 @@
-"""The texts by which a judge is asked about a kind of world: system prompt, goals, instructions.
-
-Each world registers its own from its folder in `groundling.worlds`.
-"""
+"""The texts by which a judge is asked about a kind of world: system prompt, goals, instructions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +6,7 @@ from dataclasses import dataclass, field
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
-Table = list[tuple[str, float]]
-"""Regular expressions (case ignored), and the value of a line that contains a match."""
+Table = list[tuple[str, float]]  # regular expressions (case ignored), and the value of a line that contains a match
 
 
 @dataclass(frozen=True)
@@ -33,21 +29,13 @@ _SUBJECTS: dict[str, Subject] = {}
 
 
 def register_subject(world: str, subject: Subject) -> None:
-    """Describe a kind of world for judges, by its name in datasets and in `WorldSpec.subject`.
-
-    Raises:
-        ConfigError: the name is taken by another description.
-    """
+    """Describe a kind of world for judges, by its name in datasets and in `WorldSpec.subject`."""
     if _SUBJECTS.setdefault(world, subject) != subject:
         raise ConfigError(f"a world {world!r} is registered for judges already, with other texts: choose another name")
 
 
 def find_subject(world: str) -> Subject:
-    """Return the description of a kind of world.
-
-    Raises:
-        ConfigError: no such kind.
-    """
+    """Return the description of a kind of world."""
     if world not in _SUBJECTS:
         hint = "" if _SUBJECTS else "; import groundling.worlds, which registers all bundled kinds"
         raise ConfigError(unknown("kind of world", world, _SUBJECTS) + hint)

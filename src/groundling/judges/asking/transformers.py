@@ -8,7 +8,7 @@ from typing import Any
 
 from groundling.errors import ConfigError
 from groundling.judges.asking.answers import WORDS
-from groundling.judges.asking.judge import Judge, Keep, Reply, Request, Tell, judges, keep_nothing
+from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
 from groundling.judges.asking.questions import AnswerFormat, Message
 
 
@@ -69,14 +69,13 @@ class TransformersJudge(Judge):
     def identity(self) -> dict[str, Any]:
         return {**self._identity, "sampling": {**self._sampling, "seed": self._seed if self._sampling else None}}
 
-    def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
+    def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
         queue = iter(requests)
         again: list[Request] = []
         while batch := again + list(islice(queue, max(0, self.parallel - len(again)))):
             replies = self._choose(batch) if self.answer_format == "choice" else self._write(batch)
-            retries = [tell(request, reply) for request, reply in zip(batch, replies, strict=True)]
+            retries = [on_reply(request, reply) for request, reply in zip(batch, replies, strict=True)]
             again = [request for request in retries if request is not None]
-            keep()
 
     def _choose(self, requests: Sequence[Request]) -> Iterator[Reply]:
         import torch

@@ -9,8 +9,7 @@ from typing import Generic, TypeVar
 from groundling.errors import ConfigError, ForeignError, GroundlingError
 
 Asked = TypeVar("Asked", bound=Hashable)
-_MAX_PAUSE = 60.0
-"""Seconds between two attempts to reach a failing judge."""
+_MAX_PAUSE = 60.0  # seconds between two attempts to reach a failing judge
 _CLOSE_TIMEOUT = 10.0
 _MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)
 """Exceptions of a judge with a programming error, rather than one that is out of reach."""
@@ -64,11 +63,7 @@ class BackgroundJudge(Generic[Asked]):
             self._changed.notify()
 
     def answers(self) -> list[tuple[Asked, float]]:
-        """Return the questions answered since the last call with their answers; returns at once.
-
-        Raises:
-            Exception: the judge's, if it has never answered.
-        """
+        """Return the answers since the last call with their questions; raises the error of a judge set up wrongly."""
         with self._changed:
             if self._error is not None:
                 raise self._error

@@ -15,8 +15,7 @@ AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
 
 Returns for one caption 1 if it is worth a reward, otherwise 0, as ONI's labels; for two the probability that the first
 is preferred, 0.5 for a tie; None without an answer."""
-_NOTHING = ""
-"""The empty caption, which a single one is compared with, and which is worth nothing."""
+_NOTHING = ""  # the empty caption, which a single one is compared with, and which is worth nothing
 _MAX_INVALID = 20
 """Questions without a verdict, and none with one, after which a judge is considered unable to give one."""
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
@@ -35,9 +34,8 @@ def online_judge(judge: Judge, question: Question) -> AskJudge:
         question: What it is asked.
 
     Returns:
-        A function that raises `RunError` if all requests of a call fail, the judge cannot continue, or its answers to
-        the first 20 questions or more have no verdict; `RuntimeError` if it has given a verdict before. Answers of such
-        a call are kept for the next call that asks for them.
+        A function that raises `RunError` if the judge answers none of the questions, or its answers to the first 20
+        questions or more have no verdict.
 
     Raises:
         ConfigError: the judge cannot answer this question.
@@ -50,51 +48,42 @@ def online_judge(judge: Judge, question: Question) -> AskJudge:
 class _Asking:
     def __init__(self, judge: Judge, question: Question) -> None:
         self._judge, self._question = judge, question
-        self._done: dict[tuple[tuple[str, ...], str], float | None] = {}  # of failed calls: not paid for twice
         self._has_verdict = False
-        self._invalid: list[Outcome] = []
+        self._num_invalid = 0
 
     def __call__(self, questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
-        keys = list(zip(questions, contexts, strict=True))
-        to_answer = [key for key in keys if key[0] != (_NOTHING,)]
-        to_ask = [key for key in to_answer if key not in self._done]
+        answers: list[float | None] = [0.0 if question == (_NOTHING,) else None for question in questions]
+        to_ask = [place for place, answer in enumerate(answers) if answer is None]
+        shown = [Comparison(*(*questions[place], _NOTHING)[:2], contexts[place]) for place in to_ask]
+        replied: list[Outcome] = []
         failures: list[str] = []
 
-        def store(outcome: Outcome) -> None:
+        def keep(outcome: Outcome) -> None:
             if outcome.failure is not None:
                 failures.append(outcome.failure)
                 return
-            captions, _ = key = to_ask[outcome.number]
-            self._done[key] = _value(outcome, single=len(captions) == 1)
-            self._has_verdict |= outcome.verdict is not None
-            if outcome.verdict is None:
-                self._invalid.append(outcome)
+            replied.append(outcome)
+            place = to_ask[outcome.number]
+            answers[place] = _value(outcome, single=len(questions[place]) == 1)
 
         try:
-            shown = [
-                Comparison(captions[0], _NOTHING if len(captions) == 1 else captions[1], context)
-                for captions, context in to_ask
-            ]
-            inquiry.ask(self._judge, self._question, shown, store)
-            self._check(len(to_answer), len(to_ask), failures)
-        except RunError as error:
-            if not self._has_verdict:
+            inquiry.ask(self._judge, self._question, shown, keep)
+        except RunError:
+            if not replied:
                 raise
-            # A `RunError` would say that the judge has never answered and was set up wrongly.
-            raise RuntimeError(str(error)) from error
-        answers = [0.0 if key[0] == (_NOTHING,) else self._done.get(key) for key in keys]
-        for key in keys:
-            self._done.pop(key, None)
+        if to_ask and not replied:
+            raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
+        self._check(replied)
         return answers
 
-    def _check(self, to_answer: int, asked: int, failures: list[str]) -> None:
-        """Raise `RunError` if the judge has answered nothing, or never gives a verdict."""
-        if asked and len(failures) == to_answer:
-            raise RunError(f"the judge answered none of {asked} questions; the first: {failures[0]}")
-        if not self._has_verdict and len(self._invalid) >= _MAX_INVALID:
+    def _check(self, replied: Sequence[Outcome]) -> None:
+        """Raise `RunError` if the judge never gives a verdict."""
+        self._has_verdict |= any(outcome.verdict is not None for outcome in replied)
+        self._num_invalid += sum(outcome.verdict is None for outcome in replied)
+        if not self._has_verdict and self._num_invalid >= _MAX_INVALID:
             raise RunError(
-                f"the judge gave no verdict in {len(self._invalid)} answers, each asked for twice; the last: "
-                f"{self._invalid[-1].excerpt!r}. It was asked: "
+                f"the judge gave no verdict in {self._num_invalid} answers, each asked for twice; the last: "
+                f"{replied[-1].excerpt!r}. It was asked: "
                 f"{self._question.verdict_form(self._judge.answer_format)}"
             )
 

@@ -17,8 +17,7 @@ from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
-_Places = tuple[int, ...]
-"""A question: places in the list of captions."""
+_Places = tuple[int, ...]  # a question: places in the list of captions
 
 
 class OnlineReward:
@@ -161,11 +160,7 @@ class OnlineReward:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load a `state_dict` before anything is observed; the model's own state is saved with the model.
-
-        Raises:
-            RunError: the answers are for another kind of model.
-        """
+        """Load a `state_dict` before anything is observed; the model's own state is saved with the model."""
         if state["questions"].shape[1] != self._sides:
             raise RunError(
                 f"the checkpoint's answers are about {state['questions'].shape[1]} captions each, those of a "

@@ -12,11 +12,7 @@ __all__ = ["MessagePairs", "Pairs", "TextPairs", "open_pairs"]
 
 
 def open_pairs(folder: str | Path) -> Pairs:
-    """Open a dataset of preference pairs; arrays in Motif's format are memory-mapped.
-
-    Raises:
-        ConfigError: no such dataset, or its parts do not fit together.
-    """
+    """Open a dataset of preference pairs; arrays in Motif's format are memory-mapped."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: expected a dataset of preference pairs")

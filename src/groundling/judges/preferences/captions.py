@@ -6,8 +6,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-_HP, _MAX_HP, _DEPTH, _GOLD, _LEVEL, _HUNGER = 10, 11, 12, 13, 18, 21
-"""Indices into NLE's ``blstats``."""
+_HP, _MAX_HP, _DEPTH, _GOLD, _LEVEL, _HUNGER = 10, 11, 12, 13, 18, 21  # indices into NLE's blstats
 _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainted", "starved")
 
 
@@ -35,6 +34,15 @@ def join_captions(captions: Iterable[str]) -> str:
 def decode(message: NDArray[np.uint8]) -> str:
     """Return the text of a message, uint8 ``(256,)``, up to its first NUL."""
     return message.tobytes().partition(b"\0")[0].decode("latin-1")
+
+
+def decode_pairs(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]]]:
+    """Return uint8 ``(N, 2, L, 256)`` as pairs of L texts; Latin-1 keeps every byte, only padding is removed."""
+    rows = np.ascontiguousarray(messages).reshape(-1, 256).view("S256")[:, 0].tolist()  # without NULs at their ends
+    texts = [row.decode("latin-1") for row in rows]
+    length = messages.shape[2]
+    segments = [texts[start : start + length] for start in range(0, len(texts), length)]
+    return list(zip(segments[::2], segments[1::2], strict=True))
 
 
 def _status(blstats: NDArray[np.integer]) -> str:

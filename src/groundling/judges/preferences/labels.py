@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
 
-_ROUNDING = 0.015
-"""How far the sum of three probabilities may be from 1: each may be rounded to two decimals."""
+_ROUNDING = 0.015  # how far the sum of three probabilities may be from 1: each may be rounded to two decimals
 
 
 class Preference(IntEnum):

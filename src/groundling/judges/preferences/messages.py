@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from groundling.errors import ConfigError
 from groundling.io.files import new_folder
 from groundling.judges.preferences import npy, parquet
-from groundling.judges.preferences.captions import caption
+from groundling.judges.preferences.captions import caption, decode_pairs
 from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs
 from groundling.judges.preferences.segments import Segments
 from groundling.registry import unknown
@@ -46,13 +46,7 @@ class MessagePairs(Pairs):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a dataset of either format; arrays in the format "motif" are not read yet.
-
-        Unused ones that do not fit, such as screens, are ignored.
-
-        Raises:
-            ConfigError: its arrays cannot be read, or do not fit together.
-        """
+        """Open a dataset of either format, without unused arrays that do not fit; "motif" is memory-mapped."""
         if any((folder / "data").glob("*.parquet")):
             return cls.of_columns(folder, *parquet.read(folder))
         data, info = npy.read(folder / "data", _USED), npy.read(folder / "info", _USED)
@@ -63,11 +57,7 @@ class MessagePairs(Pairs):
 
     @classmethod
     def of_columns(cls, folder: Path, data: Mapping[str, Any], info: Arrays) -> Self:
-        """Make the dataset that `parquet.read` has read.
-
-        Raises:
-            ConfigError: a message is no text of one-byte characters, or arrays do not fit together.
-        """
+        """Make the dataset that `parquet.read` has read."""
         arrays = {key: column for key, column in data.items() if key != "messages"}
         for key, column in arrays.items():
             if not isinstance(column, np.ndarray):
@@ -95,7 +85,7 @@ class MessagePairs(Pairs):
         _check(data, info, str(folder))
         with new_folder(folder) as partial:
             if format == "parquet":
-                columns: dict[str, parquet.Column] = {"messages": _decode(data["message"])}
+                columns: dict[str, parquet.Column] = {"messages": decode_pairs(data["message"])}
                 columns |= {key: array for key, array in data.items() if key != "message"}
                 parquet.write(partial, columns, info)
             else:
@@ -103,7 +93,7 @@ class MessagePairs(Pairs):
         return cls.open(folder)
 
     def convert(self, folder: str | Path, format: Format) -> "MessagePairs":
-        """Write the same pairs into a new ``folder``, with labels, accounts, and the answers in the dataset's folder.
+        """Write the same pairs into a new ``folder``, with labels, their provenance, and the answers in this folder.
 
         Figures that are texts are left out of Parquet, with a warning. Arguments and errors as of `create`.
         """
@@ -115,8 +105,8 @@ class MessagePairs(Pairs):
         if (self.folder / ANSWERS).is_dir():
             shutil.copytree(self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims"))
         for name in self.annotators():
-            if account := self.read_account(name):
-                new.write_account(name, account)
+            if provenance := self.read_provenance(name):
+                new.write_provenance(name, provenance)
             new.write_preferences(name, self.preferences(name), self.soft_preferences(name))
         return new
 
@@ -138,22 +128,16 @@ class MessagePairs(Pairs):
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
         if blstats and self.blstats is None:
             raise ConfigError(f"{self.folder} has no blstats: annotate it by its messages alone")
-        known: dict[bytes, str] = {}  # segments repeat: making each caption once is several times faster
-        all_messages = np.asarray(self.messages)  # indexing a memory map itself is slow
-        all_states = np.asarray(self.blstats) if blstats else None
+        messages = np.asarray(self.messages)  # indexing a memory map itself is slow
+        states = np.asarray(self.blstats) if blstats else None
 
         def caption_of(pair: int, side: int) -> str:
-            messages = all_messages[pair, side]
-            state = None if all_states is None else all_states[pair, side, -1:]
-            content = messages.tobytes() + (b"" if state is None else state.tobytes())
-            if content not in known:
-                known[content] = caption(messages, state)
-            return known[content]
+            return caption(messages[pair, side], None if states is None else states[pair, side])
 
         return [Comparison(caption_of(pair, 0), caption_of(pair, 1)) for pair in range(len(self))]
 
     def segments(self) -> Segments:
-        return Segments.of_messages(self.messages)
+        return Segments.of_texts(decode_pairs(self.messages))
 
     def returns(self) -> NDArray:
         if "rewards" not in self.data:
@@ -170,10 +154,7 @@ def _check(data: Arrays, info: Arrays, where: str) -> None:
     if messages.dtype != np.uint8 or messages.ndim != 4 or messages.shape[1::2] != (2, 256):
         raise ConfigError(f"{where}: message is {messages.dtype} {messages.shape}, expected uint8 (N, 2, L, 256)")
     if not messages.shape[2]:
-        raise ConfigError(
-            f"{where}: message has segments of no steps, its shape is {messages.shape}: expected uint8 (N, 2, L, 256) "
-            "with L of 1 or more"
-        )
+        raise ConfigError(f"{where}: message has segments of no steps, its shape is {messages.shape}")
     head = messages.shape[:3]
     for arrays, shape in ((data, head), (info, head[:2])):
         for key, array in arrays.items():
@@ -182,13 +163,7 @@ def _check(data: Arrays, info: Arrays, where: str) -> None:
 
 
 def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
-    """Return why an array cannot belong to a dataset, or None.
-
-    Args:
-        key: The array's name.
-        array: Of the data or the figures.
-        head: Its first dimensions: ``(N, 2, L)`` for data, ``(N, 2)`` for figures.
-    """
+    """Return why an array cannot belong to a dataset whose first dimensions are ``head``; None if it can."""
     is_info = len(head) == 2
     name = f"info {key}" if is_info else key
     expected = head if is_info else head + TAILS.get(key, array.shape[3:])
@@ -199,33 +174,18 @@ def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
     return None
 
 
-def _decode(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]]]:
-    """Return uint8 ``(N, 2, L, 256)`` as pairs of L texts; Latin-1 keeps every byte, only padding is removed."""
-    texts = [row.tobytes().rstrip(b"\0").decode("latin-1") for row in messages.reshape(-1, 256)]
-    length = messages.shape[2]
-    segments = [texts[start : start + length] for start in range(0, len(texts), length)]
-    return list(zip(segments[::2], segments[1::2], strict=True))
-
-
 def _encode(pairs: Sequence[tuple[list[str], list[str]]], where: str) -> NDArray[np.uint8]:
-    """Invert `_decode`.
-
-    Raises:
-        ConfigError: a segment has another length, or a text is longer or has other characters.
-    """
+    """Invert `decode_pairs`."""
     segments = [segment for pair in pairs for segment in pair]
     if not all(isinstance(segment, list) for segment in segments):
         raise ConfigError(f"{where}: expected lists of texts")
     lengths = {len(segment) for segment in segments}
+    try:
+        lines = [text.encode("latin-1") for segment in segments for text in segment]
+    except (UnicodeEncodeError, AttributeError) as error:
+        raise ConfigError(f"{where}: expected lists of texts of NetHack's one-byte characters ({error})") from error
     if len(lengths) > 1:
         raise ConfigError(f"{where}: lists of {min(lengths)} to {max(lengths)} entries, expected one length")
-    encoded = bytearray()
-    for text in (text for segment in segments for text in segment):
-        try:
-            line = text.encode("latin-1")
-        except (UnicodeEncodeError, AttributeError):
-            raise ConfigError(f"{where}: {text!r} is no text of NetHack's one-byte characters") from None
-        if len(line) > 256:
-            raise ConfigError(f"{where}: {text!r} is longer than 256 characters")
-        encoded += line.ljust(256, b"\0")
-    return np.frombuffer(encoded, np.uint8).reshape(len(pairs), 2, *lengths, 256)
+    if any(len(line) > 256 for line in lines):
+        raise ConfigError(f"{where}: {max(lines, key=len)!r:.300} is longer than 256 characters")
+    return np.array(lines, "S256").view(np.uint8).reshape(len(pairs), 2, *lengths, 256)

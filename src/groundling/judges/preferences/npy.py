@@ -26,9 +26,6 @@ def read(folder: Path, needed: Collection[str]) -> dict[str, NDArray]:
 
     As in the original, a key is a file's name up to its first dot. Files that are not arrays of numbers or texts are
     left out unless they are ``needed``.
-
-    Raises:
-        ConfigError: a needed array cannot be read.
     """
     arrays = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -50,11 +47,7 @@ def write(folder: Path, data: Mapping[str, NDArray], info: Mapping[str, NDArray]
 
 
 def read_labels(folder: Path, name: str) -> tuple[NDArray, NDArray | None]:
-    """Return an annotator's labels and probabilities, unchecked.
-
-    Raises:
-        ConfigError: a file cannot be read.
-    """
+    """Return an annotator's labels and probabilities, unchecked."""
     soft = folder / "soft_preference" / f"{name}{SUFFIX}"
     return _load(folder / "preference" / f"{name}{SUFFIX}"), _load(soft) if soft.exists() else None
 

@@ -23,10 +23,8 @@ from groundling.registry import unknown
 Format = Literal["motif", "parquet"]
 FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}
 """Modules that read and write data and labels, by the format's name."""
-ANSWERS = "answers"
-"""Default folder of a dataset's answers (`groundling.judges.preferences.store`)."""
-DESCRIPTION = "recording.json"
-"""File that names the world, the players and their settings."""
+ANSWERS = "answers"  # default folder of a dataset's answers (`groundling.judges.preferences.store`)
+DESCRIPTION = "recording.json"  # file that names the world, the players and their settings
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -36,8 +34,7 @@ class Comparison:
 
     first: str
     second: str
-    context: str = ""
-    """Text that both share and that is shown once: the prompt of two texts, the goal of two episodes."""
+    context: str = ""  # shared by both, and shown once: the prompt of two texts, the goal of two episodes
 
 
 class Pairs(ABC):
@@ -54,20 +51,14 @@ class Pairs(ABC):
 
     def __init__(self, folder: Path, format: Format, count: int, info: Mapping[str, NDArray]) -> None:
         self.folder, self.format, self.info, self._count = folder, format, info, count
+        self._files = FORMATS[format]
 
     def __len__(self) -> int:
         return self._count
 
     @abstractmethod
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
-        """Return each pair as a judge reads it.
-
-        Args:
-            blstats: Include NetHack's state after each segment.
-
-        Raises:
-            ConfigError: the dataset has no such states.
-        """
+        """Return each pair as a judge reads it; with ``blstats`` NetHack's state after each segment."""
 
     @abstractmethod
     def segments(self) -> Segments:
@@ -75,38 +66,24 @@ class Pairs(ABC):
 
     @abstractmethod
     def returns(self) -> NDArray:
-        """Return the sum of each segment's rewards, float ``(N, 2)``.
-
-        Raises:
-            ConfigError: the dataset has no rewards.
-        """
+        """Return the sum of each segment's rewards, float ``(N, 2)``; `ConfigError` if the dataset has no rewards."""
 
     def annotators(self) -> list[str]:
         """Return the names of all annotators with labels."""
-        suffix = FORMATS[self.format].SUFFIX
+        suffix = self._files.SUFFIX
         return sorted(path.name.partition(".")[0] for path in (self.folder / "preference").glob(f"*{suffix}"))
 
     def preferences(self, name: str) -> NDArray[np.int8]:
-        """Return an annotator's labels, int8 ``(N,)``: codes of `Preference`.
-
-        Raises:
-            ConfigError: no such annotator, or its file does not fit.
-        """
+        """Return an annotator's labels, int8 ``(N,)``: codes of `Preference`."""
         if name not in self.annotators():
             raise ConfigError(f"{self.folder}: {unknown('annotator', name, self.annotators())}")
-        labels: NDArray = FORMATS[self.format].read_labels(self.folder, name)[0]
+        labels: NDArray = self._files.read_labels(self.folder, name)[0]
         check_labels(labels, len(self), f"{self.folder}: preference {name}")
         return labels.astype(np.int8, copy=False)
 
     def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
-        """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)``, or None.
-
-        A row is NaN where the judge gave none.
-
-        Raises:
-            ConfigError: its file does not fit.
-        """
-        soft: NDArray | None = FORMATS[self.format].read_labels(self.folder, name)[1]
+        """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)``, or NaN; or None."""
+        soft: NDArray | None = self._files.read_labels(self.folder, name)[1]
         if soft is not None:
             check_soft_labels(soft, len(self), f"{self.folder}: soft preference {name}")
         return soft
@@ -130,11 +107,11 @@ class Pairs(ABC):
         if soft is not None:
             soft = np.asarray(soft, dtype=np.float32)
             check_soft_labels(soft, len(self), f"soft labels of {name}")
-        FORMATS[self.format].write_labels(self.folder, name, labels.astype(np.int8), soft)
+        self._files.write_labels(self.folder, name, labels.astype(np.int8), soft)
 
-    def read_account(self, name: str) -> dict[str, Any]:
+    def read_provenance(self, name: str) -> dict[str, Any]:
         """Return how an annotator's labels were made; empty if unknown."""
-        path = self._account_path(name)
+        path = self._provenance_path(name)
         try:
             return read_object(path, SETTINGS)
         except FileNotFoundError:
@@ -142,11 +119,11 @@ class Pairs(ABC):
         except ValueError as error:
             raise ConfigError(f"{path} cannot be read ({error})") from error
 
-    def write_account(self, name: str, account: dict[str, Any]) -> None:
+    def write_provenance(self, name: str, provenance: dict[str, Any]) -> None:
         """Write how an annotator's labels are made, as JSON."""
-        path = self._account_path(name)
+        path = self._provenance_path(name)
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, json.dumps(account, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(path, json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")
 
-    def _account_path(self, name: str) -> Path:
+    def _provenance_path(self, name: str) -> Path:
         return self.folder / "annotations" / f"{name}.json"

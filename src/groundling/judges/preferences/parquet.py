@@ -33,8 +33,7 @@ Pairs of segments, written by Groundling. `datasets.load_dataset(FOLDER)` gives 
 `datasets.load_dataset(FOLDER, "preference-NAME")` the labels of the annotator NAME for the same rows: 0 the first,
 1 the second, 2 a tie, 3 unknown; and its probabilities, where it gave any.
 """
-Column = NDArray | Sequence[tuple[Any, Any]]
-"""Numbers ``(N, 2, ...)``; or N pairs of texts or of lists of texts."""
+Column = NDArray | Sequence[tuple[Any, Any]]  # numbers (N, 2, ...); or N pairs of texts or of lists of texts
 
 
 def check_installed() -> None:
@@ -43,11 +42,7 @@ def check_installed() -> None:
 
 
 def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
-    """Return a dataset's data and figures by key.
-
-    Raises:
-        ConfigError: pyarrow is not installed, or the files are not such a dataset.
-    """
+    """Return a dataset's data and figures by key."""
     pa, _ = _pyarrow()
     try:
         table = pa.concat_tables(map(read_parquet, sorted((folder / "data").glob(f"*{SUFFIX}"))))
@@ -72,17 +67,13 @@ def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
 
 
 def write(folder: Path, data: Mapping[str, Column], info: Mapping[str, NDArray]) -> None:
-    """Write data and figures into an empty folder.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Write data and figures into an empty folder."""
     pa, pq = _pyarrow()
     columns = {}
     for number, side in enumerate(_SIDES):
         for key, values in (*data.items(), *((f"info_{key}", array) for key, array in info.items())):
             if isinstance(values, np.ndarray):
-                columns[f"{side}_{key}"] = _nested(values[:, number])
+                columns[f"{side}_{key}"] = _nested(values[:, number], pa)
             else:
                 texts = [pair[number] for pair in values]
                 lists = texts and not isinstance(texts[0], str)
@@ -93,11 +84,7 @@ def write(folder: Path, data: Mapping[str, Column], info: Mapping[str, NDArray])
 
 
 def read_labels(folder: Path, name: str) -> tuple[NDArray, NDArray | None]:
-    """Return an annotator's labels and probabilities, unchecked.
-
-    Raises:
-        ConfigError: pyarrow is not installed, or the file has no such columns.
-    """
+    """Return an annotator's labels and probabilities, unchecked."""
     _pyarrow()
     path = folder / "preference" / f"{name}{SUFFIX}"
     table = read_parquet(path)
@@ -137,9 +124,8 @@ def _write_card(folder: Path) -> None:
     replace_file(folder / "README.md", lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
-def _nested(array: NDArray) -> Any:
+def _nested(array: NDArray, pa: Any) -> Any:
     """Return numbers ``(N, ...)`` as a column of nested lists."""
-    pa, _ = _pyarrow()
     values = pa.array(np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1))
     for size in reversed(array.shape[1:]):
         offsets = np.arange(0, len(values) + 1, max(size, 1), dtype=np.int64)
@@ -180,14 +166,16 @@ def _flat(column: Any, where: str) -> tuple[Any, tuple[int, ...]]:
 
 
 def _is_text(kind: Any) -> bool:
-    pa, _ = _pyarrow()
+    from pyarrow import types
+
     kind = kind.value_type if _is_list(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def _is_list(kind: Any) -> bool:
-    pa, _ = _pyarrow()
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    from pyarrow import types
+
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def _pyarrow() -> Any:

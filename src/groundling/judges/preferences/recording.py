@@ -5,9 +5,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
+from pydantic import TypeAdapter
 
 from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_lines, read_object
@@ -16,6 +18,9 @@ from groundling.io.redaction import shareable
 from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import TextPairs
+
+_ROW = TypeAdapter(tuple[str, Annotated[list[str], MinLen(1)], str, dict[str, int | float]])
+"""A line of a round: the fields of a `TextSegment`, and its figures."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +79,7 @@ class TextRecording:
         self.rounds += 1
 
     def write(self, order: Sequence[int]) -> TextPairs:
-        """Write the dataset and delete the rounds.
-
-        Args:
-            order: Places of the segments to take, two for each pair.
-        """
+        """Write the dataset and delete the rounds; ``order`` names two segments for each pair."""
         taken = [self.segments[place] for place in order]
         pairs = list(zip(taken[::2], taken[1::2], strict=True))
         info = {
@@ -113,22 +114,9 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> list[Recorded]:
     try:
-        return [_segment(row) for _, row in read_lines(path)]
-    except (TypeError, ValueError, IndexError) as error:
+        rows = [_ROW.validate_python(row) for _, row in read_lines(path)]
+    except ValueError as error:
         raise ConfigError(
             f"{path} is no round of a recording ({error}): delete {path.parent} to start the recording again"
         ) from error
-
-
-def _segment(row: Any) -> Recorded:
-    if not isinstance(row, list):
-        raise TypeError(f"{row!r:.80}: expected a list")
-    segment, figures = TextSegment(*row[:-1]), dict(row[-1])
-    captions = segment.captions
-    if not isinstance(captions, list) or not captions:
-        raise ValueError(f"captions {captions!r:.80}: expected a list of at least one")
-    if not all(isinstance(text, str) for text in (segment.context, segment.outcome, *captions)):
-        raise ValueError(f"{segment!r:.80}: expected texts")
-    if not all(type(figure) in (int, float) for figure in figures.values()):
-        raise ValueError(f"{figures!r:.80}: expected numbers")
-    return Recorded(segment, figures)
+    return [Recorded(TextSegment(*segment), figures) for *segment, figures in rows]

@@ -5,40 +5,32 @@ Any number of datasets, processes and nodes may share the folder::
     STORE/questions/<hash>.json      one question in full: its text, the judge, its sampling
     STORE/answers/<hash>/*.jsonl     its answers, one a line; each process appends to a file of its own
     STORE/claims/<hash>-I-of-N       lock of the process that works on chunk I of N
-    STORE/claims/claiming-<hash>     lock while a process takes such a lock
     STORE/claims/writing-<hash>      lock while a process writes labels
 
-An answer is on the disk before another question is asked. Its key is a hash of the question, the unordered pair of
-captions and the order in which they were shown.
+The key of an answer is a hash of the question, the unordered pair of captions and the order in which they were shown.
 """
 
 import hashlib
 import json
-import os
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from groundling.errors import RunError
 from groundling.io.documents import lines_of, parse_json
 from groundling.io.files import sync, write_atomically
-from groundling.io.locks import is_locked, locked
+from groundling.io.locks import locked
 from groundling.io.redaction import shareable
 from groundling.judges.preferences.labels import Preference
 
-Captions = tuple[str, str]
-"""An unordered pair: sorted."""
-LABELS = ("first", "second", "tie", "invalid")
-"""Labels of answers, by their code of `Preference`."""
-_MAX_TOKENS = 10**10
-"""More tokens than any answer takes; a server made a greater number up."""
+Captions = tuple[str, str]  # an unordered pair: sorted
+LABELS = ("first", "second", "tie", "invalid")  # labels of answers, by their code of `Preference`
+_MAX_TOKENS = 10**10  # a greater number of tokens of one answer is a server's error
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredAnswer:
     """A judge's answer about an unordered pair in one order."""
 
     key: str  # see `answer_key`
@@ -69,72 +61,41 @@ def answer_key(question: str, captions: Captions, swapped: bool, context: str = 
     return content_hash([question, *captions, swapped, *([context] if context else [])])
 
 
-@dataclass
 class Store:
-    """The answers to one question in a shared folder.
+    """The answers to one question in a shared folder; ``question`` is everything that they depend on, as JSON."""
 
-    Args:
-        folder: The store's.
-        question: Everything that the answers depend on, as JSON.
-        notice: Called with a notice of lines that were left out.
-    """
-
-    folder: Path
-    question: dict[str, Any]
-    notice: Callable[[str], None] = lambda text: None
-    hash: str = field(init=False)
-    """Of the question."""
-
-    def __post_init__(self) -> None:
-        self.hash = content_hash(self.question)
-        self._answers = self.folder / "answers" / self.hash
+    def __init__(self, folder: Path, question: dict[str, Any]) -> None:
+        self.folder, self.question, self.hash = folder, question, content_hash(question)
+        self._answers = folder / "answers" / self.hash
         self._file: IO[bytes] | None = None
-        self._unflushed = False
-        self._noticed: set[Path] = set()
 
     @property
     def shared_question(self) -> dict[str, Any]:
         """The question without the judge's private settings, to be written into a dataset."""
         return {key: shareable(value) if key == "judge" else value for key, value in self.question.items()}
 
-    def read(self) -> dict[str, Answer]:
+    def read(self) -> dict[str, StoredAnswer]:
         """Return the answers of all processes by key, without captions and replies.
 
         A valid answer replaces an invalid one; tokens and seconds are summed over all answers with its key. Incomplete
-        lines, as a killed process leaves them, are left out with a notice.
+        lines, as a killed process leaves them, are left out.
         """
-        merged: dict[str, Answer] = {}
+        merged: dict[str, StoredAnswer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
-            broken = 0
-            for line in lines_of(path):
-                answer = _parse(line)
-                if answer is None:
-                    broken += 1
-                else:
-                    known = merged.get(answer.key)
-                    merged[answer.key] = answer if known is None else _merge(known, answer)
-            if broken and path not in self._noticed:
-                self._noticed.add(path)
-                self.notice(f"{path}: {broken} incomplete line(s) left out (its process was killed, or is writing)")
+            for answer in filter(None, map(_parse, lines_of(path))):
+                known = merged.get(answer.key)
+                merged[answer.key] = answer if known is None else _merge(known, answer)
         return merged
 
-    def append(self, answer: Answer) -> None:
-        """Add an answer; it is on the disk after the next `flush`."""
+    def append(self, answer: StoredAnswer) -> None:
+        """Write an answer to this process's file; a kill loses nothing that was written."""
         if self._file is None:
             self._file = self._open()
         self._file.write((json.dumps(asdict(answer)) + "\n").encode())
-        self._unflushed = True
-
-    def flush(self) -> None:
-        """Put the added answers on the disk."""
-        if self._file is not None and self._unflushed:
-            self._unflushed = False  # before: another thread may add an answer meanwhile
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        self._file.flush()
 
     def close(self) -> None:
-        """Flush and close this process's file."""
-        self.flush()
+        """Close this process's file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -145,46 +106,26 @@ class Store:
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n")
-        name = f"{uuid.uuid4().hex}.jsonl"  # without the host's name: the dataset may be shared
-        file = (self._answers / name).open("xb", buffering=2**20)  # lines are written together, at the flush
-        sync(self._answers)  # the file's name
+        # The name does not contain the host's: the dataset may be shared.
+        file = (self._answers / f"{uuid.uuid4().hex}.jsonl").open("xb")
+        sync(self._answers)
         return file
 
-    @contextmanager
-    def claim(self, chunk: int, chunks: int) -> Iterator[None]:
-        """Exclude other processes from this chunk of the question; a kill releases the claim.
+    def claim(self, chunk: int, chunks: int) -> AbstractContextManager[None]:
+        """Exclude other processes from this chunk of the question; a kill releases the claim."""
+        return locked(
+            self.folder / "claims" / f"{self.hash}-{chunk}-of-{chunks}",
+            f"annotates chunk {chunk} of {chunks} with the same question in {self.folder}",
+            "give each process a chunk of its own (--chunks N --chunk I)",
+        )
 
-        Raises:
-            RunError: another process works on the chunk, or on chunks of another number of them.
-        """
-        claims = self.folder / "claims"
-        with ExitStack() as stack:
-            with self._one_at_a_time("claiming"):
-                for other in claims.glob(f"{self.hash}-*"):
-                    if not other.name.endswith(f"-of-{chunks}") and is_locked(other):
-                        raise RunError(
-                            "another process annotates with the same question as "
-                            f"{other.name.partition('-')[2]} in {self.folder}: use one number of chunks at a time"
-                        )
-                stack.enter_context(
-                    locked(
-                        claims / f"{self.hash}-{chunk}-of-{chunks}",
-                        f"annotates chunk {chunk} of {chunks} with the same question in {self.folder}",
-                        "give each process a chunk of its own (--chunks N --chunk I)",
-                    )
-                )
-            yield
-
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Return a context in which only one process of this question is at a time."""
-        return self._one_at_a_time("writing")
-
-    def _one_at_a_time(self, what: str) -> AbstractContextManager[None]:
-        path = self.folder / "claims" / f"{what}-{self.hash}"
+        path = self.folder / "claims" / f"writing-{self.hash}"
         return locked(path, "holds it", "name another store (--store)", wait=True)
 
 
-def _merge(first: Answer, second: Answer) -> Answer:
+def _merge(first: StoredAnswer, second: StoredAnswer) -> StoredAnswer:
     """Merge two answers with one key."""
     return replace(
         second if first.label == "invalid" else first,
@@ -194,18 +135,18 @@ def _merge(first: Answer, second: Answer) -> Answer:
     )
 
 
-def _parse(line: bytes) -> Answer | None:
+def _parse(line: bytes) -> StoredAnswer | None:
     if not line.endswith(b"\n"):
         return None
     try:
         content = parse_json(line, "an answer")
-        if content["label"] not in LABELS:
-            return None
         soft, seconds = content["probabilities"], content["seconds"]
         figures = [seconds, *(soft or ())]
-        if not isinstance(content["key"], str) or not all(type(one) in (int, float) for one in figures):
+        if content["label"] not in LABELS or not isinstance(content["key"], str):
             return None
-        return Answer(
+        if not all(type(one) in (int, float) for one in figures):
+            return None
+        return StoredAnswer(
             key=content["key"],
             label=content["label"],
             probabilities=None if soft is None else (soft[0], soft[1], soft[2]),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_object
@@ -18,15 +19,11 @@ from groundling.registry import unknown
 
 _AFTERWARDS = "After that:"
 TextSegments = tuple[TextSegment, TextSegment]
+_TEXTS = TypeAdapter(list[TextSegments])
 
 
 class TextPairs(Pairs):
-    """N pairs of segments in Parquet; each segment has a context and one caption a step.
-
-    Attributes:
-        texts: The pairs.
-        about: The world, the players and their settings, as JSON.
-    """
+    """N pairs of segments in Parquet, with the world, the players and their settings (``about``)."""
 
     def __init__(
         self, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: dict[str, Any]
@@ -37,11 +34,7 @@ class TextPairs(Pairs):
 
     @classmethod
     def of_columns(cls, folder: Path, data: Mapping[str, Any], info: Mapping[str, NDArray]) -> Self:
-        """Make the dataset that `parquet.read` has read.
-
-        Raises:
-            ConfigError: columns are missing or hold no texts, or the description does not name the world.
-        """
+        """Make the dataset that `parquet.read` has read."""
         path = folder / DESCRIPTION
         try:
             about = read_object(path, SETTINGS)
@@ -54,12 +47,12 @@ class TextPairs(Pairs):
             if key not in data:
                 raise ConfigError(f"{folder}: columns first_{key} and second_{key} are missing")
         columns = [data[key] for key in TextSegment._fields]
-        sides = [[TextSegment(*(pair[side] for pair in row)) for row in zip(*columns, strict=True)] for side in (0, 1)]
-        for one in (segment for side in sides for segment in side):
-            captions = one.captions if isinstance(one.captions, list) else []
-            if not captions or not all(isinstance(x, str) for x in (one.context, one.outcome, *captions)):
-                raise ConfigError(f"{folder}: a segment {one!r:.80}: expected texts, and at least one caption")
-        return cls(folder, list(zip(*sides, strict=True)), info, about)
+        pairs = [tuple(zip(*row, strict=True)) for row in zip(*columns, strict=True)]
+        try:
+            return cls(folder, _TEXTS.validate_python(pairs), info, about)
+        except ValidationError as error:
+            wrong = error.errors()[0]["input"]
+            raise ConfigError(f"{folder}: {wrong!r:.80}: expected texts, and at least one caption") from error
 
     @classmethod
     def create(

@@ -13,8 +13,7 @@ from groundling.judges.reward_models.reward_model import RewardModel, reward_mod
 
 _EMBEDDING, _WIDTH, _POOL = 32, 7, 3
 _LENGTH_STEP = 64
-_TOGETHER = 64
-"""Captions that are padded to one length; a batch is ordered by length."""
+_TOGETHER = 64  # captions that are padded to one length; a batch is ordered by length
 
 
 @reward_models.register("characters")

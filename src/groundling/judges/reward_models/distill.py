@@ -41,11 +41,7 @@ class Distillation:
 
 
 def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:
-    """Score each caption, each distinct one once; a gather spreads the scores, and their gradients add up.
-
-    Returns:
-        Float32 ``(len(pairs), 2, L)`` on the model's device, with gradients; arbitrary past the end of a segment.
-    """
+    """Score each distinct caption once: float32 ``(len(pairs), 2, L)``, arbitrary past the end of a segment."""
     captions, places = pairs.distinct()
     scores: Tensor = model(captions)  # (num_distinct,)
     return scores[places.to(scores.device)]

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from groundling.errors import ConfigError
 from groundling.judges.reward_models.reward_model import RewardModel, reward_models
 
-MESSAGE_LENGTH = 256
-"""Bytes of a message in NetHack."""
+MESSAGE_LENGTH = 256  # bytes of a message in NetHack
 _SMALLEST_BATCH = 8
 _LENGTH_STEP = 16
 _POOL = 3
@@ -89,11 +88,7 @@ def _constant_tail(x: Tensor, length: int) -> Tensor:
 
 
 def encode(captions: Sequence[str], model: str) -> Tensor:
-    """Return messages as uint8 ``(n, 256)``, NUL-padded, on the CPU.
-
-    Raises:
-        ConfigError: a caption is no message of NetHack, which the reward model ``model`` reads.
-    """
+    """Return messages as uint8 ``(n, 256)``, NUL-padded; ``model`` is the reader's id, for error messages."""
     rows = []
     for caption in captions:
         row = caption.encode("latin-1", "ignore")

@@ -18,13 +18,10 @@ from groundling.io.files import replace_file, share_mode, write_atomically
 from groundling.judges.reward_models.losses import preference_loss, segment_means
 from groundling.registry import Registry
 
-QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))
-"""0.05, 0.1, ..., 0.95."""
+QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # 0.05, 0.1, ..., 0.95
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
-CHUNK = 1024
-"""Captions scored at once."""
-_PRIOR_COUNT = 1e-4
-"""Count of the prior (mean 0, variance 1) of Motif's running moments."""
+CHUNK = 1024  # captions scored at once
+_PRIOR_COUNT = 1e-4  # count of the prior (mean 0, variance 1) of Motif's running moments
 
 
 @dataclass(frozen=True)
@@ -42,9 +39,6 @@ class Normalization:
 
         Mean and unbiased variance are over all occurrences, updated from Motif's prior (mean 0, variance 1, count 1e-4)
         like running moments (Chan et al. 1979). Quantiles are over distinct captions, interpolated linearly.
-
-        Raises:
-            RunError: a reward is NaN or infinite.
         """
         values, weights = rewards.double().cpu(), counts.double().cpu()
         if not values.isfinite().all():
@@ -60,11 +54,7 @@ class Normalization:
         return cls(mean, variance, tuple(np.quantile(normalized, QUANTILE_LEVELS).tolist()))
 
     def threshold(self, quantile: float) -> float:
-        """Return a quantile of the normalised rewards, interpolated; -inf for 0, which means no threshold.
-
-        Raises:
-            ConfigError: ``quantile`` is neither 0 nor in [0.05, 0.95].
-        """
+        """Return a quantile of the normalised rewards, interpolated; -inf for 0, which means no threshold."""
         if quantile == 0:
             return -np.inf
         if not QUANTILE_LEVELS[0] <= quantile <= QUANTILE_LEVELS[-1]:
@@ -104,11 +94,7 @@ class RewardModel(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, captions: Sequence[str]) -> Tensor:
-        """Score captions: float32 ``(n,)`` on the model's device, with gradients.
-
-        Raises:
-            ConfigError: the model cannot read one of them.
-        """
+        """Score captions: float32 ``(n,)`` on the model's device, with gradients."""
 
     def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """Return the loss to minimise, by default `preference_loss` of the segments' means.
@@ -123,11 +109,7 @@ class RewardModel(nn.Module, ABC):
 
     @torch.no_grad()
     def rewards(self, captions: Sequence[str]) -> Tensor:
-        """Reward captions: float32 ``(n,)`` on the CPU, without gradients.
-
-        Raises:
-            ConfigError: the model cannot read one of them.
-        """
+        """Reward captions: float32 ``(n,)`` on the CPU, without gradients."""
         return torch.cat([torch.zeros(0), *(self._reward(chunk).float().cpu() for chunk in chunks(captions))])
 
     def _reward(self, captions: Sequence[str]) -> Tensor:

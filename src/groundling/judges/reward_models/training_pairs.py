@@ -24,12 +24,9 @@ class TrainingPairs:
     targets ``(N, 1)``.
     """
 
-    captions: list[str]
-    """The distinct ones, the shortest first."""
-    indices: Tensor
-    """int64 ``(N, 2, L)`` into ``captions``; -1 past the end of a segment."""
-    targets: Tensor
-    """float32 ``(N, 2)``: the probability that each of the two segments is preferred; rows sum to 1."""
+    captions: list[str]  # the distinct ones, the shortest first
+    indices: Tensor  # int64 (N, 2, L) into captions; -1 past the end of a segment
+    targets: Tensor  # float32 (N, 2): the probability that each of the two segments is preferred; rows sum to 1
 
     @classmethod
     def of(
@@ -77,10 +74,7 @@ class TrainingPairs:
         return torch.bincount(self.indices[self.indices >= 0], minlength=len(self.captions))
 
     def distinct(self) -> tuple[list[str], Tensor]:
-        """Return the distinct captions of these pairs, and the captions of each segment, int64 ``(N, 2, L)``.
-
-        Arbitrary past the end of a segment.
-        """
+        """Return the distinct captions, and int64 ``(N, 2, L)``: those of each segment, arbitrary past its end."""
         places, indices = torch.unique(self.indices.clamp(min=0), return_inverse=True)
         return [self.captions[place] for place in places.tolist()], indices
 
@@ -95,13 +89,6 @@ class TrainingPairs:
         pairs, the rare captions would all be held out. Distinct pairs are ordered by a hash of contents and seed, and
         the first are held out with all their repetitions, but never more than the same fraction of all pairs, so a pair
         that repeats more often is trained on.
-
-        Args:
-            validation_fraction: In [0, 1).
-            seed: Of the split.
-
-        Raises:
-            ConfigError: one set would be empty.
         """
         hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)

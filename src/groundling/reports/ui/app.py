@@ -2,7 +2,7 @@
 
 import csv
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import GroundlingError
 from groundling.reports.page import DAMAGED
 from groundling.reports.run_folder import RunFolder, figures_of, learning_figures, picture_of, read_run
 from groundling.reports.ui.curves import Curves
@@ -26,50 +26,29 @@ from groundling.reports.ui.guard import Guard
 from groundling.reports.ui.judged import LABELS, PAGE, Selection, select
 
 _HERE = Path(__file__).parent
-_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
-"""Names of this machine in requests; no other site can take one of them."""
+_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # names of this machine in requests; no other site can take one of them
 _NUM_TEXTS = 50
-_MAX_ROWS = 200
-"""Rows of a study's table."""
+_MAX_ROWS = 200  # rows of a study's table
 
 
 def make_app(roots: Sequence[Path], token: str) -> Starlette:
-    """Make the application.
-
-    Args:
-        roots: Folders that are shown with everything below them, and nothing else.
-        token: Requests without it are refused.
-    """
+    """Make the application: ``roots`` and everything below them are shown, requests without ``token`` refused."""
     views = _Views(roots)
     shown = [views.run, views.metrics, views.compare, views.episode, views.judge, views.study, views.picture]
     routes = [
         Route("/", views.runs),
-        *(Route(f"/{view.__name__}", _reporting_damage(view)) for view in shown),
+        *(Route(f"/{view.__name__}", view) for view in shown),
         Route("/plotly.js", _plotly),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS), Middleware(Guard, token=token)]
-    errors: Any = {GroundlingError: views.failed, HTTPException: views.failed}
+    errors: Any = dict.fromkeys((GroundlingError, HTTPException, *DAMAGED, csv.Error), views.failed)
     return Starlette(routes=routes, middleware=guards, exception_handlers=errors)
 
 
 def _plotly(request: Request) -> Response:
     headers = {"cache-control": "max-age=86400"}
     return Response(plotly.offline.get_plotlyjs(), media_type="text/javascript", headers=headers)
-
-
-def _reporting_damage(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Let a view report damaged files."""
-
-    def reporting(request: Request) -> Response:
-        try:
-            return view(request)
-        except (GroundlingError, HTTPException):
-            raise
-        except (*DAMAGED, csv.Error) as error:
-            raise RunError(f"a file of this folder is damaged: {_cause(error)}") from error
-
-    return reporting
 
 
 def _cause(error: Exception) -> str:
@@ -202,10 +181,12 @@ class _Views:
         return FileResponse(folder.path / name, headers=headers)
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """Show an error."""
-        status, reason = 422, str(error)
+        """Show an error, such as a damaged file."""
+        status, reason = 422, f"a file of this folder is damaged: {_cause(error)}"
         if isinstance(error, HTTPException):
             status, reason = error.status_code, error.detail
+        elif isinstance(error, GroundlingError):
+            reason = str(error)
         return self._page(request, "failed.html", status_code=status, reason=reason)
 
     def _curves_of(self, folder: Folder) -> Curves:

@@ -13,16 +13,11 @@ from groundling.io.row_files import RowReader
 from groundling.reports.plots import smooth, thinned
 from groundling.training.tracking import METRICS
 
-_MAX_SMOOTH = 1000
-"""Largest number of points of a smoothed curve."""
+_MAX_SMOOTH = 1000  # largest number of points of a smoothed curve
 
 
 class Curves:
-    """A run's metrics over steps. Each update reads only appended rows.
-
-    Args:
-        run_dir: The run's folder.
-    """
+    """A run's metrics over steps. Each update reads only appended rows."""
 
     def __init__(self, run_dir: Path) -> None:
         self._reader, self._lock = RowReader(run_dir / METRICS), threading.Lock()
@@ -32,12 +27,7 @@ class Curves:
         self.num_rows = 0
 
     def update(self) -> None:
-        """Read new rows.
-
-        Raises:
-            OSError: the file cannot be read.
-            RunError: a row is invalid or misplaced, or a metric is no number.
-        """
+        """Read new rows; raise `RunError` if one is invalid or misplaced, or a metric is no number."""
         with self._lock:  # several views may read in parallel
             is_other, rows = self._reader.read_new()
             if is_other:

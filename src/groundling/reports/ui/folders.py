@@ -12,8 +12,7 @@ from groundling.errors import ConfigError
 from groundling.io.locks import LOCK, is_locked
 
 Kind = Literal["run", "pairs", "study"]
-_MAX_DEPTH = 5
-"""Levels of folders below a root."""
+_MAX_DEPTH = 5  # levels of folders below a root
 _INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}
 """Folders of a run, which contain no further runs."""
 _FILES_OF_RUN = ("config.yaml", "metrics.jsonl", "validation.jsonl", "probes.jsonl", "predictions")
@@ -24,19 +23,15 @@ _FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 class Folder:
     """A folder to show."""
 
-    id: str
-    """Its path from the root, with the root's name, as in addresses."""
+    id: str  # its path from the root, with the root's name, as in addresses
     path: Path
     kind: Kind
 
     def check_links(self) -> None:
-        """Check that its files are no links, which may lead out of it.
+        """Raise `ConfigError` if one of its files is a link, which may lead out of it.
 
         The folders ``samples`` and ``evaluation`` of a run may be links, for example to another disk, but not their
         files. Links in a study's folder are ignored anyway.
-
-        Raises:
-            ConfigError: a file is a link.
         """
         if self.kind == "pairs":
             paths: Iterator[Path] = self.path.rglob("*")

@@ -20,12 +20,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that requires the token in the address, or the cookie that is set for it.
-
-    Args:
-        app: The guarded application.
-        token: The token.
-    """
+    """Middleware that requires the token in the address, or the cookie that is set for it."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
@@ -46,19 +41,19 @@ class Guard:
 
         query = parse_qsl(scope["query_string"].decode("latin-1"))
         given = dict(query).get("token")
-        if given is not None and self._knows(given):
+        if given is not None and self._is_valid(given):
             # The address, which may be copied or logged, loses its token.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             await response(scope, receive, send_guarded)
-        elif self._knows(_cookie(self._cookie, Headers(scope=scope).get("cookie", ""))):
+        elif self._is_valid(_cookie(self._cookie, Headers(scope=scope).get("cookie", ""))):
             await self._app(scope, receive, send_guarded)
         else:
             text = "This page needs the token of the address that `groundling ui` printed: open that address.\n"
             await PlainTextResponse(text, 403)(scope, receive, send_guarded)
 
-    def _knows(self, token: str) -> bool:
+    def _is_valid(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(), self._token.encode())
 
 

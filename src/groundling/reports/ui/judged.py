@@ -1,9 +1,10 @@
 """Pairs of segments, judges' answers, and disagreements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,60 +13,23 @@ from groundling.judges import open_pairs
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.pairs import Comparison
 
-PAGE = 20
-"""Pairs on a page."""
+PAGE = 20  # pairs on a page
 LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Preference.TIE, "none": Preference.UNKNOWN}
 """Answers of a judge, by name."""
-
-
-@dataclass(frozen=True)
-class ShownPair:
-    """A pair of segments."""
-
-    number: int
-    comparison: Comparison
-    labels: Mapping[str, str]
-    """By judge."""
-    probabilities: Mapping[str, Sequence[float]]
-    """By judge, of first, second and tie, if it gave them."""
-    replies: Sequence[str]
-    """Texts of a judge."""
 
 
 @dataclass(frozen=True)
 class Selection:
     """A filter of pairs."""
 
-    judge: str | None = None
-    """The judge whose answers are filtered; None: the first."""
-    label: str | None = None
-    """One of `LABELS`; None: any."""
-    against: str | None = None
-    """A judge with another answer; None: no condition."""
-    words: str = ""
-    """Words that all occur in the captions."""
+    judge: str | None = None  # the judge whose answers are filtered; None: the first
+    label: str | None = None  # one of `LABELS`; None: any
+    against: str | None = None  # a judge with another answer; None: no condition
+    words: str = ""  # words that all occur in the captions
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A page of a dataset's pairs, with statistics of its judges."""
-
-    judges: Sequence[str]
-    counts: Mapping[str, Mapping[str, int]]
-    """Number of pairs by judge and label."""
-    agreement: Mapping[tuple[str, str], float]
-    """By two judges, the share of equal labels among the pairs that both labelled."""
-    matching: int
-    """Number of selected pairs."""
-    pairs: Sequence[ShownPair]
-
-
-def select(folder: Path, selection: Selection, first: int) -> Judged:
-    """Return a page of the selected pairs, from number ``first``.
-
-    Raises:
-        ConfigError: the folder is no dataset of pairs, or has no such judge.
-    """
+def select(folder: Path, selection: Selection, first: int) -> dict[str, Any]:
+    """Return a page of the selected pairs, from number ``first``, with statistics of the judges, for the template."""
     pairs = open_pairs(folder)
     labels = {name: pairs.preferences(name) for name in pairs.annotators()}
     comparisons = pairs.comparisons()
@@ -77,8 +41,7 @@ def select(folder: Path, selection: Selection, first: int) -> Judged:
             chosen &= of_judge == LABELS[selection.label]
         if selection.against is not None:
             other = pairs.preferences(selection.against)
-            known = (of_judge != Preference.UNKNOWN) & (other != Preference.UNKNOWN)
-            chosen &= known & (of_judge != other)
+            chosen &= _both_known(of_judge, other) & (of_judge != other)
     if words := selection.words.lower().split():
         for number in np.flatnonzero(chosen):
             one = comparisons[number]
@@ -86,34 +49,36 @@ def select(folder: Path, selection: Selection, first: int) -> Judged:
             chosen[number] = all(word in text for word in words)
     numbers = np.flatnonzero(chosen)[first : first + PAGE].tolist()
     replies = _replies(folder, [comparisons[number] for number in numbers])
-    soft = {name: pairs.soft_preferences(name) for name in labels}
+    soft = {name: probabilities for name in labels if (probabilities := pairs.soft_preferences(name)) is not None}
     names = {code: label for label, code in LABELS.items()}
-
-    def shown(number: int) -> ShownPair:
-        one = comparisons[number]
-        return ShownPair(
-            number,
-            one,
-            {name: names[Preference(int(of[number]))] for name, of in labels.items()},
+    return {
+        "judges": list(labels),
+        "counts": {
+            name: {label: int((of == code).sum()) for label, code in LABELS.items()} for name, of in labels.items()
+        },
+        "agreement": {  # share of equal labels among the pairs that both labelled
+            (one, other): float((labels[one] == labels[other])[both].mean())
+            for one, other in combinations(labels, 2)
+            if (both := _both_known(labels[one], labels[other])).any()
+        },
+        "matching": int(chosen.sum()),
+        "pairs": [
             {
-                name: of[number].tolist()
-                for name, of in soft.items()
-                if of is not None and not np.isnan(of[number]).any()
-            },
-            replies.get(frozenset((one.first, one.second)), ()),
-        )
+                "number": number,
+                "comparison": (one := comparisons[number]),
+                "labels": {name: names[Preference(int(of[number]))] for name, of in labels.items()},
+                "probabilities": {
+                    name: of[number].tolist() for name, of in soft.items() if not np.isnan(of[number]).any()
+                },
+                "replies": replies.get(frozenset((one.first, one.second)), ()),
+            }
+            for number in numbers
+        ],
+    }
 
-    counts = {name: {label: int((of == code).sum()) for label, code in LABELS.items()} for name, of in labels.items()}
-    return Judged(list(labels), counts, _agreement(labels), int(chosen.sum()), [shown(n) for n in numbers])
 
-
-def _agreement(labels: Mapping[str, np.ndarray]) -> dict[tuple[str, str], float]:
-    shares = {}
-    for one, other in combinations(labels, 2):
-        known = (labels[one] != Preference.UNKNOWN) & (labels[other] != Preference.UNKNOWN)
-        if known.any():
-            shares[one, other] = float((labels[one] == labels[other])[known].mean())
-    return shares
+def _both_known(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (first != Preference.UNKNOWN) & (second != Preference.UNKNOWN)
 
 
 def _replies(folder: Path, comparisons: Sequence[Comparison]) -> dict[frozenset[str], list[str]]:
