@@ -15,11 +15,11 @@ import json
 import statistics
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from machine import machine, seconds
@@ -29,16 +29,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from groundling.algorithms import Rollout
 from groundling.config.compose import compose
 from groundling.lm import LanguageModel
+from groundling.lm.read.tree_reader import TreeReader
 from groundling.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "frozen-layers.json"
 MODELS = {"smollm2": range(12, 30), "llama": range(6, 15)}
-"""Layers with LoRA; up to 0.4 of all layers, the first ones, are frozen."""
+"""Layers with LoRA; the first ones, up to .4 of all, are frozen."""
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def make_llama(folder: Path) -> Path:
-    """Save a Llama with 45 M random weights and SmolLM2's tokenizer."""
+    """Write a Llama of 45 M random weights with SmolLM2's tokenizer."""
     config = LlamaConfig(
         vocab_size=49_152,
         hidden_size=384,
@@ -78,6 +79,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path) -> Trainer:
         "~algorithm.args",
         f"algorithm.args={ppo}".replace("'", ""),
         "cloning.episodes=null",
+        "evaluation.baselines=[]",
         "device=cpu",
     ]
     run = folder / "run"
@@ -85,21 +87,13 @@ def make_trainer(arguments: argparse.Namespace, folder: Path) -> Trainer:
     return Trainer(compose("demo-smollm2", words), run, warnings.warn)
 
 
-@contextmanager
-def caching(trainer: Trainer, on: bool) -> Iterator[None]:
-    """Turn the cache of frozen layers' states on or off in this context."""
-    lm: Any = trainer.policy.lm
-    frozen = lm._scorer.frozen
-    if not on:
-        frozen.suits = lambda reference: False
-    try:
-        yield
-    finally:
-        frozen.__dict__.pop("suits", None)
+def uncached() -> Any:
+    """Return a context within which no states of frozen layers are cached."""
+    return mock.patch.object(TreeReader, "has_frozen_layers", False)
 
 
 def act(trainer: Trainer, rollout: Rollout) -> tuple[float, Tensor]:
-    """Return CPU seconds of acting on a rollout's observations, and the log-probabilities of its actions."""
+    """CPU seconds of acting in a rollout's observations, and the log-probabilities of its actions."""
     rows = rollout.actions.shape[1]
     steps = [rollout.observations[i : i + rows] for i in range(0, len(rollout.observations), rows)]
     began = seconds()
@@ -111,7 +105,7 @@ def act(trainer: Trainer, rollout: Rollout) -> tuple[float, Tensor]:
 
 
 def learn(trainer: Trainer, rollout: Rollout) -> tuple[float, list[Tensor]]:
-    """Return CPU seconds of an update and the trained weights after it; restore the weights."""
+    """CPU seconds of an update, and the trained weights after it, which are then put back."""
     weights = [p for p in trainer.policy.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     trainer.algorithm.setup(trainer.policy)
@@ -147,7 +141,7 @@ def main() -> None:
             rollout, _ = trainer.collector.collect(trainer.policy, generator=generator)
             found = {}
             for way, on in (("plain", False), ("cached", True)):
-                with caching(trainer, on):
+                with nullcontext() if on else uncached():
                     acted, log_probs = act(trainer, rollout)
                     learnt, weights = learn(trainer, replace(rollout))
                 found[way] = log_probs, weights
@@ -163,7 +157,7 @@ def main() -> None:
             far_log_probs = max(far_log_probs, float((one - other).abs().max()))
             far_weights = max(far_weights, max(float((a - b).abs().max()) for a, b in zip(weights, same, strict=True)))
         if arguments.profile:
-            with caching(trainer, arguments.profile == "cached"), torch.profiler.profile() as profile:
+            with nullcontext() if arguments.profile == "cached" else uncached(), torch.profiler.profile() as profile:
                 learn(trainer, rollout)
             print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=30, max_name_column_width=45))
             return

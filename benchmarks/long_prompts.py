@@ -21,12 +21,12 @@ import torch
 from machine import machine
 
 from groundling.lm import LanguageModel
-from groundling.lm.read.relative_attention import _InBlocks
+from groundling.lm.read.relative_attention import BlockAttention
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))
 """Lengths of the prompts in a batch, in tokens."""
-LEARNT = PROMPTS[:5]
+WITH_GRADIENTS = PROMPTS[:5]
 MIDDLE = ((53,), (128,), (256,), (256, 200), (503,), (503, 400))
 WAYS = {"plain": "eager", "fused": "sdpa", "blocks": None}
 
@@ -35,8 +35,8 @@ def model(way: str) -> LanguageModel:
     """Return the bundled encoder-decoder with this variant of the encoder."""
     lm = LanguageModel.from_pretrained("starter", attention=WAYS[way])
     if way == "plain":  # Transformers' own attention
-        blocks = [module for module in lm.modules() if isinstance(module, _InBlocks)]
-        assert blocks, "the encoder has no attention in blocks to be put back"
+        blocks = [module for module in lm.modules() if isinstance(module, BlockAttention)]
+        assert blocks, "the encoder has no block attention to replace"
         for module in blocks:
             kinds = type(module).__mro__
             module.__class__ = next(kind for kind in kinds if kind.__module__.startswith("transformers."))
@@ -76,13 +76,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--middle", action="store_true")
     arguments = parser.parse_args()
-    prompts = MIDDLE if arguments.middle else LEARNT if arguments.quick else PROMPTS
+    prompts = MIDDLE if arguments.middle else WITH_GRADIENTS if arguments.quick else PROMPTS
     rounds = 1 if arguments.quick else arguments.rounds
     torch.set_num_threads(1)
     lms = {way: model(way) for way in WAYS}
     rows = []
     for learns in (False, True):
-        for lengths in (one for one in prompts if not learns or one in (*LEARNT, *MIDDLE)):
+        for lengths in (one for one in prompts if not learns or one in (*WITH_GRADIENTS, *MIDDLE)):
             seconds: dict[str, list[float]] = {way: [] for way in WAYS}
             for _ in range(rounds + 1):  # the first round warms up
                 for way, lm in lms.items():

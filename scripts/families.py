@@ -64,25 +64,25 @@ def read_table() -> list[Row]:
 _ANNOUNCED = {
     "score": ("read several candidates",),
     "shared": ("read several candidates",),
-    "padded": ("writes to", "reads a text anew"),
-    "sampled": ("writes by", "writes to", "reads a text anew"),
+    "padded": ("generates for", "reads the whole text again"),
+    "sampled": ("generates by", "generates for", "reads the whole text again"),
 }
 """Words of the warnings that concern a column."""
 _EFFECTS = {
     r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
     " separately",
-    r"reads a text anew for each token.*? \((.*)\)": "recomputes the text for each generated token",
-    r"writes by Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
-    r"writes to prompts of one length at a time.*? \((.*)\)": "generates for prompts of equal length together",
-    r"writes to one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
-    r"cannot write here: .*? \((.*)\); .*": "refuses to generate",
+    r"reads the whole text again for each token.*? \((.*)\)": "recomputes the text for each generated token",
+    r"generates by Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
+    r"generates for prompts of one length at a time.*? \((.*)\)": "generates for prompts of equal length together",
+    r"generates for one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
+    r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
 }
 """Effect of a message, by its pattern; the last group is the reason."""
 _REASONS = {
     "layers that see": "sliding window of",
-    "ValueError: it remembers in a way of its own": "unknown cache",
-    "writing step by step does not agree exactly with its plain forward": "cached decoding differs from the plain forward",
+    "ValueError: unknown cache": "unknown cache",
+    "steps do not agree exactly with its plain forward": "cached decoding differs from the plain forward",
     "beyond that length the prompt's positions, too, are encoded differently": "positions are encoded differently beyond it",
     "texts on both sides of 40 tokens, beyond which positions are encoded differently": "texts shorter and longer than 40 "
     "tokens, beyond which positions are encoded differently",

@@ -19,8 +19,9 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from groundling.lm.load import loading
 from groundling.lm.load.gguf import SMOLLM2
+from groundling.lm.load.model import load_tokenizer
+from groundling.lm.load.sources import Source, resolve
 
 _CORPUS = [
     "You see a wall 2 steps left",
@@ -210,7 +211,7 @@ ENDS = {"Llama 2": "</s>", "Zephyr": "</s>", "Llama 3": "<|eot_id|>", "Gemma": "
 def make_tokenizer(kind: str) -> PreTrainedTokenizerBase:
     """Return a tokenizer of a kind, with the control tokens of all templates."""
     if kind in BUNDLED:
-        made = loading.load_tokenizer(loading.Source(loading.resolve(BUNDLED[kind])))
+        made = load_tokenizer(Source(resolve(BUNDLED[kind])))
         made.add_special_tokens({"additional_special_tokens": [*_CONTROL]})
         made.name_or_path = kind
         return made

@@ -37,7 +37,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from groundling.cli.main import main
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from groundling.runtime.parallel import CommandLine, run_parallel
 from groundling.training.checkpoint import MANIFEST, seal
 from tests import test_hostile

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from groundling.config.compose import compose
 from groundling.errors import ConfigError
-from groundling.lm.load import loading
+from groundling.lm.load.model import Placement
+from groundling.lm.load.sources import resolve
 from groundling.runtime.devices import find_device, share_of_gpus
 from groundling.training.build import world_of
 from groundling.training.train import train
@@ -92,10 +93,10 @@ def test_a_process_spreads_its_layers_over_its_own_gpus(device_map: str, monkeyp
     from transformers.integrations.accelerate import _get_device_map
 
     _launched(monkeypatch, 2, 4, 8)
-    options = loading.Placement(torch.device("cuda", 4), device_map).options
+    options = Placement(torch.device("cuda", 4), device_map).options
     assert options["device_map"] == device_map and {*options["max_memory"]} == {4, 5, "cpu"}
     with torch.device("meta"):
-        config = AutoConfig.from_pretrained(loading.resolve("starter-causal"))
+        config = AutoConfig.from_pretrained(resolve("starter-causal"))
         model = AutoModelForCausalLM.from_config(config)
     placed = _get_device_map(model, device_map, options["max_memory"], None)
     assert {*placed.values()} <= {4, 5} and (device_map == "sequential" or {*placed.values()} == {4, 5})
@@ -104,6 +105,6 @@ def test_a_process_spreads_its_layers_over_its_own_gpus(device_map: str, monkeyp
 def test_a_map_that_counts_from_gpu_0_is_refused_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     _launched(monkeypatch, 0, 2, 4)
     with pytest.raises(ConfigError, match=r"balanced_low_0 .* set model\.device_map=auto"):
-        loading.Placement(torch.device("cuda", 0), "balanced_low_0").options  # noqa: B018
-    explicit = loading.Placement(torch.device("cuda", 0), {"": 3})
+        Placement(torch.device("cuda", 0), "balanced_low_0").options  # noqa: B018
+    explicit = Placement(torch.device("cuda", 0), {"": 3})
     assert explicit.options == {"device_map": {"": 3}}

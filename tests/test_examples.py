@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from groundling.cli.main import main
-from groundling.lm.load.loading import resolve
+from groundling.lm.load.sources import resolve
 from tests.launching import launch
 from tests.thorough import THOROUGH, thorough
 

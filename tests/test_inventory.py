@@ -13,7 +13,7 @@ import pytest
 import groundling
 from groundling.cli import doctor, inventory
 from groundling.cli.main import main
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from tests.thorough import some_of, thorough
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -15,14 +15,14 @@ from tests.thorough import THOROUGH
 
 @pytest.fixture(autouse=True)
 def _onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor where oneDNN is the faster one."""
+    """Compute as on a processor where oneDNN is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
 
 
 def _pair() -> tuple[nn.GRU, FastGRU]:
-    """The same layer twice: PyTorch's, and the fast one."""
+    """Return PyTorch's layer and the fast one, with equal weights."""
     torch.manual_seed(0)
     fast = FastGRU(96, 80)
     plain = nn.GRU(96, 80)
@@ -32,7 +32,7 @@ def _pair() -> tuple[nn.GRU, FastGRU]:
 
 @pytest.mark.parametrize("length", [1, 7])
 @pytest.mark.parametrize("batch", [1, 5])
-def test_a_recurrent_layer_and_its_gradients_are_the_same(length: int, batch: int) -> None:
+def test_the_fast_gru_and_its_gradients_are_the_same(length: int, batch: int) -> None:
     results: list[list[Tensor]] = []
     for layer in _pair():
         torch.manual_seed(1)
@@ -44,13 +44,13 @@ def test_a_recurrent_layer_and_its_gradients_are_the_same(length: int, batch: in
         with torch.no_grad():
             again, _ = layer(x, first)
         results.append([states.detach(), last.detach(), again, *gradients])
-    assert not torch.equal(results[0][-1], results[1][-1])  # else it is the same kernel
+    assert not torch.equal(results[0][-1], results[1][-1])  # another kernel
     for expected, got in zip(*results, strict=True):
         assert got.shape == expected.shape
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_what_needs_no_gradient_gets_none() -> None:
+def test_inputs_without_gradients() -> None:
     _, fast = _pair()
     x, first = torch.randn(3, 2, 96), torch.zeros(1, 2, 80)
     states, _ = fast(x, first)
@@ -58,7 +58,7 @@ def test_what_needs_no_gradient_gets_none() -> None:
     assert x.grad is None and all(p.grad is not None for p in fast.parameters())
 
 
-def test_a_gradients_gradient_is_pytorchs_where_fused_kernels_are_off_and_an_error_elsewhere() -> None:
+def test_second_order_gradients_need_fused_kernels_off() -> None:
     def curvature(layer: nn.GRU) -> tuple[Tensor, ...]:
         states, _ = layer(torch.ones(3, 2, 96), torch.ones(1, 2, 80))
         weights = list(layer.parameters())
@@ -88,12 +88,13 @@ _OF_MANY_SHAPES = """
 import re
 from pathlib import Path
 import torch
-from groundling import kernels
+from groundling.runtime import kernels
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
 torch.set_num_threads(1)
+kernels.configure()
 product, weight, bias = kernels._onednn_linear(), torch.ones(256, 256), torch.zeros(256)
 for rows in range(1, 601):
     product(torch.ones(rows, 256), weight, bias)
@@ -104,7 +105,7 @@ print(resident() - before)
 
 @THOROUGH
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_products_of_many_shapes_are_not_all_kept_prepared() -> None:
+def test_few_prepared_products_are_kept_in_memory() -> None:
     settings = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     environment = {name: value for name, value in os.environ.items() if name not in settings}
     ended = subprocess.run(

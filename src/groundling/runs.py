@@ -19,7 +19,7 @@ from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
 from groundling.io.console import episode_bars, make_console, warn
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from groundling.registry import did_you_mean
 from groundling.reports import plots
 from groundling.training.build import world_of

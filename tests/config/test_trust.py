@@ -22,7 +22,7 @@ from groundling.evaluation.evaluate import played_with
 from groundling.io.redaction import shareable, shareable_words
 from groundling.lm import LanguageModel
 from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from groundling.studies.definition import read_study
 from groundling.training.dry_run import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving

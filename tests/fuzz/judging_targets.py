@@ -14,7 +14,7 @@ from groundling.envs.text_generation.prompts import encode_prompts
 from groundling.judges import Question, fence
 from groundling.judges.asking import answers
 from groundling.judges.asking.questions import AnswerFormat
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from groundling.prompts import PromptReader
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target

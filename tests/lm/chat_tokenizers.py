@@ -1,4 +1,4 @@
-"""Tokenizers and tiny models whose end of turn is, or is not, the tokenizer's end token; and SentencePiece decoders."""
+"""Tokenizers with and without their own end-of-turn token, tiny models for them, and SentencePiece decoders."""
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -28,7 +28,7 @@ def byte_level(eos: str = "<|endoftext|>", template: str | None = CHATML) -> Pre
 
 
 def metaspace(words: str, scheme: str = "always") -> PreTrainedTokenizerFast:
-    """Words and characters as Llama 2 has them; its decoder strips the first space of a text."""
+    """A tokenizer like Llama 2's, whose decoder strips the first space of a text."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += [f"▁{word}" for word in words.split()] + sorted(set("▁" + words.replace(" ", "")))
     vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
@@ -49,7 +49,7 @@ def metaspace(words: str, scheme: str = "always") -> PreTrainedTokenizerFast:
 
 
 def tiny(tokenizer: PreTrainedTokenizerFast, ends: int | list[int] | None = TEXT_END) -> LanguageModel:
-    """A random GPT-2 of the tokenizer's vocabulary, whose generation config has such end tokens."""
+    """A random GPT-2 with the tokenizer's vocabulary and these end tokens in its generation config."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = GPT2LMHeadModel(

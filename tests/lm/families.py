@@ -1,4 +1,4 @@
-"""The families of tiny random models that the tests of the language model run on."""
+"""Families of tiny random models for the tests of language models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,5 +47,5 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "bloom": lambda: BloomConfig(hidden_size=32, n_layer=2, n_head=4),
     "mamba": lambda: MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4),
 }  # fmt: skip
-# Families whose candidates cannot be read in one row with their prompt, and how they are read instead.
+# families whose candidates cannot be read in one row with their prompt, and how they are read
 UNPACKABLE = {"bart": "lines", "bloom": "after", "mamba": "steps"}

@@ -1,4 +1,4 @@
-"""The plain computation that scoring is held against: one candidate at a time, nothing shared, nothing padded."""
+"""The plain computation: one candidate at a time, nothing shared, nothing padded."""
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ def plain_scores(lm: LanguageModel, prompt: str, candidates: list[str]) -> Tenso
 
 
 def sets_of(text, lm):
-    """Of each token of a `Written` text the set of token ids that it was drawn from."""
+    """Return the set of token ids that each token of a `Written` text was drawn from."""
     vocabulary = lm.model.get_output_embeddings().weight.shape[0]
     allowed = allowed_tokens([text.sets], vocabulary, torch.device("cpu"))
     return [set(row.nonzero()[:, 0].tolist()) for row in allowed]

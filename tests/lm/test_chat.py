@@ -1,4 +1,4 @@
-"""Conversations in parts, against a tokenizer's whole chat template."""
+"""Conversations turn by turn, against the tokenizer's whole chat template."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def messages(*words):
     ]
 
 
-def test_the_parts_are_what_the_template_prints(tokenizer):
+def test_tokens_are_those_of_the_rendered_template(tokenizer):
     tokenizer.chat_template = CHATML
     chat = Chat(tokenizer)
     opening = chat.opening(SYSTEM, FIRST)
@@ -64,7 +64,7 @@ def test_a_template_without_a_system_prompt_gets_it_with_the_first_words(tokeniz
 
 @pytest.mark.parametrize("template", [None, CHATML, "{{ bos_token }}" + CHATML, GEMMA])
 @pytest.mark.parametrize("adds", [False, True])
-def test_the_beginning_is_the_templates_and_the_tokenizers_without_one(tokenizer, template, adds):
+def test_the_beginning_of_text_token_is_the_templates_or_the_tokenizers(tokenizer, template, adds):
     from tokenizers.processors import TemplateProcessing
 
     beginning = tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -120,7 +120,7 @@ def test_a_template_that_cannot_grow_is_refused_in_one_line(tokenizer, template,
         ([10, 85, 10, 10], [0, 1, 2, 2]),
     ],
 )
-def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
+def test_a_prompt_that_is_too_long_restarts_with_its_last_turns(turns, firsts):
     opening, room = 10, 90
     given = [first_turn(lambda turn: opening + turns[turn], turns[: last + 1], room) for last in range(len(turns))]
     assert given == firsts
@@ -129,7 +129,7 @@ def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
 
 
 @pytest.mark.parametrize("template", [None, CHATML, GEMMA])
-def test_a_prompt_that_is_too_long_loses_words_and_keeps_its_frame(tokenizer, template):
+def test_a_prompt_that_is_too_long_loses_words_only(tokenizer, template):
     tokenizer.chat_template = template
     chat = Chat(tokenizer)
     words = " ".join(f"word{number}" for number in range(30))
@@ -175,8 +175,7 @@ def test_a_template_that_drops_a_system_prompt_gets_it_with_the_first_words(toke
 def test_a_template_that_moves_its_system_prompt_is_rendered_whole(tokenizer):
     tokenizer.chat_template = LAST
     with pytest.warns(UserWarning, match="cannot be extended turn by turn .it rewrites earlier turns"):
-        chat = Chat(tokenizer)
-    tokens = chat.tokens(SYSTEM, [FIRST, ANSWER, SECOND])
+        tokens = Chat(tokenizer).tokens(SYSTEM, [FIRST, ANSWER, SECOND])
     printed = f"<|im_start|>{FIRST}<|im_end|><|im_start|>{ANSWER}<|im_end|><|im_start|>{SYSTEM} {SECOND}<|im_end|>"
     assert tokenizer.decode(tokens) == printed
 
@@ -211,7 +210,7 @@ def test_a_template_with_text_before_the_last_answer_only_is_rendered_whole(toke
         Chat(tokenizer)
 
 
-def test_today_is_the_same_day_on_every_day(tokenizer):
+def test_templates_print_the_same_date_on_every_day(tokenizer):
     tokenizer.chat_template = "{{ strftime_now('%A, %d %b %Y %H:%M') }}" + CHATML
     opening = tokenizer.decode(Chat(tokenizer).opening(SYSTEM, FIRST))
     assert opening.startswith("Friday, 26 Jul 2024 00:00")
@@ -237,13 +236,13 @@ def test_a_sample_can_be_a_conversation(tokenizer):
 @pytest.mark.parametrize(
     "roles", [[], ["assistant"], ["user", "user"], ["user", "system"], ["system"], ["user", "tool"]]
 )
-def test_messages_that_are_no_conversation(roles):
+def test_messages_that_are_not_a_conversation(roles):
     with pytest.raises(GroundlingError, match="in turn"):
         Sample.of_messages("one", [{"role": role, "content": "a"} for role in roles])
 
 
 @pytest.mark.parametrize("conversation", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]])
-def test_messages_that_are_none(conversation):
+def test_invalid_messages(conversation):
     with pytest.raises(GroundlingError, match="is no message"):
         Sample.of_messages("one", conversation)
     with pytest.raises(GroundlingError, match="must be pairs"):
@@ -258,7 +257,7 @@ def test_other_conversations_are_other_samples():
         other.load_state_dict(one.state_dict())
 
 
-def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_special(tokenizer):
+def test_words_spell_no_template_token_that_is_not_marked_as_special(tokenizer):
     tokenizer.add_tokens([AddedToken("<|Assistant|>", special=False)])
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|im_start|>' if m['role'] == 'user' else '<|Assistant|>' }}{{ m['content'] }}"
@@ -281,7 +280,7 @@ def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_specia
         ("{{ ('<' * 99999) | urlize }}" + CHATML, "calls urlize"),
     ],
 )
-def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, message, monkeypatch):
+def test_endless_templates_are_stopped(tokenizer, template, message, monkeypatch):
     monkeypatch.setattr(templates, "_SECONDS", 0.5)
     tokenizer.chat_template = template
     tokenizer.name_or_path = "some/model"
@@ -289,7 +288,7 @@ def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, mes
         Chat(tokenizer)
 
 
-def test_renderings_at_the_same_time_leave_the_limit_of_memory(tokenizer):
+def test_parallel_renderings_restore_the_memory_limit(tokenizer):
     resource = pytest.importorskip("resource")
     tokenizer.chat_template = CHATML
     template, limit = templates.ChatTemplate(tokenizer), resource.getrlimit(resource.RLIMIT_AS)
@@ -301,15 +300,15 @@ def test_renderings_at_the_same_time_leave_the_limit_of_memory(tokenizer):
         resource.setrlimit(resource.RLIMIT_AS, limit)
 
 
-def test_a_template_that_grows_without_end_is_stopped_in_a_later_turn(tokenizer):
+def test_a_template_that_exceeds_a_limit_in_a_later_turn_is_stopped(tokenizer):
     tokenizer.chat_template = CHATML + "{% if messages | length > 8 %}{{ 'a' * 3000000 }}{% endif %}"
     chat = Chat(tokenizer)
     with pytest.raises(GroundlingError, match="writes 3000"):
         chat.conversation(None, [(FIRST, ANSWER)] * 5, SECOND)
 
 
-def test_answers_have_no_space_of_their_own_before_them():
-    """The issue's Zephyr template with a SentencePiece tokenizer."""
+def test_answers_get_no_space_before_them():
+    """Zephyr's template with a SentencePiece tokenizer."""
     tokenizer = make_tokenizer("BPE, Metaspace `first`")
     tokenizer.chat_template = TEMPLATES["Zephyr"]
     chat = Chat(tokenizer)

@@ -7,7 +7,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import backbone
-from groundling.lm.load import loading
+from groundling.lm.load.weights import check_compiler
 from groundling.policies import TokenPolicy
 from tests.lm.families import CONFIGS
 from tests.policies.writing import ending_often, prompts, uniforms
@@ -21,8 +21,8 @@ _LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1, "num_decoder_layers":
     "family, backend, value",
     [("gpt2", "eager", "shared"), *thorough(("t5", "eager", "shared"), ("gpt2", "inductor", "separate"))],
 )
-def test_texts_are_read_the_same(make_lm, family, backend, value, monkeypatch):
-    """With the backend `eager` captured, and run for any shape: to write C++ of T5 takes a minute."""
+def test_compiled_models_read_the_same(make_lm, family, backend, value, monkeypatch):
+    """Backend `eager`: captured and run for any shape; writing C++ for T5 takes a minute."""
     compile = torch.compile(backbone._last_states, dynamic=True, backend=backend)
     monkeypatch.setattr(backbone, "_compiled", lambda: compile)
     config = CONFIGS[family]().__class__(**CONFIGS[family]().to_diff_dict() | _LAYERS[family])
@@ -43,7 +43,7 @@ def test_texts_are_read_the_same(make_lm, family, backend, value, monkeypatch):
 
 
 def _read(policy, written):
-    """Log-probabilities and values of the texts, and the gradient of both in every weight."""
+    """Return log-probabilities and values of texts, and the gradients of all weights."""
     policy.zero_grad()
     seen = policy.evaluate(written.observations, written.actions.T)
     (seen.log_probs.sum() + seen.values.square().sum()).backward()
@@ -51,11 +51,11 @@ def _read(policy, written):
     return {"log_probs": seen.log_probs.detach(), "values": seen.values.detach(), **gradients}
 
 
-def test_a_compiler_that_does_not_work_is_told(monkeypatch):
+def test_a_broken_compiler_is_reported(monkeypatch):
     def broken(function):
         raise RuntimeError("no g++ here")
 
-    loading.check_compiler.cache_clear()
+    check_compiler.cache_clear()
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(ConfigError, match=r"model\.compile=true, but .*no g\+\+ here.* C\+\+ compiler"):
-        loading.check_compiler("cpu")
+        check_compiler("cpu")

@@ -1,4 +1,4 @@
-"""Sampling a batch of texts by traced steps, against Transformers' own loop and the plain computation."""
+"""Sampling a batch of texts by traced steps, against Transformers' loop and the plain computation."""
 
 import copy
 
@@ -44,7 +44,7 @@ def test_log_probs_are_those_of_the_plain_computation(make_lm, family):
         torch.testing.assert_close(decoded.raw_log_probs, decoded.log_probs)
 
 
-def test_too_little_memory_for_the_trial_does_not_tell_that_a_model_cannot_be_stepped(make_lm, monkeypatch):
+def test_exhausted_memory_in_the_check_is_no_verdict(make_lm, monkeypatch):
     stepper = Decoder(make_lm("gpt2"))._stepper
 
     def fail(*_):
@@ -58,7 +58,7 @@ def test_too_little_memory_for_the_trial_does_not_tell_that_a_model_cannot_be_st
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
-def test_checkpointed_models_are_stepped_too(make_lm, family):
+def test_models_with_checkpointed_gradients_are_stepped_too(make_lm, family):
     lm = make_lm(family, gradient_checkpointing=True)
     decoder = Decoder(lm)
     decoded = decoder(PROMPTS, Sampling(), uniforms(4, 5))
@@ -68,8 +68,8 @@ def test_checkpointed_models_are_stepped_too(make_lm, family):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
-def test_half_precision_steps_and_leaves_logits_as_they_are(make_lm, family, monkeypatch):
-    """As on GPUs: the body computes in bfloat16, the head as the weights are."""
+def test_half_precision_bodies_with_float32_logits(make_lm, family, monkeypatch):
+    """As on GPUs: the body computes in bfloat16, the head in the dtype of its weights."""
     monkeypatch.setattr(LanguageModel, "autocast", lambda self: torch.autocast("cpu", torch.bfloat16))
     monkeypatch.setattr(Stepper, "_trace", lambda self, prompts: None)
     lm = make_lm(family)
@@ -88,9 +88,9 @@ def test_half_precision_steps_and_leaves_logits_as_they_are(make_lm, family, mon
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
-def test_greedy_is_what_transformers_generates(make_lm, family):
+def test_greedy_texts_are_those_of_transformers(make_lm, family):
     lm = make_lm(family)
-    lm.model.generation_config.forced_eos_token_id = None  # as BART's; the decoder forces nothing
+    lm.model.generation_config.forced_eos_token_id = None  # BART has one; the decoder forces nothing
     decoded = Decoder(lm)(PROMPTS, Sampling(do_sample=False), uniforms(4, 8))
     for row, prompt in enumerate(PROMPTS):
         made = lm.model.generate(
@@ -104,7 +104,7 @@ def test_greedy_is_what_transformers_generates(make_lm, family):
         assert decoded.tokens[row, :length].tolist() == made[:length].tolist()
 
 
-def test_weights_that_change_are_seen_by_the_trace(make_lm):
+def test_the_trace_follows_changed_weights(make_lm):
     lm = make_lm("gpt2")
     decoder = Decoder(lm)
     before = decoder(PROMPTS, Sampling(), uniforms(4, 4))
@@ -118,7 +118,7 @@ def test_weights_that_change_are_seen_by_the_trace(make_lm):
     torch.testing.assert_close(after.log_probs[0], expected, atol=1e-3, rtol=0)
 
 
-def test_a_copy_writes_with_its_own_weights(make_lm):
+def test_a_copy_has_its_own_weights(make_lm):
     decoder = Decoder(make_lm("gpt2"))
     first = decoder(PROMPTS, Sampling(), uniforms(4, 4))
     again = copy.deepcopy(decoder)
@@ -130,7 +130,7 @@ def test_a_copy_writes_with_its_own_weights(make_lm):
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "mamba"])
 def test_texts_end(make_lm, family):
-    """Ended texts leave the batch; what goes on is not disturbed."""
+    """Ended texts leave the batch; the others do not change."""
     lm = make_lm(family)
     endless = Decoder(lm)(PROMPTS * 4, Sampling(terminate_on_eos=False), uniforms(16, 10))
     lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 5))
@@ -145,20 +145,20 @@ def test_texts_end(make_lm, family):
     assert decoded.lengths.min() < 4 and decoded.lengths.max() > 6
 
 
-def test_min_length_counts_as_transformers_does(make_lm):
+def test_min_length_is_counted_as_by_transformers(make_lm):
     for family, given in (("gpt2", 3), ("t5", 1)):
         lm = make_lm(family)
         lm.model.generation_config.eos_token_id = list(range(VOCABULARY - 5))
         decoded = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_length=6), uniforms(20, 9))
-        assert decoded.lengths.min() == 6 - given + 1  # as long, and then the end token
+        assert decoded.lengths.min() == 6 - given + 1  # and then the end token
         sampled = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_new_tokens=4), uniforms(20, 9))
         generated = lm.generate([[5, 6, 7]] * 20, min_new_tokens=4, max_new_tokens=9, do_sample=True)
         lengths = [len(text.token_ids) for text in generated]
         assert sampled.lengths.min() == min(lengths) == 4 + 1
 
 
-def test_the_step_is_traced_in_inference_mode_too(make_lm, monkeypatch):
-    """Where nobody counts a tensor's versions; with layers that oneDNN computes."""
+def test_the_step_is_traced_in_inference_mode(make_lm, monkeypatch):
+    """Inference tensors have no versions; layers are oneDNN's."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
@@ -170,7 +170,7 @@ def test_the_step_is_traced_in_inference_mode_too(make_lm, monkeypatch):
     assert decoder._stepper._traced is not None
 
 
-def test_filters_keep_what_transformers_keeps():
+def test_filters_are_those_of_transformers():
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3
@@ -182,7 +182,7 @@ def test_filters_keep_what_transformers_keeps():
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 65, 1000])
-def test_a_token_is_where_the_cumulative_distribution_passes_its_number(size):
+def test_draws_invert_the_cumulative_distribution(size):
     logits = 3 * torch.randn(200, size, generator=torch.Generator().manual_seed(0))
     if size > 1:
         logits[:, ::3] = logits[:, -1] = -torch.inf  # left out
@@ -207,6 +207,6 @@ def test_frequencies_follow_the_probabilities():
     assert draw(ends, torch.tensor([0.0, 1 - 1e-16], dtype=torch.float64)).tolist() == [1, 1]
 
 
-def test_a_length_is_needed(make_lm):
+def test_invalid_lengths():
     with pytest.raises(ConfigError, match="max_new_tokens must be at least 1"):
         Sampling(max_new_tokens=0)

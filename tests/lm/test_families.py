@@ -1,4 +1,4 @@
-"""Families whose layers do more than see everything, against each text alone; all of them: docs/families.md."""
+"""A sample of model families against each text alone; all of them: docs/families.md."""
 
 import warnings
 
@@ -8,7 +8,7 @@ from scripts import families
 
 from groundling.errors import GroundlingError
 from groundling.lm.read.layers import Layers
-from groundling.lm.read.scoring import ScoringQuestion
+from groundling.lm.read.layout import ScoringQuestion
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from groundling.policies.text_states import Sequences, read_states
@@ -17,7 +17,7 @@ from tests.lm.tiny import ORIGINAL, tiny_config
 from tests.lm.truth import CANDIDATES, EXACT, _ids, lm_of, row_of, variants
 from tests.thorough import some_of
 
-# Of each: the variant, and whether its scores, and what it writes, are announced as slow.
+# Which of scoring and generation is announced as slower, by family and variant.
 SAMPLE = {
     ("llama", "longrope 40"): "writes",
     ("phi3", "longrope 40"): "writes",
@@ -43,7 +43,7 @@ def changes_of(family, variant):
 
 
 @pytest.mark.parametrize(("family", "variant"), some_of(SAMPLE, _USUAL))
-def test_each_text_is_what_it_is_alone(tokenizers, family, variant):
+def test_results_are_those_of_each_text_alone(tokenizers, family, variant):
     row = row_of(family, variant, lm_of(family, changes_of(family, variant), tokenizers))
     outcomes = [row.score, row.shared, row.padded, row.sampled]
     expected = SAMPLE[family, variant]
@@ -52,7 +52,7 @@ def test_each_text_is_what_it_is_alone(tokenizers, family, variant):
         return
     assert max(map(float, outcomes)) <= EXACT, row
     assert ("cannot read several candidates" in row.warnings) == ("scores" in expected)
-    assert ("writes to" in row.warnings or "reads a text anew" in row.warnings) == ("writes" in expected)
+    assert ("generates for" in row.warnings or "reads the whole text again" in row.warnings) == ("writes" in expected)
     assert "scores" in expected or row.read <= 1.5
 
 
@@ -62,7 +62,7 @@ def test_each_text_is_what_it_is_alone(tokenizers, family, variant):
         ("gemma3_text", "window 24", "tree"),
         ("qwen3_5_text", "plain", "after"),
         ("mamba2", "plain", "after"),
-        ("mamba", "plain", "lines"),  # its steps write over what gradients need
+        ("mamba", "plain", "lines"),  # its steps overwrite states that gradients need
     ],
 )
 def test_gradients_are_those_of_each_text_alone(tokenizers, family, variant, way):
@@ -86,7 +86,7 @@ def test_gradients_are_those_of_each_text_alone(tokenizers, family, variant, way
             assert (one - other).norm() <= 1e-3 * max(float(other.norm()), floor)
 
 
-def test_lines_on_both_sides_of_a_context_are_read_apart(tokenizers):
+def test_texts_on_both_sides_of_a_context_are_read_separately(tokenizers):
     lm = lm_of("llama", changes_of("llama", "longrope 40"), tokenizers)
     lines = [_ids(1, 12), _ids(2, 60), _ids(3, 39), _ids(4, 41)]
     counts = [3, 5, 2, 4]
@@ -113,20 +113,20 @@ def test_a_prompt_beyond_a_dynamic_context_is_refused(tokenizers):
         lm.score(["red " * 300], ["go"])
 
 
-def test_what_layers_look_at_is_read_from_the_config():
+def test_attention_spans_come_from_the_config():
     both = Layers.of(tiny_config("gpt_oss", sliding_window=24))
     assert both.spans == {"sliding_attention": 24, "full_attention": None}
-    assert (both.others, both.turns, both.window) == ((), (), 24)
-    assert [both.least(length) for length in (24, 25, 300)] == [0, 25, 25]
+    assert (both.others, both.switches, both.window) == ((), (), 24)
+    assert [both.check_length(length) for length in (24, 25, 300)] == [0, 25, 25]
     assert Layers.of(tiny_config("llama")).spans == {"full_attention": None}
     assert Layers.of(tiny_config("qwen3_next")).others == ("linear_attention",)
     stretched = Layers.of(tiny_config("llama", **changes_of("llama", "longrope 40")))
-    assert stretched.turns == (ORIGINAL,)
+    assert stretched.switches == (ORIGINAL,)
     assert [stretched.stage(length) for length in (40, 41)] == [0, 1]
-    assert [stretched.crossed(*ends) for ends in ((39, 40), (40, 41), (41, 90))] == [0, 40, 0]
+    assert [stretched.switch_between(*ends) for ends in ((39, 40), (40, 41), (41, 90))] == [0, 40, 0]
 
 
-def test_masks_of_windows_and_chunks_go_by_positions():
+def test_masks_of_windows_and_chunks_follow_positions():
     layers = Layers({"full_attention": None, "sliding_attention": 3, "chunked_attention": 4}, (), ())
     positions = torch.tensor([[0, 1, 2, 3, 4, 4]])  # two rows that both come after position 3
     allowed = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
@@ -137,7 +137,7 @@ def test_masks_of_windows_and_chunks_go_by_positions():
     assert layers.masks(allowed[..., :3, :3], positions[:, :3], positions[:, :3]) is not masks
 
 
-def test_the_page_tells_the_table_in_which_nothing_is_wrong_silently():
+def test_the_page_shows_the_table_and_every_inexact_way_is_announced():
     rows = families.read_table()
     assert len({row.family for row in rows}) >= 60
     assert families.PAGE.read_text() == families.page(rows)

@@ -1,4 +1,4 @@
-"""Cached states of frozen layers, and beginnings that are read once, give what the plain pass gives."""
+"""Cached states of frozen layers give the results of the plain pass."""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from groundling.algorithms import Rollout
 from groundling.algorithms.ppo import PPO
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
-from groundling.lm.read.frozen_layers import num_frozen
+from groundling.lm.read.tree_reader import num_frozen
 from groundling.policies import ActionScoringPolicy, ActionWritingPolicy
 from tests.thorough import one_in
 
@@ -29,7 +29,7 @@ PROMPTS = [
 
 @pytest.fixture
 def upper(make_lm: Callable[..., LanguageModel]) -> Callable[..., LanguageModel]:
-    """`upper(family, layers=[1])`: a tiny model of two layers with LoRA on some of them, and away from 0."""
+    """`upper(family, layers=(1,))`: a tiny model of two layers, with LoRA weights that are not 0 on some of them."""
 
     def make(family: str, layers: tuple[int, ...] = (1,)) -> LanguageModel:
         lora = {"r": 2, "target_modules": MODULES, "layers_to_transform": list(layers)}
@@ -44,18 +44,18 @@ def upper(make_lm: Callable[..., LanguageModel]) -> Callable[..., LanguageModel]
 
 
 def _off(lm: LanguageModel) -> LanguageModel:
-    """A copy that reads plainly."""
-    plain: Any = lm.copy()
-    plain._scorer.frozen.suits = lambda reference: False
+    """Return a copy that caches nothing."""
+    plain = lm.copy()
+    plain._scorer.tree._is_exact_above = dict.fromkeys(range(9), False)
     return plain
 
 
 def _frozen(lm: LanguageModel) -> Any:
-    return lm._scorer.frozen
+    return lm._scorer.tree.frozen
 
 
 def _is_on(lm: LanguageModel) -> bool:
-    return bool(_frozen(lm).suits(lm._scorer.reader.plain))
+    return lm._scorer.tree.has_frozen_layers
 
 
 @pytest.mark.parametrize("family", one_in(3, ["llama", "qwen2", "qwen3"]))
@@ -121,17 +121,17 @@ def test_cached_states_stay_within_their_memory_and_the_oldest_go_first(upper: C
         lm.score(texts[:1], ACTIONS)
         frozen.max_bytes = 3 * frozen.num_bytes
         lm.score(texts[1:3], ACTIONS)
-        first = next(iter(frozen._states))
+        first = next(iter(frozen.states))
         lm.score(texts[:1], ACTIONS)  # used again
         expected = _off(lm).score(texts, ACTIONS)
         lm.score(texts[3:4], ACTIONS)
-        assert first in frozen._states and len(frozen._states) == 3
+        assert first in frozen.states and len(frozen.states) == 3
         scores = lm.score(texts, ACTIONS)
-    assert frozen.num_bytes == sum(states.nbytes for states in frozen._states.values()) <= frozen.max_bytes
+    assert frozen.num_bytes == sum(states.nbytes for states in frozen.states.values()) <= frozen.max_bytes
     torch.testing.assert_close(scores, expected)
 
 
-def test_loaded_weights_are_read_and_not_what_others_computed(upper: Callable[..., LanguageModel]) -> None:
+def test_loaded_weights_clear_the_cache(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     with torch.no_grad():
         lm.score(PROMPTS, ACTIONS)
@@ -140,33 +140,33 @@ def test_loaded_weights_are_read_and_not_what_others_computed(upper: Callable[..
         torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), _off(lm).score(PROMPTS, ACTIONS))
 
 
-def test_a_trained_adapter_leaves_the_cache_and_a_copy_has_its_own(upper: Callable[..., LanguageModel]) -> None:
+def test_training_the_adapter_keeps_the_cache_and_a_copy_has_its_own(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     optimizer = torch.optim.SGD([p for p in lm.parameters() if p.requires_grad], lr=0.1)
     torch.stack(lm.score(PROMPTS, ACTIONS)).sum().backward()
-    kept = dict(_frozen(lm)._states)
+    kept = dict(_frozen(lm).states)
     optimizer.step()
     with torch.no_grad():
         scores = lm.score(PROMPTS, ACTIONS)
         torch.testing.assert_close(scores, _off(lm).score(PROMPTS, ACTIONS))
-    assert all(_frozen(lm)._states[key] is states for key, states in kept.items())
-    assert not _frozen(copy.deepcopy(lm))._states
+    assert all(_frozen(lm).states[key] is states for key, states in kept.items())
+    assert not _frozen(copy.deepcopy(lm)).states
 
 
-def test_bits_do_not_depend_on_what_else_was_read(upper: Callable[..., LanguageModel]) -> None:
-    """As a resumed run starts with an empty cache."""
+def test_cached_states_are_bitwise_those_of_each_prompt_alone(upper: Callable[..., LanguageModel]) -> None:
+    """A resumed run starts with an empty cache."""
     lm = upper("llama")
     with torch.no_grad():
         lm.score(PROMPTS, ACTIONS)
-        together = dict(_frozen(lm)._states)
+        together = dict(_frozen(lm).states)
         for prompt in PROMPTS:
             again = lm.copy()
             again.score([prompt], ACTIONS)
-            ((key, states),) = _frozen(again)._states.items()
+            ((key, states),) = _frozen(again).states.items()
             assert torch.equal(states, together[key])
 
 
-def test_an_adapter_that_is_switched_off_is_not_read(upper: Callable[..., LanguageModel]) -> None:
+def test_a_disabled_adapter_has_no_effect(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     with torch.no_grad():
         adapted = lm.score(PROMPTS, ACTIONS)
@@ -183,22 +183,22 @@ def test_it_is_off_where_the_first_layer_learns(
     for lm in (upper("llama", (0, 1)), make_lm("llama")):
         assert num_frozen(lm.backbone.body) == 0 and not _is_on(lm)
         lm.score(PROMPTS, ACTIONS)
-        assert not _frozen(lm)._states
+        assert not _frozen(lm).states
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "opt", "mistral", "gemma2", "bloom", "mamba"])
 @pytest.mark.filterwarnings("ignore:.*which is slower")
-def test_other_families_are_read_as_before(family: str, make_lm: Callable[..., LanguageModel]) -> None:
+def test_other_families_cache_nothing(family: str, make_lm: Callable[..., LanguageModel]) -> None:
     lm = make_lm(family)
     layers = getattr(lm.backbone.body, "layers", None)
     for weight in [*lm.model.get_input_embeddings().parameters(), *(layers[0].parameters() if layers else ())]:
         weight.requires_grad_(False)
     assert not _is_on(lm)
     lm.score(PROMPTS, ACTIONS)
-    assert not _frozen(lm)._states
+    assert not _frozen(lm).states
 
 
-def test_what_was_read_in_inference_mode_is_not_in_the_way_of_gradients(upper: Callable[..., LanguageModel]) -> None:
+def test_inference_mode_caches_nothing_that_gradients_would_need(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     with torch.inference_mode():
         lm.score(PROMPTS, ACTIONS)
@@ -206,7 +206,7 @@ def test_what_was_read_in_inference_mode_is_not_in_the_way_of_gradients(upper: C
     assert _is_on(lm)
 
 
-def test_half_precision_and_checkpointed_gradients_are_read_as_before(
+def test_half_precision_and_checkpointed_gradients_cache_nothing(
     make_lm: Callable[..., LanguageModel], upper: Callable[..., LanguageModel]
 ) -> None:
     lm = upper("llama")

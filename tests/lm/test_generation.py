@@ -163,7 +163,7 @@ def test_padding_after_a_stop_string_is_no_end_token(lms, monkeypatch):
     """GPT-2 pads with its end token."""
     lm = lms("gpt2")
     red, blue, end = (*(tokens[0] for tokens in lm.candidate_tokens(["red", "blue"])), lm.tokenizer.eos_token_id)
-    monkeypatch.setattr(lm.padding, "filler", end)
+    monkeypatch.setattr(lm.batches, "filler", end)
     prompts = [[red], [blue]]
     always = {"sequence_bias": [[[red, red], 100.0], [[blue, blue], 100.0]], "max_new_tokens": 5}
     stopped, whole = lm.generate(prompts, **always, stop_strings=[lm.tokenizer.decode([red])])

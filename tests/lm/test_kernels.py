@@ -15,14 +15,14 @@ from groundling.runtime.kernels import FastLinear, linear
 
 @pytest.fixture
 def onednn(monkeypatch):
-    """As on a processor where oneDNN is the faster one."""
+    """Compute as on a processor where oneDNN is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
 
 
 def pair_of_layers(kind, inputs, outputs):
-    """The same layer twice: as it is, and sped up."""
+    """Return a layer and its faster copy."""
     plain = nn.Sequential(
         Conv1D(outputs, inputs) if kind == "conv" else nn.Linear(inputs, outputs, bias=kind == "bias")
     )
@@ -52,7 +52,7 @@ def test_a_layer_and_its_gradients_are_the_same(kind, shape, outputs):
 
 
 @pytest.mark.usefixtures("onednn")
-def test_large_products_alone_go_through_onednn():
+def test_only_large_products_use_onednn():
     _, fast = pair_of_layers("bias", 128, 256)
     assert "_Linear" in fast(torch.randn(128, 128)).grad_fn.name()
     assert "_Linear" not in fast(torch.randn(127, 128)).grad_fn.name()
@@ -61,17 +61,17 @@ def test_large_products_alone_go_through_onednn():
 
 
 @pytest.mark.usefixtures("onednn")
-def test_frozen_weights_get_no_gradient_and_pass_one_on():
+def test_frozen_weights_get_no_gradient_and_pass_it_on():
     plain, fast = pair_of_layers("bias", 128, 256)
     fast.requires_grad_(False)
     x = torch.randn(200, 128, requires_grad=True)
-    fast(x).sum().backward()  # of a gradient that is one number, expanded
+    fast(x).sum().backward()  # an expanded gradient
     torch.testing.assert_close(x.grad, torch.autograd.grad(plain(x).sum(), x)[0], atol=1e-4, rtol=1e-4)
     assert all(p.grad is None for p in fast.parameters())
 
 
 @pytest.mark.usefixtures("onednn")
-def test_the_gradient_of_a_gradient_is_the_same():
+def test_second_order_gradients_are_the_same():
     torch.manual_seed(0)
     x, gradients = torch.randn(200, 128), []
     for layer in pair_of_layers("bias", 128, 256):
@@ -84,7 +84,7 @@ def test_the_gradient_of_a_gradient_is_the_same():
 
 
 @pytest.mark.usefixtures("onednn")
-def test_without_gradients_and_in_a_trace_the_same():
+def test_results_without_gradients_and_in_a_trace_are_the_same():
     torch.manual_seed(0)
     for kind in ("bias", "conv"):
         plain, fast = pair_of_layers(kind, 160, 256)
@@ -108,7 +108,7 @@ def test_other_dtypes_are_left_to_pytorch():
         assert linear(x, weight, None).dtype == torch.bfloat16
 
 
-def test_attention_takes_its_arguments_as_pytorch_does():
+def test_attention_takes_positional_arguments():
     torch.manual_seed(0)
     query, key, value, mask = (torch.randn(2, 3, length, 8) for length in (1, 5, 5, 1))
     mask = mask[..., :5]
@@ -119,7 +119,7 @@ def test_attention_takes_its_arguments_as_pytorch_does():
         torch.testing.assert_close(output, F.scaled_dot_product_attention(*arguments, **options))
 
 
-def test_a_language_model_has_them_and_is_saved_as_before(make_lm, tmp_path):
+def test_language_models_use_fast_layers_and_save_plain_ones(make_lm, tmp_path):
     for family, kind in (("t5", FastLinear), ("gpt2", FastConv1D)):
         lm = make_lm(family)
         assert any(type(module) is kind for module in lm.model.modules())
@@ -131,7 +131,7 @@ def test_a_language_model_has_them_and_is_saved_as_before(make_lm, tmp_path):
 
 
 class Then(nn.Module):
-    """A layer, and what is made of it."""
+    """A layer followed by a function."""
 
     def __init__(self, layer, then):
         super().__init__()
@@ -151,7 +151,7 @@ def trace(module, example):
 @pytest.mark.parametrize("kind", ["bias", "no bias", "conv"])
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.SiLU(), nn.GELU(), nn.GELU("tanh")])
 @torch.no_grad()
-def test_a_trace_computes_a_layer_and_its_activation_at_once(kind, activation):
+def test_a_trace_fuses_a_layer_and_its_activation(kind, activation):
     torch.manual_seed(0)
     _, layer = pair_of_layers(kind, 160, 256)
     traced, x = trace(Then(layer, activation), torch.randn(2, 3, 160)), torch.randn(9, 7, 160)
@@ -165,7 +165,7 @@ def test_a_trace_computes_a_layer_and_its_activation_at_once(kind, activation):
 
 @pytest.mark.usefixtures("onednn")
 @torch.no_grad()
-def test_what_was_changed_in_place_is_not_made_anew():
+def test_activations_of_outputs_changed_in_place_are_not_fused():
     _, layer = pair_of_layers("bias", 160, 256)
     traced = trace(Then(layer, lambda y: F.relu(y.add_(1))), torch.randn(2, 160))
     x = torch.randn(9, 160)
@@ -189,5 +189,5 @@ def test_fast_kernels_compute_the_same():
         with FastKernels():
             outputs = compute()
     for a, b in zip(outputs, expected, strict=True):
-        assert not torch.equal(a, b)  # else it is the same kernel
+        assert not torch.equal(a, b)  # another kernel
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Memory that runs out is told as that, and not as a fault of the model or of its files."""
+"""Exhausted memory is reported as such, and not as a fault of the model or of its files."""
 
 import errno
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from groundling.cli import inventory
 from groundling.cli.main import main
 from groundling.errors import GroundlingError, is_out_of_memory
 from groundling.lm import LanguageModel
-from groundling.lm.load import gguf, loading
-from groundling.lm.read import exactness as trials
+from groundling.lm.load import gguf, model
+from groundling.lm.read import exactness
 from groundling.training import checkpoint
 
 _ALLOCATOR = (
@@ -39,8 +39,10 @@ def _raising(error: Exception) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
-def test_a_model_that_does_not_fit_names_what_it_needs(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_pretrained", _raising(error))
+def test_a_model_that_does_not_fit_says_how_much_memory_it_needs(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "load_pretrained", _raising(error))
     needs = r"does not fit into memory: its weights need 0\.\d GiB in torch\.float32, and \d+\.\d GiB of cpu were free"
     with pytest.raises(GroundlingError, match=needs) as caught:
         LanguageModel.from_pretrained("starter-causal")
@@ -49,17 +51,17 @@ def test_a_model_that_does_not_fit_names_what_it_needs(error: Exception, monkeyp
 
 @pytest.mark.parametrize("error", _ERRORS[:3], ids=_IDS[:3])
 @pytest.mark.parametrize("place", ["plain_scores", "plain_logits"])
-def test_memory_that_runs_out_in_a_trial_blames_no_family(
+def test_exhausted_memory_in_an_exactness_check_blames_no_family(
     place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = LanguageModel.from_pretrained("starter-causal")
-    monkeypatch.setattr(trials, place, _raising(error))
+    monkeypatch.setattr(exactness, place, _raising(error))
     with pytest.raises(type(error)) as caught:
         lm.score(["go"], [["left", "right"]])
     assert is_out_of_memory(caught.value)
 
 
-def test_memory_that_runs_out_does_not_condemn_a_checkpoint(tmp_path: Path) -> None:
+def test_exhausted_memory_does_not_condemn_a_checkpoint(tmp_path: Path) -> None:
     with (
         pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
         checkpoint.fitting(tmp_path, "optimizer.safetensors"),
@@ -68,7 +70,7 @@ def test_memory_that_runs_out_does_not_condemn_a_checkpoint(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
-def test_a_command_without_memory_ends_with_one_line(
+def test_a_command_without_memory_prints_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(inventory, "inventory", _raising(error))

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import CharacterRewardModel, load_reward_model
 from groundling.lm import LanguageModel
-from groundling.lm.load.loading import STARTERS, Source, load_tokenizer
+from groundling.lm.load.model import load_tokenizer
+from groundling.lm.load.sources import STARTERS, Source
 from groundling.metrics.libraries import check_model
 
 

@@ -1,4 +1,4 @@
-"""T5's encoder on long prompts, in blocks, against Transformers' own attention."""
+"""Block attention of T5's encoder on long prompts, compared with Transformers' attention."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +11,7 @@ from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5For
 
 from groundling.lm import LanguageModel
 from groundling.lm.read import relative_attention
-from groundling.lm.read.relative_attention import (
-    LONG,
-    LONG_WITH_GRADIENTS,
-    read_long_prompts_in_blocks,
-    reads_in_blocks,
-)
+from groundling.lm.read.relative_attention import LONG, LONG_WITH_GRADIENTS, reads_in_blocks, use_block_attention
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from tests.thorough import THOROUGH, thorough
@@ -40,7 +35,7 @@ def encoder(kind: str, in_blocks: bool) -> Any:
         for parameter in made.parameters():
             parameter.normal_(std=0.3)
     if in_blocks:
-        read_long_prompts_in_blocks(made)
+        use_block_attention(made)
     return made
 
 
@@ -51,8 +46,24 @@ def padded(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, mask
 
 
+@contextmanager
+def largest_tensor() -> Iterator[list[int]]:
+    """Yield a list of the number of elements of the largest tensor created within this context."""
+    largest = [0]
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if isinstance(made, torch.Tensor):
+                largest[0] = max(largest[0], made.untyped_storage().nbytes() // made.element_size())
+            return made
+
+    with Watch():
+        yield largest
+
+
 @pytest.mark.parametrize(("kind", "batch"), [("t5", 2), *thorough(("t5", 1), ("mt5", 1), ("mt5", 2))])
-def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch: int) -> None:
+def test_states_and_gradients_equal_those_of_transformers(kind: str, batch: int) -> None:
     tokens, mask = padded(batch, LENGTH)
     weights = torch.randn(batch, LENGTH, 32, generator=torch.Generator().manual_seed(2)) * mask[..., None]
     states, gradients = [], []
@@ -72,59 +83,28 @@ def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch:
 
 
 @pytest.mark.parametrize("kind", ["t5", *thorough("mt5")])
-def test_prompts_without_padding_lay_out_no_square(kind: str) -> None:
+def test_unpadded_prompts_create_no_quadratic_tensors(kind: str) -> None:
     tokens, _ = padded(2, LENGTH)
     plain = encoder(kind, in_blocks=False)
     with torch.no_grad(), largest_tensor() as numbers:
         states = encoder(kind, in_blocks=True)(input_ids=tokens).last_hidden_state
         largest = numbers[0]
         torch.testing.assert_close(states, plain(input_ids=tokens).last_hidden_state, atol=1e-5, rtol=1e-5)
-    assert largest <= 2 * LENGTH * 64  # the widest layer's
-    assert numbers[0] >= 2 * 4 * LENGTH**2  # the plain one's: texts, heads, queries, keys
-
-
-@pytest.mark.parametrize(
-    ("kept", "places"),
-    [(["11100", "00111", "00000", "01000"], [(0, 0, 3), (1, 2, 5), (3, 1, 2)]), (["11111", "10100"], None)],
-)
-def test_the_places_of_tokens_that_stand_together(kept: list[str], places: list[tuple[int, int, int]] | None) -> None:
-    mask = torch.tensor([[0.0 if one == "1" else -1e9 for one in row] for row in kept])[:, None, None]
-    expected = [(slice(row, row + 1), slice(first, last)) for row, first, last in places or ()]
-    assert relative_attention._places(mask) == (expected if places else None)
-
-
-def test_a_mask_that_is_not_added_to_scores_is_refused() -> None:
-    tokens, mask = padded(2, LENGTH)
-    with torch.no_grad(), pytest.raises(AssertionError, match="a mask is added to the scores"):
-        encoder("t5", in_blocks=True)(input_ids=tokens, attention_mask=mask.bool()[:, None, None])
-
-
-@contextmanager
-def largest_tensor() -> Iterator[list[int]]:
-    """The numbers in the largest tensor that is made within."""
-    largest = [0]
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            if isinstance(made, torch.Tensor):
-                largest[0] = max(largest[0], made.untyped_storage().nbytes() // made.element_size())
-            return made
-
-    with Watch():
-        yield largest
+    assert largest <= 2 * LENGTH * 64  # of the widest layer
+    assert numbers[0] >= 2 * 4 * LENGTH**2  # of Transformers: texts, heads, queries, keys
 
 
 @THOROUGH
 @pytest.mark.parametrize("learns", [True, *thorough(False)])
-def test_memory_does_not_grow_with_the_square_of_the_prompt(learns: bool) -> None:
+def test_memory_does_not_grow_with_the_square_of_the_length(learns: bool) -> None:
     largest = {}
     for in_blocks in (False, True):
         lm_encoder = encoder("t5", in_blocks)
         for length in (700, 1400):
             tokens, mask = padded(2, length)
-            if in_blocks:  # as `Backbone.encode` gives it
-                mask = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(torch.float32).min)[:, None, None]
+            if in_blocks:  # in the form that `Backbone.encode` passes
+                lowest = torch.finfo(torch.float32).min
+                mask = torch.zeros(mask.shape).masked_fill(mask == 0, lowest)[:, None, None]
             with largest_tensor() as numbers, torch.set_grad_enabled(learns):
                 states = lm_encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
                 if learns:
@@ -134,23 +114,21 @@ def test_memory_does_not_grow_with_the_square_of_the_prompt(learns: bool) -> Non
     assert largest[True, 1400] <= 2**18 >= largest[True, 700]
 
 
-def test_a_padded_batch_is_told_so_without_a_mask_of_the_square(starter: LanguageModel) -> None:
+def test_a_padded_batch_is_encoded_without_a_quadratic_mask(starter: LanguageModel) -> None:
     tokens, mask = padded(2, LENGTH)
     with largest_tensor() as numbers, torch.no_grad():
         states = starter.backbone.encode(tokens, mask)
         alone = starter.backbone.encode(tokens[1:, : LENGTH // 2], mask[1:, : LENGTH // 2])
     torch.testing.assert_close(states[1:, : LENGTH // 2], alone, atol=1e-4, rtol=1e-4)
-    assert numbers[0] <= 2 * LENGTH * 512  # the widest layer's; of length × length there would be 2 × 8 heads
+    assert numbers[0] <= 2 * LENGTH * 512  # of the widest layer; attention scores would take 2 x 8 x length^2
 
 
-@pytest.mark.parametrize("stretches", ["together", *thorough("apart")])
-def test_without_gradients_a_padded_prompt_costs_what_its_tokens_do(
-    stretches: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("gap", [False, *thorough(True)])
+def test_padding_costs_no_attention_without_gradients(gap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, _ = padded(4, LENGTH)
     mask = torch.zeros_like(tokens)
-    mask[0, :40] = mask[1, -500:] = mask[2, 100:700] = 1  # the last text is padding alone
-    if stretches == "apart":
+    mask[0, :40] = mask[1, -500:] = mask[2, 100:700] = 1  # the last row is all padding
+    if gap:
         mask[2, 400:410] = 0
     lengths = []
     fused = relative_attention.scaled_dot_product_attention
@@ -167,36 +145,37 @@ def test_without_gradients_a_padded_prompt_costs_what_its_tokens_do(
         )
     torch.testing.assert_close(read * mask[..., None], plain * mask[..., None], atol=1e-5, rtol=1e-5)
     assert read.isfinite().all()
-    assert lengths == ([40, 500, 600] * 2 if stretches == "together" else [])  # in each of two layers
+    assert lengths == ([] if gap else [40, 500, 600] * 2)  # in each of two layers
 
 
-def test_a_writer_reads_long_prompts_as_the_plain_model_does(starter: LanguageModel) -> None:
+def test_generation_from_long_prompts_equals_that_of_fused_attention(starter: LanguageModel) -> None:
     generator = torch.Generator().manual_seed(3)
     prompts = [torch.randint(5, 900, (length,), generator=generator).tolist() for length in (2 * LONG, LONG + 7)]
     uniforms = torch.rand(2, 4, dtype=torch.float64, generator=generator)
-    written = Decoder(starter)(prompts, Sampling(), uniforms)
+    generated = Decoder(starter)(prompts, Sampling(), uniforms)
     plain = LanguageModel.from_pretrained("starter", attention="sdpa")
     expected = Decoder(plain)(prompts, Sampling(), uniforms)
-    assert torch.equal(written.tokens, expected.tokens)
-    torch.testing.assert_close(written.log_probs, expected.log_probs, atol=1e-4, rtol=1e-4)
+    assert torch.equal(generated.tokens, expected.tokens)
+    torch.testing.assert_close(generated.log_probs, expected.log_probs, atol=1e-4, rtol=1e-4)
 
 
-def test_gradients_begin_at_their_own_length(starter: LanguageModel) -> None:
-    encoder = starter.model.get_encoder()
-    for least, grad in ((LONG, False), (LONG_WITH_GRADIENTS, True)):
-        with torch.set_grad_enabled(grad):
-            lengths = (least - 1, least)
-            reads = [reads_in_blocks(encoder, torch.zeros(1, length, dtype=torch.long)) for length in lengths]
-        assert reads == [False, True]
+@pytest.mark.parametrize(("least", "grad"), [(LONG, False), (LONG_WITH_GRADIENTS, True)])
+def test_prompts_below_the_least_length_are_read_as_usual(starter: LanguageModel, least: int, grad: bool) -> None:
+    with torch.set_grad_enabled(grad):
+        reads = [
+            reads_in_blocks(starter.model.get_encoder(), torch.zeros(1, length, dtype=torch.long))
+            for length in (least - 1, least)
+        ]
+    assert reads == [False, True]
 
 
-def test_short_prompts_half_precision_and_traces_take_the_plain_path(starter: LanguageModel) -> None:
-    tokens, mask = padded(2, LONG - 1)
+def test_short_prompts_and_half_precision_use_t5s_own_attention(starter: LanguageModel) -> None:
     plain = LanguageModel.from_pretrained("starter", attention="sdpa").backbone
     with torch.no_grad():
-        close = {"atol": 1e-4, "rtol": 1e-4}
-        torch.testing.assert_close(starter.backbone.encode(tokens, mask)[0], plain.encode(tokens, mask)[0], **close)
-        tokens, mask = padded(2, LONG + 5)  # CPUs without instructions for it are slow
+        tokens, mask = padded(2, LONG - 1)
+        short, expected = (one.encode(tokens, mask)[0] for one in (starter.backbone, plain))
+        torch.testing.assert_close(short, expected, atol=1e-4, rtol=1e-4)
+        tokens, mask = padded(2, LONG + 5)  # short: bfloat16 is slow on some CPUs
         with torch.autocast("cpu", dtype=torch.bfloat16):
             half = starter.backbone.encode(tokens, mask)
         assert (half[0] - plain.encode(tokens, mask)[0]).abs().max() < 0.5

@@ -1,4 +1,4 @@
-"""Vision-language models as models of text: what sees is left out, and texts are read as the whole reads them."""
+"""Language models of vision-language models: texts are read as the whole model reads them."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from groundling.lm.load.text_only import sees
 from groundling.tokenization.chat import Chat
 from tests.thorough import THOROUGH, one_in
@@ -75,7 +75,7 @@ _IN_PARTS = (
 
 
 def _made(family: str, folder: Path) -> Any:
-    """A tiny model with weights of real size, saved with a tokenizer; the whole of it."""
+    """Save a tiny model with weights of real size and a tokenizer, and return the whole model."""
     usual = AutoConfig.for_model(family)
     text = _TEXT | _FAMILIES.get(family, {})
     if family not in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
@@ -104,21 +104,21 @@ def _log_probs(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", one_in(3, _FAMILIES))
-def test_texts_are_read_as_the_whole_reads_them(family: str, tmp_path: Path) -> None:
+def test_texts_are_read_as_by_the_whole_model(family: str, tmp_path: Path) -> None:
     whole = _made(family, tmp_path / "whole")
     lm = LanguageModel.from_pretrained(tmp_path / "whole")
     assert type(lm.model).__name__.endswith("ForCausalLM")
     assert sum(p.numel() for p in lm.parameters()) < sum(p.numel() for p in whole.parameters())
     torch.testing.assert_close(_log_probs(lm.model), _log_probs(whole), atol=1e-4, rtol=0)
 
-    # What is saved is the language model alone, and an ordinary one.
+    # The saved model is an ordinary language model.
     lm.save_pretrained(tmp_path / "saved")
     assert "vision_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())
     again = LanguageModel.from_pretrained(tmp_path / "saved")
     assert _log_probs(again.model).equal(_log_probs(lm.model))
 
 
-def test_random_weights_are_of_the_language_model_alone(tmp_path: Path) -> None:
+def test_random_weights_and_pretrained_embeddings(tmp_path: Path) -> None:
     whole = _made("llava", tmp_path)
     made = LanguageModel.from_pretrained(tmp_path, init="random", seed=1)
     embedded = LanguageModel.from_pretrained(tmp_path, init="embeddings", seed=1)
@@ -128,40 +128,28 @@ def test_random_weights_are_of_the_language_model_alone(tmp_path: Path) -> None:
     assert not made.model.get_input_embeddings().weight.equal(weights)
 
 
-def test_an_adapter_finds_its_base_again(tmp_path: Path) -> None:
-    _made("smolvlm", tmp_path / "whole")
-    lm = LanguageModel.from_pretrained(tmp_path / "whole", lora={"r": 2, "target_modules": "all-linear"})
-    for name, parameter in lm.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    lm.save_pretrained(tmp_path / "adapter")
-    again = LanguageModel.from_pretrained(tmp_path / "adapter")
-    assert _log_probs(again.model).equal(_log_probs(lm.model))
-
-
-def test_one_that_says_something_else_without_what_sees_is_refused(tmp_path: Path) -> None:
-    _made("aya_vision", tmp_path)  # the whole leaves the scale of its language model's logits out
+def test_a_language_model_with_other_probabilities_is_refused(tmp_path: Path) -> None:
+    _made("aya_vision", tmp_path)  # the whole model ignores its language model's logit scale
     with pytest.raises(GroundlingError, match="alone gives other probabilities than the whole"):
         LanguageModel.from_pretrained(tmp_path)
 
 
-def test_one_whose_language_model_transformers_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_a_language_model_that_transformers_lacks_is_refused(tmp_path: Path) -> None:
     AutoConfig.for_model("glm4v").save_pretrained(tmp_path)
     with pytest.raises(GroundlingError, match=r"vision-language model \(glm4v\).* cannot be loaded without the rest"):
         LanguageModel.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("options", one_in(2, [{"device_map": "auto"}, {"load_in_4bit": True, "lora": {"r": 2}}]))
-def test_it_is_placed_as_others_are(options: dict[str, Any], tmp_path: Path) -> None:
+def test_device_maps_and_4_bits(options: dict[str, Any], tmp_path: Path) -> None:
     _made("qwen2_5_vl", tmp_path)
     plain, placed = (LanguageModel.from_pretrained(tmp_path, **more) for more in ({}, options))
     assert type(placed.model) is type(plain.model)
-    # 4 bits say nearly the same.
     far = (_log_probs(placed.model) - _log_probs(plain.model)).abs().mean().item()
     assert far == 0 if "device_map" in options else 0 < far < 1.5
 
 
-def test_attention_for_gpus_alone_is_not_asked_on_the_cpu(tmp_path: Path) -> None:
+def test_attention_for_gpus_is_not_called_on_the_cpu(tmp_path: Path) -> None:
     def on_cuda(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("only CUDA tensors")
 
@@ -178,7 +166,7 @@ def test_sixteen_bits_differ_by_rounding(tmp_path: Path) -> None:
     assert LanguageModel.from_pretrained(tmp_path, dtype="bfloat16").model.dtype == torch.bfloat16
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_nan_weights_are_refused(tmp_path: Path) -> None:
     _made("llava", tmp_path)
     file = tmp_path / "model.safetensors"
     weights = load_file(file)
@@ -190,12 +178,12 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 
 @THOROUGH
-def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
+def test_every_vision_language_config_is_accepted_or_refused(tmp_path: Path) -> None:
     count = 0
     for kind in CONFIG_MAPPING_NAMES:
         try:
             config = AutoConfig.for_model(kind)
-        except Exception:  # some have no settings of their own
+        except Exception:  # some have no default settings
             continue
         if not sees(config):
             continue
@@ -208,7 +196,7 @@ def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) 
 
 
 class Own(LlamaConfig):
-    """As of a model that comes with code of its own."""
+    """The config of a model with its own code."""
 
     model_type = "test_own_vl"
 
@@ -221,7 +209,7 @@ class OwnLM(LlamaForCausalLM):
     config_class = Own
 
 
-def test_a_model_with_code_of_its_own_is_what_that_code_says(tmp_path: Path) -> None:
+def test_a_model_with_its_own_code_keeps_its_class(tmp_path: Path) -> None:
     AutoConfig.register("test_own_vl", Own, exist_ok=True)
     AutoModelForCausalLM.register(Own, OwnLM, exist_ok=True)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -231,13 +219,14 @@ def test_a_model_with_code_of_its_own_is_what_that_code_says(tmp_path: Path) -> 
     assert type(LanguageModel.from_pretrained(tmp_path, init="random").model) is OwnLM
 
 
-def test_an_adapter_of_the_whole_gives_what_it_has_of_the_language_model(tmp_path: Path) -> None:
+def test_an_adapter_of_the_whole_model_is_loaded_into_the_language_model(tmp_path: Path) -> None:
     _made("llava", tmp_path / "whole")
     lm = LanguageModel.from_pretrained(tmp_path / "whole", lora={"r": 2, "target_modules": ["q_proj"]})
     for name, parameter in lm.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     lm.save_pretrained(tmp_path / "adapter")
+    assert _log_probs(LanguageModel.from_pretrained(tmp_path / "adapter").model).equal(_log_probs(lm.model))
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     weights = load_file(file)
     longer = {name.replace(".layers.", ".language_model.layers."): weight for name, weight in weights.items()}
@@ -250,7 +239,7 @@ def test_an_adapter_of_the_whole_gives_what_it_has_of_the_language_model(tmp_pat
         LanguageModel.from_pretrained(tmp_path / "adapter")
 
 
-def test_a_template_that_takes_contents_in_parts_alone() -> None:
+def test_a_template_that_takes_contents_in_parts_only() -> None:
     tokenizer = LanguageModel.from_pretrained("starter-causal").tokenizer
     tokenizer.chat_template = _IN_PARTS
     tokens = Chat(tokenizer).opening("Act.", "You see a wall")

@@ -1,4 +1,4 @@
-"""Sets of tokens that filters left: the same again, in little memory, whatever the vocabulary."""
+"""Sets of allowed tokens, restored from little memory for any vocabulary."""
 
 import io
 import pickle
@@ -13,7 +13,7 @@ LENGTHS = [3, 5, 1]
 
 
 def kept(shares, vocabulary, every=1):
-    """Three texts of `LENGTHS`, of whose sets a step's have such a share of the vocabulary; what was kept, and was."""
+    """Return the kept and the original sets of three texts; each step allows a share of the vocabulary."""
     generator, keeper, was = torch.Generator().manual_seed(0), SetKeeper(3), {}
     rows = torch.arange(3)
     for step, share in enumerate(shares):
@@ -30,7 +30,7 @@ def kept(shares, vocabulary, every=1):
 
 @pytest.mark.parametrize("vocabulary", [1000, 1001, 1007])
 @pytest.mark.parametrize("every", [1, 2, 16])
-def test_sets_come_back_as_they_were_whatever_their_sizes(vocabulary, every):
+def test_sets_of_any_size_are_restored(vocabulary, every):
     shares = [0.9, 0.002, 0.4, 0.001, 0.7, 0.5]  # the last step is after every end
     sets, was = kept(shares, vocabulary, every)
     assert torch.equal(allowed_tokens(sets, vocabulary, CPU), was)
@@ -40,7 +40,7 @@ def test_sets_come_back_as_they_were_whatever_their_sizes(vocabulary, every):
         ]  # fmt: skip
 
 
-def test_a_set_takes_at_most_a_bit_for_each_token_of_the_vocabulary():
+def test_a_set_takes_at_most_a_bit_per_token_of_the_vocabulary():
     vocabulary = 128_000
     for share in (0.5, 0.0001):
         sets, was = kept([share] * 5, vocabulary)
@@ -50,7 +50,7 @@ def test_a_set_takes_at_most_a_bit_for_each_token_of_the_vocabulary():
         assert sum(sizes) > 0
 
 
-def test_a_text_takes_no_more_to_another_process_than_its_own_sets():
+def test_pickling_a_text_copies_only_its_own_sets():
     sets, _ = kept([0.5] * 5, 8000)
     written = io.BytesIO()
     pickle.dump(sets[2], written)

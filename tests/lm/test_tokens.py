@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from groundling.lm.tokens import TextTokens, indistinguishable
+from groundling.lm.tokens import ModelTokens, indistinguishable
 
 
 def test_texts_of_equal_tokens_are_found():
@@ -26,7 +26,7 @@ def test_a_beginning_token_that_prompt_and_tokenizer_both_write_is_reported(adds
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     words = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
-    tokens = TextTokens(words, 3, 1, None, adds)
+    tokens = ModelTokens(words, 3, 1, None, False, None, adds)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert tokens.prompts(["<s> go", "go"]) == ([[1, 1, 2], [1, 2]] if adds else [[1, 2], [2]])

@@ -1,4 +1,4 @@
-"""Tiny models of every family of Transformers that writes, made from each family's own config."""
+"""Tiny models of every generative family of Transformers, made from each family's own config."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ from transformers.models.auto.modeling_auto import (
 from tests.lm.families import VOCABULARY
 
 WINDOW, ORIGINAL = 24, 40
-"""Tokens of a window or chunk, and of the context that longrope and others stretch."""
+"""Tokens of a window or chunk, and of the original context of longrope and others."""
 FAMILIES = tuple(dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES]))
 STANDARD_DEVIATION = 0.15
-"""Of all matrices: about that of trained models, so that every part of a model tells."""
+"""Of all matrices: about that of trained models, so that every part of a model matters."""
 _MOST_WEIGHTS = 3_000_000
 
 _SIZES: dict[str, Any] = (
@@ -41,7 +41,7 @@ _SIZES: dict[str, Any] = (
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 _BOTH = ["sliding_attention", "full_attention"] * 2
 _HYBRID = ["linear_attention", "full_attention"] * 2
-# What a small copy needs in order to have the kinds of layers that the family has.
+# settings with which small models have the family's kinds of layers
 _OWN: dict[str, dict[str, Any]] = {
     "mamba2": {"head_dim": 16, "expand": 2, "chunk_size": 16},
     "gemma3_text": {"layer_types": _BOTH},
@@ -57,17 +57,17 @@ _STARTS_WITH_PADDING = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 
 
 def tiny_config(family: str, **changes: Any) -> Any:
-    """The family's own config, made small.
+    """Return the family's config, made small.
 
     Raises:
-        ValueError: it is made of several configs, and no language model alone.
+        ValueError: It consists of several configs.
     """
     kind = CONFIG_MAPPING[family]
     usual = kind()
     if usual.get_text_config() is not usual:
         raise ValueError(f"{family} is made of several models")
     sizes = {name: size for name, size in _SIZES.items() if getattr(usual, name, None) is not None}
-    if family == "prophetnet":  # where it stands for two sizes
+    if family == "prophetnet":  # an alias of two sizes
         sizes.pop("num_hidden_layers")
     starts = {}
     if usual.is_encoder_decoder:
@@ -79,13 +79,13 @@ def tiny_config(family: str, **changes: Any) -> Any:
 
 
 def with_window(family: str) -> dict[str, Any]:
-    """Changes of a config that make its windows and chunks short; none where it has none."""
+    """Return config changes that shorten windows and chunks, if any."""
     usual = CONFIG_MAPPING[family]()
     return {name: WINDOW for name in _SPANS if type(getattr(usual, name, None)) is int and getattr(usual, name)}
 
 
 def with_rope(config: Any, kind: str) -> dict[str, Any]:
-    """Changes of a config that stretch its context by a kind of RoPE; none where it takes none."""
+    """Return config changes that stretch the context by a kind of RoPE, if supported."""
     given = getattr(config, "rope_parameters", None)
     if not isinstance(given, Mapping) or "rope_theta" not in given or config.is_encoder_decoder:
         return {}
@@ -113,10 +113,10 @@ def with_rope(config: Any, kind: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def tiny_model(config: Any, seed: int = 0) -> Any:
-    """A model with weights of real size.
+    """Return a model with weights of realistic size.
 
     Raises:
-        ValueError: it is large all the same.
+        ValueError: It is still large.
     """
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):

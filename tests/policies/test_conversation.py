@@ -151,7 +151,7 @@ def test_the_reference_has_its_own_cache(kind: str) -> None:
 def test_a_model_without_exact_caching_reads_all_and_warns(path: str, make_lm: Callable[..., LanguageModel]) -> None:
     lm = LanguageModel.from_pretrained(path, gradient_checkpointing=path == "starter-causal")
     policy, steps = _policy("scoring", lm), _steps(5)
-    with pytest.warns(UserWarning, match="cannot go on from what it has read of a conversation"):
+    with pytest.warns(UserWarning, match="cannot continue from what it has read of a conversation"):
         whole = policy.outputs(steps[-1])
     with policy.unchanged(), warnings.catch_warnings():
         warnings.simplefilter("error")  # told once

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from groundling.lm.read import prompt_cache, reader, transcript
+from groundling.lm.read import batching, tree_reader
 from groundling.lm.write import steps
 from groundling.runtime import kernels
 
@@ -20,14 +20,13 @@ from groundling.runtime import kernels
 @contextlib.contextmanager
 def computed_alike() -> Iterator[None]:
     """Within this context what is computed on the CPU is computed as on an accelerator."""
-    accelerators = reader.Batching.for_device(torch.device("cuda"))
+    accelerators = batching.Batching.for_device(torch.device("cuda"))
     with (
         warnings.catch_warnings(action="ignore"),  # of the next line, which means nothing here
         torch.backends.mkldnn.flags(enabled=False),
-        mock.patch.object(reader.Batching, "for_device", lambda device: accelerators),
+        mock.patch.object(batching.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),
-        mock.patch.object(prompt_cache, "attends_together", lambda device: True),
-        mock.patch.object(transcript, "tokens_at_once", lambda device, on_cpu: reader.TOKENS_AT_ONCE),
+        mock.patch.object(tree_reader, "_NODES_AT_ONCE", batching.TOKENS_AT_ONCE),
         mock.patch.object(steps.Stepper, "_trace", lambda self, prompts: None),
         mock.patch.object(kernels, "onednn_is_faster", lambda: False),
         sdpa_kernel(SDPBackend.MATH),

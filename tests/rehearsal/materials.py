@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from groundling.cli.main import main
 from groundling.judges.reward_models import reward_models
 from groundling.lm import LanguageModel
-from groundling.lm.load.loading import STARTERS, Source, load_tokenizer
+from groundling.lm.load.model import load_tokenizer
+from groundling.lm.load.sources import STARTERS, Source
 
 
 @functools.cache

@@ -32,7 +32,8 @@ from groundling.judges.reward_models import distill as distilling
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.lm import LanguageModel
-from groundling.lm.load.loading import Source, load_tokenizer
+from groundling.lm.load.model import load_tokenizer
+from groundling.lm.load.sources import Source
 from groundling.lm.write import steps
 from groundling.policies.action_generating import ActionGeneratingPolicy
 from groundling.policies.text_states import Sequences, read_states

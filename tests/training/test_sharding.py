@@ -63,7 +63,7 @@ def test_a_model_with_longrope_is_not_sharded() -> None:
     config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true"])
     policy = policy_of(compose("rl4lms/increasing_numbers_ppo", ["device=cpu"]))
     backbone = policy.value_lm.backbone  # as of each of its models
-    backbone.layers = replace(backbone.layers, turns=(4096,))
+    backbone.layers = replace(backbone.layers, switches=(4096,))
     with pytest.raises(ConfigError, match=r"differently beyond 4096 tokens"):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 

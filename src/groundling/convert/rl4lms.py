@@ -30,7 +30,7 @@ from groundling.convert.rl4lms_entries import (
     TRAINING,
 )
 from groundling.errors import ConfigError
-from groundling.lm.settings import check_generation
+from groundling.lm.write.settings import check_generation
 from groundling.registry import unknown
 
 Values = dict[str, Any]

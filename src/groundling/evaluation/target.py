@@ -15,7 +15,7 @@ from groundling.config.trust import TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation import hub
 from groundling.io.redaction import shareable, shareable_words
-from groundling.lm.load.loading import resolve
+from groundling.lm.load.sources import resolve
 from groundling.policies.policy import Policy, has_model
 from groundling.registry import unknown
 from groundling.training import checkpoint

@@ -1,8 +1,9 @@
 """Language models: loading, candidate scoring, generation, heads."""
 
 from groundling.lm.heads import ActionHead, ValueHead
-from groundling.lm.language_model import LanguageModel, Prompts
+from groundling.lm.language_model import LanguageModel
 from groundling.lm.read.scoring import CandidateScores
+from groundling.lm.tokens import Prompts
 from groundling.lm.write.generation import Generation
 
 __all__ = ["ActionHead", "CandidateScores", "Generation", "LanguageModel", "Prompts", "ValueHead"]

@@ -1,6 +1,6 @@
-"""Heads on a prompt's state: a value for the critic, logits for a fixed set of actions.
+"""Heads on a prompt's state: a value for the critic, logits of a fixed set of actions.
 
-Defaults are those of GLAM (arXiv 2302.02662): two hidden layers of 1024 with sigmoids.
+Defaults as in GLAM (arXiv 2302.02662): two hidden layers of 1024 with sigmoids.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def _mlp(sizes: Sequence[int], activation: Activation, bias: bool = True) -> nn.
     if activation not in _ACTIVATIONS:
         raise GroundlingError(f"unknown activation {activation!r}: use one of {', '.join(_ACTIVATIONS)}")
     layers: list[nn.Module] = []
-    for wide_in, wide_out in pairwise(sizes[:-1]):
-        layers += [nn.Linear(wide_in, wide_out), _ACTIVATIONS[activation]()]
+    for inputs, outputs in pairwise(sizes[:-1]):
+        layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1], bias=bias))
 
 
 class ValueHead(nn.Module):
-    """Value of each prompt's state.
+    """Computes the value of each prompt's state.
 
     Args:
-        hidden_size: Of the language model, `LanguageModel.hidden_size`.
-        hidden_sizes: Of the head's own layers; empty for a linear head.
-        activation: Between them.
-        bias: Of the last layer.
+        hidden_size: `LanguageModel.hidden_size`.
+        hidden_sizes: Widths of hidden layers; empty: a linear head.
+        activation: After hidden layers.
+        bias: Give the last layer a bias.
     """
 
     def __init__(
@@ -55,22 +55,21 @@ class ValueHead(nn.Module):
         self.layers = _mlp([hidden_size, *hidden_sizes, 1], activation, bias)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Float (num_prompts, hidden_size) to (num_prompts,).
+        """Return values (num_prompts,) of states (num_prompts, hidden_size).
 
-        Never (num_prompts, 1): against returns of shape (num_prompts,) that broadcasts to every value against every
-        return, as the released GLAM trainer does.
+        Never (num_prompts, 1), which broadcasts against returns (num_prompts,) to every value with every return, as in
+        the released GLAM trainer.
         """
         return self.layers(state).squeeze(-1)
 
 
 class ActionHead(nn.Module):
-    """Logits of a fixed set of actions, instead of scoring their texts (GLAM's NPAE and action-head ablations).
+    """Computes logits of a fixed set of actions instead of scoring texts (GLAM's NPAE and action-head ablations).
 
     Args:
-        hidden_size: Of the language model, `LanguageModel.hidden_size`.
-        num_actions: How many actions there are.
-        hidden_sizes: Of the head's own layers; empty for a linear head.
-        activation: Between them.
+        hidden_size: `LanguageModel.hidden_size`.
+        num_actions: Number of actions.
+        hidden_sizes, activation: As in `ValueHead`.
     """
 
     def __init__(
@@ -85,5 +84,5 @@ class ActionHead(nn.Module):
         self.layers = _mlp([hidden_size, *hidden_sizes, num_actions], activation)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Float (num_prompts, hidden_size) to logits (num_prompts, num_actions)."""
+        """Return logits (num_prompts, num_actions) of states (num_prompts, hidden_size)."""
         return self.layers(state)

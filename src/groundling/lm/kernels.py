@@ -1,4 +1,4 @@
-"""What language models alone are made of, by faster kernels."""
+"""Faster CPU kernels for the modules and functions of language models."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from groundling.runtime.kernels import FastLinear, activated, linear
 
 
 class FastConv1D(Conv1D):
-    """What GPT-2 calls a convolution, a linear layer with its weights transposed, computed by `linear`."""
+    """GPT-2's `Conv1D`, a linear layer with transposed weights, computed by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight.t(), self.bias)
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Let ``model``'s linear layers compute by `linear`: they change their class, and nothing else."""
+    """Compute a model's linear layers by `linear`: they change their class, and nothing else."""
     faster = {nn.Linear: FastLinear, Conv1D: FastConv1D}
     for module in model.modules():
         if type(module) in faster:
@@ -31,9 +31,9 @@ def speed_up_linear_layers(model: nn.Module) -> None:
 
 
 class FastKernels(TorchFunctionMode):
-    """Within this context the attention of a single query and activations are computed faster, on CPUs.
+    """Within this context, attention of a single query and activations use faster CPU kernels, without gradients.
 
-    Results are the same to rounding. It is for computing without gradients.
+    Results are the same to rounding.
     """
 
     def __torch_function__(
@@ -55,7 +55,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    # The fused kernel is made for many queries; for one it takes up to twice the time of two products.
+    # For one query the fused kernel takes up to twice the time of two products.
     if query.shape[-2] != 1 or enable_gqa or attn_mask is None or attn_mask.dtype != query.dtype:
         return None
     scaled = query if scale == 1 else query * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -66,7 +66,7 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
     fused = activated(x, "gelu", approximate)
     if fused is not None:
         return fused
-    # By a sigmoid, (1 + tanh u) / 2 = σ(2u), whose kernel takes a tenth of the time of the hyperbolic tangent's.
+    # (1 + tanh u) / 2 = σ(2u), and the sigmoid's kernel takes a tenth of the time of the hyperbolic tangent's.
     if approximate != "tanh" or x.device.type != "cpu" or x.dtype != torch.float32:
         return None
     scale = math.sqrt(8 / math.pi)

@@ -1,43 +1,43 @@
-"""Texts to token ids, remembered: policies ask for the same prompts and candidates again and again."""
+"""Token ids of prompts and candidates for one model, remembered, with checks that they fit it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
+from groundling.lm.read.layout import ScoringQuestion
+from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
 
-_REMEMBERED_TEXTS, _REMEMBERED_TOKENS = 100_000, 2**22
-"""Of prompts, and of candidates: what is remembered at most; 4 M tokens are some 150 MB of Python's numbers."""
+Prompts = Sequence[str] | Sequence[list[int]]
+"""Texts, or token ids, special ones included. Token ids that begin with each other, as the steps of a conversation do,
+are read once where that is exact."""
+
+_MAX_REMEMBERED = 2**22
+"""Tokens of remembered texts: some 150 MB of Python integers."""
+_ROOM_TO_ANSWER = 128
+"""Tokens of a model's context that conversations leave to the answer, or a quarter of a short context."""
 
 
-@dataclass
-class _Remembered:
-    """Token ids by text."""
-
-    ids: dict[str, list[int]] = field(default_factory=dict)
-    tokens: int = 0
-    """How many they are together."""
-
-
-class TextTokens:
-    """Token ids of prompts and candidates, with what models need checked once per text.
+class ModelTokens:
+    """Encodes texts for one model.
 
     Args:
         tokenizer: Any Transformers tokenizer.
-        vocabulary_size: Rows of the model's embedding; a token beyond them is told instead of crashing later.
-        fallback_token: What an empty prompt becomes where the tokenizer adds no special token.
-        max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning); the
-            first such prompt gives a warning.
-        add_special_tokens: Add the tokenizer's special tokens to prompts.
+        vocabulary_size: Rows of the model's embedding.
+        fallback_token: The prompt for an empty text, if the tokenizer adds no special token.
+        max_positions: Tokens that the model has room for; None: no limit.
+        is_encoder_decoder: Prompts are read by an encoder, candidates by a decoder.
+        max_prompt_tokens: Longer prompts keep their last tokens (and the first if it is the beginning-of-text token);
+            the first such prompt causes a warning. None: raise if a prompt does not fit.
+        add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
 
     Attributes:
-        encoder: Encodes the texts, with control tokens in words that were masked by it as plain text.
+        encoder: Encodes texts; control tokens that it has masked are plain text.
     """
 
     def __init__(
@@ -45,50 +45,124 @@ class TextTokens:
         tokenizer: PreTrainedTokenizerBase,
         vocabulary_size: int,
         fallback_token: int,
+        max_positions: int | None,
+        is_encoder_decoder: bool,
         max_prompt_tokens: int | None,
         add_special_tokens: bool = True,
     ) -> None:
         self._tokenizer: Any = tokenizer
         self.encoder = TextEncoder(tokenizer)
         self.vocabulary_size = vocabulary_size
+        self.max_positions = max_positions
         self._fallback_token = fallback_token
+        self._is_encoder_decoder = is_encoder_decoder
         self._max_prompt_tokens = max_prompt_tokens
         self._add_special_tokens = add_special_tokens
-        self._prompts, self._candidates = _Remembered(), _Remembered()
+        self._known: dict[tuple[str, bool], list[int]] = {}  # by text, and whether it is a prompt
+        self._num_known = 0
+        self._chat: Chat | None = None
         self._has_cut = False
 
-    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of prompts, with special tokens if `add_special_tokens`; never empty."""
-        return self._remembered(self._prompts, texts, self._add_special_tokens, self._finish_prompt)
+    @property
+    def room(self) -> int | None:
+        """Most tokens of a prompt: as set, or the model's context less some room for an answer; None: no limit."""
+        if self._max_prompt_tokens is not None or self.max_positions is None:
+            return self._max_prompt_tokens
+        return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)
 
-    def candidates(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids without special tokens; empty for an empty text."""
-        return self._remembered(self._candidates, texts, special_tokens=False, finish=list)
+    @property
+    def chat(self) -> Chat:
+        """Conversations by the tokenizer's chat template.
 
-    def _remembered(
-        self, memory: _Remembered, texts: Sequence[str], special_tokens: bool, finish: Callable[[list[int]], list[int]]
-    ) -> list[list[int]]:
-        new = [text for text in dict.fromkeys(texts) if text not in memory.ids]
-        if new and (len(memory.ids) + len(new) > _REMEMBERED_TEXTS or memory.tokens > _REMEMBERED_TOKENS):
-            memory.ids.clear()
-            memory.tokens = 0
-            new = list(dict.fromkeys(texts))
-        if new:
-            for text, ids in zip(new, self.encoder.encode_all(new, special_tokens), strict=True):
-                self.check(text, ids)
-                memory.ids[text] = finish(ids)
-                memory.tokens += len(memory.ids[text])
-        return [memory.ids[text] for text in texts]
+        Raises:
+            GroundlingError: The template cannot be used.
+        """
+        if self._chat is None or self._chat.source != self._tokenizer.chat_template:
+            self._chat = Chat(self._tokenizer)
+            self.encoder = self._chat.encoder
+        return self._chat
+
+    def questions(
+        self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]]
+    ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
+        """Return each prompt's candidates, as texts and as questions in token ids.
+
+        Args:
+            prompts: Texts or token ids.
+            candidates: One list for all prompts, or one list for each.
+
+        Raises:
+            GroundlingError: A prompt has no candidates, or does not fit the model.
+        """
+        if isinstance(prompts, str) or isinstance(candidates, str):
+            raise GroundlingError("prompts and candidates must be lists of texts: put a single text into a list")
+        shared = all(isinstance(candidate, str) for candidate in candidates)
+        texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
+        if len(texts) != len(prompts):
+            raise GroundlingError(f"{len(prompts)} prompts, but candidates for {len(texts)}")
+        for index, options in enumerate(texts):
+            if not len(options):
+                raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
+        flat = iter(self.candidates([text for options in texts for text in options]))
+        tokens = [[next(flat) for _ in options] for options in texts]
+        for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if growing(prompts) else ()):
+            if self._asks(prompt):
+                tokens[index] = self.candidates(texts[index], answers=True)
+        room = max((max(map(len, options)) for options in tokens), default=0)
+        return texts, list(map(ScoringQuestion, self.prompts(prompts, room), tokens))
+
+    def prompts(self, prompts: Prompts | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
+        """Return token ids of prompts, never empty, with special tokens if they are added.
+
+        Raises:
+            GroundlingError: A prompt does not fit the model with ``room`` tokens after it.
+        """
+        if all(isinstance(prompt, str) for prompt in prompts):
+            tokens = self.text_prompts(cast(Sequence[str], prompts))
+        else:
+            tokens = [list(prompt) for prompt in cast(Sequence[Sequence[int]], prompts)]
+        self._check_room(tokens, room)
+        return tokens
+
+    def text_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return token ids of prompts given as text, of any length."""
+        return self._encode(texts, True)
+
+    def candidates(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
+        """Return token ids of texts after a prompt, without special tokens.
+
+        Args:
+            texts: The texts; an empty one has no tokens.
+            answers: Encode them as the chat template's text continues with them; otherwise, and for decoders, each is
+                encoded as a text of its own.
+        """
+        if not answers or self._is_encoder_decoder or not self._tokenizer.chat_template:
+            return self._encode(texts, False)
+        tokens = [[*self.chat.lead, *ids] for ids in self.chat.answers(texts)]
+        for text, ids in zip(texts, tokens, strict=True):
+            self._check_vocabulary(text, ids)
+        return tokens
+
+    def _encode(self, texts: Sequence[str], prompts: bool) -> list[list[int]]:
+        """Encode texts that are not remembered, and remember them."""
+        new = [text for text in dict.fromkeys(texts) if (text, prompts) not in self._known]
+        if new and self._num_known > _MAX_REMEMBERED:
+            self._known, self._num_known, new = {}, 0, list(dict.fromkeys(texts))
+        special_tokens = prompts and self._add_special_tokens
+        for text, ids in zip(new, self.encoder.encode_all(new, special_tokens) if new else (), strict=True):
+            self._check_vocabulary(text, ids)
+            self._known[text, prompts] = self._finish_prompt(ids) if prompts else ids
+            self._num_known += 1 + len(ids)
+        return [self._known[text, prompts] for text in texts]
 
     def _finish_prompt(self, ids: list[int]) -> list[int]:
-        ids = ids or [self._fallback_token]
-        if len(ids) > 1 and ids[0] == ids[1] == self._tokenizer.bos_token_id:
+        ids, bos, limit = ids or [self._fallback_token], self._tokenizer.bos_token_id, self._max_prompt_tokens
+        if len(ids) > 1 and ids[0] == ids[1] == bos:
             warnings.warn(
                 f"a prompt begins with {self._tokenizer.bos_token} twice, from its text and from the tokenizer: "
                 "give prompts without it, or as token ids, or load the model with add_special_tokens=False",
                 stacklevel=2,
             )
-        limit = self._max_prompt_tokens
         if limit is None or len(ids) <= limit:
             return ids
         if not self._has_cut:
@@ -99,22 +173,51 @@ class TextTokens:
                 "world.history or policy.args.prompt",
                 stacklevel=2,
             )
-        begins = limit > 1 and ids[0] == self._tokenizer.bos_token_id
+        begins = limit > 1 and ids[0] == bos
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
 
-    def check(self, text: str, ids: list[int]) -> None:
-        """Raise `GroundlingError` if the model has no embedding for a text's tokens."""
+    def _check_vocabulary(self, text: str, ids: list[int]) -> None:
         if ids and max(ids) >= self.vocabulary_size:
             raise GroundlingError(
                 f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "
                 f"{self.vocabulary_size} embeddings: the tokenizer is not this model's"
             )
 
+    def _check_room(self, tokens: Sequence[Sequence[int]], room: int) -> None:
+        if self.max_positions is None:
+            return
+        if self._is_encoder_decoder and room > self.max_positions:
+            raise GroundlingError(
+                f"{room} tokens are to come after a prompt, but this model's decoder has room for "
+                f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
+            )
+        # A candidate's last token is predicted, never read; a decoder does not read the prompt.
+        limit = self.max_positions - (0 if self._is_encoder_decoder else max(0, room - 1))
+        for index, ids in enumerate(tokens):
+            if len(ids) > limit:
+                raise GroundlingError(
+                    f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
+                    f"the model with max_prompt_tokens={limit} (of a run model.max_prompt_tokens={limit}) to keep the "
+                    "last ones"
+                )
+
+    def _asks(self, prompt: Sequence[int]) -> bool:
+        """Return True for a prompt that ends with the template's generation prompt."""
+        try:
+            return bool(self._tokenizer.chat_template) and self.chat.asks(prompt)
+        except GroundlingError:  # raised again where a conversation is encoded
+            return False
+
+
+def growing(prompts: Prompts) -> bool:
+    """Return True if prompts may be the steps of conversations: they are given as token ids."""
+    return not isinstance(prompts[0], str) if len(prompts) else False
+
 
 def indistinguishable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[str]]:
-    """Groups of different texts that are encoded as the same token ids, which a model cannot tell apart.
+    """Group different texts that are encoded as the same token ids, which a model cannot tell apart.
 
-    Tokenizers that lack a character write it as the unknown token (T5's has no ``{`` and ``}``), and some change case
+    Tokenizers that lack a character encode it as the unknown token (T5's has no ``{`` and ``}``), and some change case
     or drop accents and blanks.
 
     Args:

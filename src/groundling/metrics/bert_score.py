@@ -49,7 +49,7 @@ class BertScore(Metric):
 
     def _load(self) -> Any:
         self.check()
-        from groundling.lm.load.loading import quietly
+        from groundling.lm.load.sources import quietly
 
         bert_score = library("bert_score")
         name = self.model_name or bert_score.utils.lang2model[self.language]

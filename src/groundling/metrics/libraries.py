@@ -32,8 +32,9 @@ def check_model(kind: str, name: str) -> Any:
     """
     from transformers import AutoConfig
 
-    from groundling.lm.load.loading import quietly, refuse_adapter, refuse_kernels
+    from groundling.lm.load.model import refuse_adapter, refuse_kernels
     from groundling.lm.load.model_files import check_model_files
+    from groundling.lm.load.sources import quietly
 
     check_model_files(name)
     with loading(kind, name), quietly():
@@ -52,7 +53,8 @@ def load_model(kind: str, name: str, auto_class: str, device: str, **tokenizer_o
     check_model(kind, name)
     import transformers
 
-    from groundling.lm.load.loading import load_pretrained, quietly
+    from groundling.lm.load.model import load_pretrained
+    from groundling.lm.load.sources import quietly
 
     with loading(kind, name):
         with quietly():

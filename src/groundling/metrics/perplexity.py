@@ -40,7 +40,7 @@ class CausalPerplexity(Metric):
     _lm: Any = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
-        from groundling.lm.load.loading import resolve
+        from groundling.lm.load.sources import resolve
 
         if isinstance(self.lm, str):
             config = check_model("language model", resolve(self.lm))

@@ -7,7 +7,7 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among
-from groundling.lm.read.trie import Trie
+from groundling.lm.read.guided import Trie
 from groundling.policies.turns import Turn
 from groundling.tokenization.detokenize import Continuation
 

@@ -42,7 +42,8 @@ class DRRNPolicy(PromptPolicy):
         temperature: float = 1.0,
     ) -> None:
         super().__init__(prompt, language, replacements)
-        from groundling.lm.load.loading import Source, load_tokenizer, resolve  # slow to import
+        from groundling.lm.load.model import load_tokenizer  # slow to import
+        from groundling.lm.load.sources import Source, resolve
 
         self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
         self._tokens = lru_cache(maxsize=100_000)(self._tokenize)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.read.transcript import chains
+from groundling.lm.read.prefix_tree import chains
 from groundling.policies.conversation_tokens import ConversationTokens
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work
 from groundling.prompts import Conversation, PromptReader

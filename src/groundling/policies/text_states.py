@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.read.packing import MAX_ROWS, ScoringQuestion, padded, split_wide
-from groundling.lm.read.reader import WORTH_SHARING
+from groundling.lm.read.batching import padded
+from groundling.lm.read.causal import WORTH_SHARING
+from groundling.lm.read.layout import MAX_ROWS, ScoringQuestion, split_wide
 from groundling.runtime.processes import in_parts
 
 

@@ -26,7 +26,7 @@ from groundling.io.terminal import plain
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.load.gguf import SMOLLM2
-from groundling.lm.load.loading import STARTERS
+from groundling.lm.load.sources import STARTERS
 from groundling.reports.run_folder import read_evaluations
 from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER

@@ -1,4 +1,4 @@
-"""Where tensors live."""
+"""Devices: their names, memory and share among processes."""
 
 import os
 
@@ -8,14 +8,13 @@ from groundling.errors import ConfigError
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name; "auto" takes the accelerator if there is one that can be used.
+    """Return the device of that name; "auto" is the accelerator if there is a usable one.
 
-    Draws are made in float64, which Apple's GPUs (mps) do not have.
-
-    Of several processes on one machine, each takes the GPU of its ``LOCAL_RANK``, as torchrun's convention is.
+    Actions and tokens are drawn in float64, which Apple's GPUs (mps) do not support. Several processes on one machine
+    each take the GPU of their ``LOCAL_RANK``, by torchrun's convention.
 
     Raises:
-        ConfigError: no such device on this machine.
+        ConfigError: There is no such device on this machine.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
@@ -37,10 +36,10 @@ def find_device(name: str | torch.device) -> torch.device:
 
 
 def device_under_map(device: str, device_map: str | None) -> str:
-    """``device``, or the first GPU of this process's share where a device map spreads the model over that share.
+    """Return ``device``, or the first GPU of this process's share if a device map spreads the model over it.
 
     Raises:
-        ConfigError: as `share_of_gpus`.
+        ConfigError: As `share_of_gpus`.
     """
     if device_map is None or launched("LOCAL_WORLD_SIZE", 1) == 1 or device not in ("auto", "cuda"):
         return device
@@ -48,10 +47,10 @@ def device_under_map(device: str, device_map: str | None) -> str:
 
 
 def share_of_gpus() -> range:
-    """This process's GPUs, of ``LOCAL_WORLD_SIZE`` equal shares of the machine's, in the order of ``LOCAL_RANK``.
+    """Return this process's share of the machine's GPUs: one of ``LOCAL_WORLD_SIZE``, in the order of ``LOCAL_RANK``.
 
     Raises:
-        ConfigError: the GPUs cannot be shared equally.
+        ConfigError: The GPUs cannot be shared equally.
     """
     processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if not count or count % processes:
@@ -65,12 +64,12 @@ def share_of_gpus() -> range:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that this process can still allocate on a device, below its limit (``ulimit -v``) if it has one."""
+    """Return the bytes that this process can allocate on a device, within its limit (``ulimit -v``) if it has one."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     import resource
 
-    import psutil  # which accelerate needs, too
+    import psutil  # a dependency of accelerate
 
     free, limit = psutil.virtual_memory().available, resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
@@ -87,10 +86,10 @@ def _has_float64(device: torch.device) -> bool:
 
 
 def launched(name: str, default: int) -> int:
-    """A number that whoever starts several processes puts into each one's environment, such as ``RANK``.
+    """Return a number that launchers of several processes set in the environment, such as ``RANK``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: The variable is not a valid number.
     """
     text = os.environ.get(name)
     if text is None:

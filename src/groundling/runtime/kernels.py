@@ -1,11 +1,7 @@
-"""Layers by faster kernels, where PyTorch's own choice is a slow one.
+"""CPU kernels for linear and recurrent layers, and process-wide kernel settings.
 
-On CPUs PyTorch multiplies float32 matrices by MKL, which on AMD's processors leaves half of the machine unused; oneDNN,
-which PyTorch ships too, does not: on an EPYC with AVX-512 92 against 217 GFLOP/s of one core at 500 x 512 x 2048.
-
-On NVIDIA's GPUs of today PyTorch computes bfloat16's attention by cuDNN, which plans anew for every shape, and texts
-come in another shape at every step: of the demo on an H200 that took three quarters of the time. Importing this
-switches it off for the process, as ``torch.backends.cuda.enable_cudnn_sdp`` does; PyTorch's own kernels take its place.
+On AMD processors MKL, PyTorch's default for float32 matrices on CPUs, leaves half of the machine unused; oneDNN, which
+PyTorch includes, does not: 92 against 217 GFLOP/s on one core of an EPYC with AVX-512 at 500 x 512 x 2048.
 """
 
 from __future__ import annotations
@@ -21,16 +17,24 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-_PREPARED = "64"
-"""Products of a shape that oneDNN prepares and keeps. Of itself it keeps 1,024, as does PyTorch beside it, half a MiB
-each: texts are of many lengths, and of a model of a million weights the process grew to 2 GiB without being faster."""
-for _setting in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read as the first product is computed
-    os.environ.setdefault(_setting, _PREPARED)
-torch.backends.cuda.enable_cudnn_sdp(False)
+_CACHED_SHAPES = "64"
+"""Product shapes that oneDNN and PyTorch each keep prepared, instead of 1,024 at half a MiB each."""
 _LEAST_WEIGHTS = 2**14
-"""Smaller matrices take MKL less time than oneDNN's operator takes to begin: 8 against 15 µs at 64 x 64 x 64."""
+"""For smaller matrices MKL is faster than oneDNN's operator starts: 8 against 15 µs at 64 x 64 x 64."""
 _LEAST_PRODUCTS = 2**22
-"""With gradients a layer is a Python function, which fewer multiplications than these do not repay."""
+"""With gradients a layer is a Python function, whose overhead fewer multiplications do not repay."""
+
+
+def configure() -> None:
+    """Set the kernel options of this process. Commands call this before they build a model; imports never do.
+
+    cuDNN's attention plans again for every shape, and texts have a new shape at every step: in bfloat16 on an H200
+    that took three quarters of the demo's time, so PyTorch's own kernels replace it. The cache sizes are read at the
+    first matrix product; sizes that the user has set in the environment stay.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, _CACHED_SHAPES)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class FastLinear(nn.Linear):
@@ -43,18 +47,17 @@ class FastLinear(nn.Linear):
 class FastGRU(nn.GRU):
     """`torch.nn.GRU` of one layer, computed on CPUs by `linear`'s kernel.
 
-    The gradients of the weights are products over all steps at once, which PyTorch adds up step by step. They have no
-    gradient themselves; as with CUDA's own kernels, ``torch.backends.cudnn.flags(enabled=False)`` brings PyTorch's,
-    whose have.
+    The gradients of the weights are products over all steps at once, which PyTorch sums step by step. They have no
+    gradients; as with CUDA's kernels, ``torch.backends.cudnn.flags(enabled=False)`` selects PyTorch's, which have.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """States (length, batch, hidden_size) and the last one (1, batch, hidden_size) from (length, batch, inputs)."""
+        """Return all states (length, batch, hidden_size) and the last one (1, batch, hidden_size)."""
         fused = torch.backends.cudnn.enabled and not torch.compiler.is_compiling()
-        weights = self.all_weights[0]  # of the input and the state, and their biases
+        weights = self.all_weights[0]  # for the input and the state, and their biases
         if hx is None or not fused or not _suits(input, weights[0]):
             return super().forward(input, hx)
         states: Tensor = _GRU.apply(input, hx[0], *weights)
@@ -62,15 +65,18 @@ class FastGRU(nn.GRU):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`torch.nn.functional.linear` of (..., inputs) by (outputs, inputs) and (outputs,), by the fastest kernel.
+    """Compute `torch.nn.functional.linear` by the fastest kernel; the same to rounding, with gradients of any order.
 
-    The same to rounding, gradients and their gradients too.
+    Args:
+        x: (..., inputs).
+        weight: (outputs, inputs).
+        bias: (outputs,).
     """
     if torch.compiler.is_compiling() or not _suits(x, weight):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         y: Tensor = _onednn_linear()(x, weight, bias)
-        if torch.jit.is_tracing() and not y.is_inference():  # whose versions nobody counts
+        if torch.jit.is_tracing() and not y.is_inference():  # which has versions
             y.made_of = (x, weight, bias, y._version)  # type: ignore[attr-defined]  # for `activated`
         return y
     if x.numel() * len(weight) < _LEAST_PRODUCTS:
@@ -79,13 +85,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
-    """``activation`` (oneDNN's name) of what `linear` made, (..., outputs), by the kernel that made it.
+    """Compute a linear layer and its activation by one kernel, given the layer's output (..., outputs).
 
-    None where that cannot be. Only for a trace, which leaves the layer without its activation out again, as nothing
-    reads it. Apart the two take GPT-2 at 1,040 x 256 x 1,024 7.2 ms instead of 3.0.
+    Only in a trace, which drops the layer without activation again, as nothing reads it. Separately the two take 7.2 ms
+    instead of 3.0 for GPT-2 at 1,040 x 256 x 1,024.
+
+    Args:
+        y: The output of `linear`.
+        activation, algorithm: oneDNN's names.
+
+    Returns:
+        None if ``y`` is no output of `linear` in a trace.
     """
     *made_of, version = getattr(y, "made_of", (None,))
-    if not made_of or y._version != version:  # which an operation in place has changed since
+    if not made_of or y._version != version:  # or it was changed in place
         return None
     fused: Tensor = _onednn_linear()(*made_of, activation, algorithm)
     return fused
@@ -102,7 +115,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        # A gradient's own gradient, as in TRPO's curvature, needs operators that have one.
+        # Second-order gradients, as in TRPO's curvature, need differentiable operators.
         product = F.linear if torch.is_grad_enabled() else _onednn_linear()
         rows, inputs = gradient.flatten(0, -2).contiguous(), x.flatten(0, -2).contiguous()
         of_x, of_weight, of_bias = ctx.needs_input_grad
@@ -142,11 +155,11 @@ class _GRU(torch.autograd.Function):
         x, of_input, of_state, states, gates, candidates, shares = ctx.saved_tensors
         product, before, size = _onednn_linear(), states[:-1], states.shape[-1]
         reset, keep = gates.chunk(2, -1)
-        # What a state's gradient is multiplied by on its way to the sums.
+        # derivatives of the state by each sum
         to_candidate = (1 - keep) * (1 - candidates * candidates)
         to_reset = to_candidate * shares * reset * (1 - reset)
         to_keep = (before - candidates) * keep * (1 - keep)
-        of_sums = torch.empty(*gradient.shape[:-1], 3 * size)  # in the states' part
+        of_sums = torch.empty(*gradient.shape[:-1], 3 * size)  # as the state's product sees them
         of_candidates = torch.empty_like(to_candidate)
         later = torch.zeros_like(states[0])
         for step in reversed(range(len(x))):
@@ -171,10 +184,9 @@ class _GRU(torch.autograd.Function):
 
 
 def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """``rows.T @ inputs``, of (num_rows, outputs) and (num_rows, inputs), with as little copied as can be.
+    """Compute ``rows.T @ inputs``, of (num_rows, outputs) and (num_rows, inputs), with the fewest copies.
 
-    The operator copies its first argument if that is transposed, and autograd a gradient that does not lie as its
-    weight does.
+    The operator copies a transposed first argument, and autograd a gradient whose strides differ from its weight's.
     """
     transposed = weight.stride(0) == 1
     if rows.numel() + transposed * weight.numel() <= inputs.numel() + (not transposed) * weight.numel():
@@ -184,9 +196,9 @@ def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Te
 
 @functools.cache
 def _onednn_linear() -> Any:
-    """As a scripted function, since a trace cannot hold the operator's empty list of scalars itself."""
+    """Return oneDNN's operator as a scripted function: a trace cannot hold its empty list of scalars."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; nothing else runs without Python in it
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; nothing else runs without Python
         return torch.jit.CompilationUnit("""
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str = "none", algorithm: str = ""):
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
@@ -198,7 +210,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and weight.numel() >= _LEAST_WEIGHTS
-        and x.shape[-1] == weight.shape[1]  # else PyTorch's error says what is wrong
+        and x.shape[-1] == weight.shape[1]  # otherwise PyTorch raises
         and not torch.is_autocast_enabled("cpu")
         and onednn_is_faster()
     )
@@ -206,8 +218,8 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether large float32 layers are computed by oneDNN here, and not by PyTorch's own choice."""
-    # Told by what the processor is and not by a trial, so that a run that is resumed computes the same again.
+    """Return True if oneDNN computes large float32 layers on this processor faster than PyTorch's default."""
+    # Decided by the kind of processor, not by a measurement, so that a resumed run computes the same.
     processor: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = str(processor.get("cpu_name", "")).startswith("AMD")
     return amd and bool(processor.get("avx512_f")) and torch.backends.mkldnn.is_available()

@@ -1,7 +1,7 @@
 """Conversations as token ids, equal to those of the tokenizer's chat template.
 
 A conversation is rendered by the template and encoded as one text, as Transformers' ``apply_chat_template`` does. An
-agent's conversation grows by a turn at each step: where the tokens of a longer conversation begin with those of a
+agent's conversation grows by a turn at each step: while the tokens of a longer conversation begin with those of a
 shorter one, only the new turn is rendered and encoded. Words are plain text: a world cannot write the tokens that end
 its turn.
 """
@@ -19,30 +19,18 @@ from groundling.errors import GroundlingError
 from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.templates import ChatTemplate
 
-_REMEMBERED = 100_000
+_MAX_REMEMBERED = 100_000
 _WORDS, _ANSWER = "You see it.", "ANSWERWORDS"
 """Stand-ins for the words before a turn, and for an answer."""
-_PROBES = (
-    (
-        "You act.\n",
-        "Goal: go to 3 balls\n\nYou see a wall 12 steps left",
-        "turn left",
-        " You see\na red ball ",
-        "go",
-        "é 漢",
-    ),
-    (None, "a  b", "look, 2 times", "\tYou see a key.\n", "drop it.", "x"),
-)
-"""Conversations of several turns, each after its system prompt, by which it is seen whether a template's can grow."""
 _ENDING = 3
 """Tokens by which the end of a conversation's prompt is recognised."""
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
-    """The first turn of the last step's prompt, so that it fits into the room.
+    """Return the first turn of the last step's prompt, so that it fits into the room.
 
     A conversation that becomes too long restarts with the last turns that fill half of the room, or with the last one
-    alone, however long that is. Then it grows again, so it seldom has to be read from the start.
+    alone, however long it is. Then it grows again, so it is seldom read from the start.
 
     Args:
         opening: Tokens of the opening with a given turn.
@@ -62,7 +50,7 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
 
 
 class Chat:
-    """Encodes conversations by a tokenizer's chat template; in a plain form, a line a turn, where it has none.
+    """Encodes conversations by a tokenizer's chat template; without one, in a plain form, a line a turn.
 
     Args:
         tokenizer: The model's.
@@ -70,12 +58,12 @@ class Chat:
     Attributes:
         encoder: Encodes texts, with control tokens in words as plain text.
         source: The template.
-        why_whole: Why `tokens` renders each conversation whole; None where it adds the tokens of new turns.
+        why_whole: Why `tokens` renders each conversation whole; None if it adds the tokens of new turns.
         lead: Token ids that the template writes between its generation prompt and a last answer, such as Qwen 3's empty
             thought; blanks that merge with the answer are part of the answer.
 
     Raises:
-        GroundlingError: the template cannot be used: see `ChatTemplate`.
+        GroundlingError: The template cannot be used: see `ChatTemplate`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -105,21 +93,13 @@ class Chat:
         one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
         self._ending = one[: min(common_length(one, other), _ENDING)][::-1]
         if not grows:
-            self.why_whole = "it writes other text before the last answer than before earlier ones"
-        elif not all(
-            self._turn(*turn)[1] for _, *said in _PROBES for turn in zip(said[1::2], said[2::2], strict=True)
-        ):
-            self.why_whole = "its last token merges with the first one of an answer"
-        if self.why_whole is not None:
-            self._warn()
-            return
-        for system, *said in _PROBES:
-            self.tokens(system, said)
+            self._render_whole("it writes other text before the last answer than before earlier ones")
 
-    def _warn(self) -> None:
+    def _render_whole(self, why: str) -> None:
+        self.why_whole = why
         name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
         warnings.warn(
-            f"the chat template of {name} cannot be extended turn by turn ({self.why_whole}): each conversation is "
+            f"the chat template of {name} cannot be extended turn by turn ({why}): each conversation is "
             "rendered and read whole at each step, which is slower",
             stacklevel=3,
         )
@@ -134,7 +114,7 @@ class Chat:
         room: int | None = None,
         truncation_side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Token ids of a conversation up to where the assistant speaks first.
+        """Return token ids of a conversation up to where the assistant speaks first.
 
         Args:
             system: The system prompt, in place of the template's own; None: the template's own, if any.
@@ -143,7 +123,7 @@ class Chat:
             truncation_side: ``left`` keeps the end of the words, ``right`` their beginning.
 
         Raises:
-            GroundlingError: the room does not hold the template's text and one token of the words.
+            GroundlingError: The room does not hold the template's text and one token of the words.
         """
         tokens = self._opening(system, words)
         if room is None or len(tokens) <= room:
@@ -160,33 +140,34 @@ class Chat:
         return [*tokens[:begin], *said, *tokens[len(tokens) - end :]]
 
     def turn(self, answer: str, words: str) -> list[int]:
-        """Token ids that a turn adds: the assistant's answer and the user's words, up to where the assistant speaks.
+        """Return token ids that a turn adds: the answer and the user's words, up to where the assistant speaks.
 
-        Where the template cannot be extended turn by turn, their number is about that of a turn.
+        If the template cannot be extended turn by turn, their number is approximate.
         """
         return list(self._turn(answer, words)[0])
 
     def tokens(self, system: str | None, said: Sequence[str]) -> list[int]:
-        """Token ids of a conversation up to where the assistant speaks; turns seen before are not encoded again.
+        """Return token ids of a conversation up to where the assistant speaks; earlier turns are remembered.
 
         Args:
-            system: As of `opening`.
+            system: As in `opening`.
             said: The words of the user and the assistant in turn; the user speaks first and last.
         """
         turns = [self._turn(answer, words) for answer, words in zip(said[1::2], said[2::2], strict=True)]
-        if self.why_whole is not None or not all(exact for _, exact in turns):
+        if self.why_whole is None and not all(exact for _, exact in turns):
+            self._render_whole("its last token merges with the first one of an answer")
+        if self.why_whole is not None:
             return self._whole(system, said)
         tokens = [*self._opening(system, said[0]), *itertools.chain.from_iterable(added for added, _ in turns)]
         # A template may rewrite the past of long conversations, or some answers (with thoughts, say).
         new = set(said[1:-2:2]) - self._past_answers
         if self._template is not None and (new or len(said) > self._longest):
-            if len(self._past_answers) > _REMEMBERED:
+            if len(self._past_answers) > _MAX_REMEMBERED:
                 self._past_answers.clear()
             self._past_answers |= new
             self._longest = max(self._longest, len(said))
             if (whole := self._whole(system, said)) != tokens:
-                self.why_whole = "it rewrites earlier turns"
-                self._warn()
+                self._render_whole("it rewrites earlier turns")
                 return whole
         return tokens
 
@@ -198,11 +179,11 @@ class Chat:
         room: int | None = None,
         truncation_side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Token ids of a conversation that is read once; its first turns are left out where there is no room for them.
+        """Return token ids of a conversation that is read once, without its first turns if there is no room for them.
 
         Args:
-            earlier: Pairs of a user's words and the answer to them.
-            system, words, room, truncation_side: As of `opening`, of the user's last words.
+            earlier: Pairs of a user's words and their answer.
+            system, words, room, truncation_side: As in `opening`, for the user's last words.
         """
         for first in range(len(earlier)):
             said = [*itertools.chain.from_iterable(earlier[first:]), words]
@@ -216,19 +197,19 @@ class Chat:
         return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of answers, as they continue the template's text after `lead`.
+        """Return token ids of answers, as they continue the template's text after `lead`.
 
         An answer that would merge with the template's last token is encoded alone.
         """
         new = [text for text in texts if text not in self._answers]
-        if len(self._answers) + len(new) > _REMEMBERED:
+        if len(self._answers) + len(new) > _MAX_REMEMBERED:
             self._answers.clear()
             new = list(texts)
         for text in new:
-            before = [*self._opening(None, _WORDS), *self.lead]
-            whole = self.encoder.encode(self._before + self._between + self.encoder.mask(text)) if text else []
+            before, masked = [*self._opening(None, _WORDS), *self.lead], self.encoder.mask(text)
+            whole = self.encoder.encode(self._before + self._between + masked) if text else []
             joined = whole[: len(before)] == before
-            self._answers[text] = whole[len(before) :] if joined else self.encoder.encode(self.encoder.mask(text))
+            self._answers[text] = whole[len(before) :] if joined else self.encoder.encode(masked)
         return [self._answers[text] for text in texts]
 
     def _find_lead(self) -> list[int]:
@@ -249,7 +230,7 @@ class Chat:
     def _opening(self, system: str | None, words: str) -> list[int]:
         key = system, words
         if key not in self._openings:
-            if len(self._openings) > _REMEMBERED:
+            if len(self._openings) > _MAX_REMEMBERED:
                 self._openings.clear()
             self._openings[key] = self._whole(system, [words])
         return self._openings[key]
@@ -258,7 +239,7 @@ class Chat:
         """Return the tokens that a turn adds, and True if the tokens before it stay as they were."""
         key = answer, words
         if key not in self._turns:
-            if len(self._turns) > _REMEMBERED:
+            if len(self._turns) > _MAX_REMEMBERED:
                 self._turns.clear()
             before, whole = self._opening(None, _WORDS), self._whole(None, [_WORDS, answer, words])
             same = common_length(before, whole)
@@ -266,7 +247,7 @@ class Chat:
         return self._turns[key]
 
     def _whole(self, system: str | None, said: Sequence[str]) -> list[int]:
-        """Token ids of a conversation, rendered and encoded as one text."""
+        """Return token ids of a conversation, rendered and encoded as one text."""
         if self._template is not None:
             return self.encoder.encode(self._text(system, said))
         parts = [] if system is None else [system, "\n\n"]
@@ -276,9 +257,9 @@ class Chat:
         return [*self._beginning, *itertools.chain.from_iterable(encoded)]
 
     def _text(self, system: str | None, said: Sequence[str]) -> str:
-        """A conversation by the template, with marks for control tokens that are spelled in it.
+        """Render a conversation, with marks for control tokens that are spelled in it.
 
-        A token that the template looks for in answers, such as the one that ends a thought, is left to it.
+        Tokens that the template looks for in answers, such as the end of a thought, are left to it.
         """
         assert self._template is not None
         encoder, render = self.encoder, self._template.render
@@ -297,6 +278,6 @@ class Chat:
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix of two lists of ids."""
+    """Return the length of the common prefix of two lists of ids."""
     shortest = min(len(one), len(other))
     return next((i for i in range(shortest) if one[i] != other[i]), shortest)

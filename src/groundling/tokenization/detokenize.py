@@ -1,7 +1,7 @@
 """Text of generated token ids, decoded as the continuation of a prompt.
 
-Decoders of SentencePiece and WordPiece tokenizers treat the first token of a text in another way than the following
-ones: decoded alone, the generation ``▁red`` after ``You see a`` is ``red`` without its space.
+Decoders of SentencePiece and WordPiece tokenizers treat the first token of a text differently: decoded alone, the
+generation ``▁red`` after ``You see a`` is ``red`` without its space.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 _CONTEXT, _WINDOW = 8, 32
 """Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one."""
 _BYTES = 4
-"""Byte tokens of a character at most."""
+"""Most byte tokens of a character."""
 
 
 class Continuation:

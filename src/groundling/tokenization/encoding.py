@@ -1,4 +1,4 @@
-"""Texts to token ids, where control tokens that words only spell stay plain text."""
+"""Texts to token ids; control tokens that words spell stay plain text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
 _KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
-"""Begins marks, alike in all models of a process, since a reference reads its policy's prompts. Normalizers leave these
-letters alone, and no world can know them."""
+"""Begins marks, the same for all models of a process, since a reference reads its policy's prompts. Normalizers leave
+these letters unchanged, and no world can know them."""
 _MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
 
 
@@ -44,17 +44,17 @@ class TextEncoder:
         self._renamed: Tokenizer | None = None
 
     def spelled(self, text: str) -> set[str]:
-        """The control tokens that a text spells."""
+        """Return the control tokens that a text spells."""
         return set(self._spelled.findall(text))
 
     def mask(self, words: str, leave: Collection[str] = ()) -> str:
-        """Words with a mark in place of each control token that they spell, except those to ``leave``."""
+        """Replace each control token that words spell by a mark, except those to ``leave``."""
         return self._spelled.sub(
             lambda match: match[0] if match[0] in leave else f"{_KEY}{match[0].encode().hex()};", words
         )
 
     def mask_parts(self, text: str, parts: Sequence[str]) -> str:
-        """A text whose parts, in their order in it, are masked; the rest is left."""
+        """Mask parts of a text, given in their order; the rest is unchanged."""
         done, rest = "", text
         for part in parts:
             before, found, rest = rest.partition(part) if part else ("", "", rest)
@@ -62,7 +62,7 @@ class TextEncoder:
         return done + rest
 
     def unmask(self, text: str) -> str:
-        """A text with the words as they were before `mask`."""
+        """Return a text as it was before `mask`."""
         return _MARK.sub(lambda match: bytes.fromhex(match[1]).decode(), text)
 
     def encode(
@@ -72,17 +72,17 @@ class TextEncoder:
         max_length: int | None = None,
         side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Token ids of a text, what is marked in it as plain text.
+        """Return token ids of a text, with its marks as plain text.
 
         Args:
-            text: A text, with the marks of `mask` or without.
+            text: A text, with or without the marks of `mask`.
             special_tokens: Add the special tokens that the tokenizer puts around a text.
-            max_length: Keep so many tokens at most, of a text with marks; None: all.
-            side: Of which side they are cut off.
+            max_length: Most tokens of a text with marks; None: all.
+            side: The side on which it is cut.
         """
         if _KEY not in text:
             return self.encode_all([text], special_tokens)[0]
-        if not hasattr(self._tokenizer, "backend_tokenizer"):  # not in Rust: spell them with spaces
+        if not hasattr(self._tokenizer, "backend_tokenizer"):  # not implemented in Rust: spell them with spaces
             apart = _MARK.sub(lambda match: bytes.fromhex(match[1]).decode().replace("", " ")[1:-1], text)
             return self.encode(apart, special_tokens)
         if self._renamed is None:
@@ -103,11 +103,11 @@ class TextEncoder:
         return [list(ids) for ids in encoded]
 
     def _name(self, token: str) -> str:
-        """The name of a control token in the tokenizer whose control tokens no text spells."""
+        """Return the name of a control token in the renamed tokenizer, which no text spells."""
         return f"{_KEY[::-1]}{self._tokens.index(token)};"
 
     def _rename(self) -> Tokenizer:
-        """The same tokenizer with other names for its control tokens; their ids stay."""
+        """Return the tokenizer with other names for its control tokens; their ids stay."""
         names = {token: self._name(token) for token in self._tokens}
         state = json.loads(self._tokenizer.backend_tokenizer.to_str())
         for token in state["added_tokens"]:
@@ -120,7 +120,7 @@ class TextEncoder:
             model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
         if model.get("unk_token") in names:
             model["unk_token"] = names[model["unk_token"]]
-        if "merges" in model:  # a piece that merges would write by its old name
+        if "merges" in model:  # merges would write a renamed piece by its old name
             pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
             model["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & names.keys()]
         renamed = Tokenizer.from_str(json.dumps(state))

@@ -20,10 +20,10 @@ class EndTokens:
     """
 
     ids: tuple[int, ...]
-    """Sorted: those of the tokenizer, the generation config and the chat template. Generation stops at each of them,
-    and the probability that a text ends is their sum."""
+    """Sorted, from the tokenizer, the generation config and the chat template. Generation stops at each of them, and
+    the probability that a text ends is their sum."""
     of_text: int | None
-    """Ends a plain text in training data: the tokenizer's; None if there is no end token at all."""
+    """Ends a plain text in training data: the tokenizer's; None if there is no end token."""
     of_turn: int | None
     """Ends an answer in a conversation: the chat template's, or ``of_text`` if the template has none."""
 
@@ -31,12 +31,12 @@ class EndTokens:
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, generation_config: Any = None, vocabulary_size: int | None = None
     ) -> Self:
-        """End tokens of a tokenizer, and of the model that is used with it.
+        """Find the end tokens of a tokenizer and of the model that is used with it.
 
         Args:
             tokenizer: Any Transformers tokenizer.
-            generation_config: The model's, if there is one.
-            vocabulary_size: Rows of the model's embedding; a token beyond them cannot be written, and is left out.
+            generation_config: The model's, if it has one.
+            vocabulary_size: Rows of the model's embedding; tokens beyond them cannot be generated and are left out.
         """
         configured: Any = getattr(generation_config, "eos_token_id", None)
         known = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
@@ -53,7 +53,7 @@ class EndTokens:
 
 @lru_cache(maxsize=64)
 def _end_of_turn(tokenizer: PreTrainedTokenizerBase, template: str) -> int | None:
-    """The added token that the chat template writes right after an answer; None if there is none."""
+    """Return the added token that the chat template writes right after an answer, or None."""
     try:
         text = ChatTemplate(tokenizer).render(None, ["FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"])
     except GroundlingError:  # raised again where a conversation is read

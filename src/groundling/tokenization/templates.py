@@ -1,4 +1,4 @@
-"""Chat templates, run within limits of time and memory: a template is a program from a file of unknown origin."""
+"""Chat templates, rendered within limits of time and memory: a template is a program from a file of unknown origin."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from transformers import PreTrainedTokenizerBase
 from groundling.errors import GroundlingError
 
 _SECONDS, _MEMORY = 10.0, 2**30
-"""Limits of one rendering; memory in bytes, more than the process has already."""
+"""Limits of one rendering; memory in bytes, in addition to that of the process."""
 _CHARACTERS = 2**20
 """Characters that a template may add to a conversation."""
 _SYSTEM, _WORDS = "SYSTEMWORDS", ("FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS")
-"""Stand-ins for what is said, to see that a template writes all of it."""
+"""Stand-ins for messages, to check that a template writes all of them."""
 _SAME_DAY = "{%- macro strftime_now(format) -%}{{ format"
 for _code in "aAbBcdDeFHIjmMpSTuUwWxXyY":
     _SAME_DAY += f" | replace('%{_code}', '{datetime(2024, 7, 26).strftime('%' + _code)}')"
 _SAME_DAY += " }}{%- endmacro -%}"
-"""Before a template, so that one that prints the date reads the same on every day: the day that Llama 3's templates
-name by default."""
+"""Prepended to templates, so that those that print the date are the same on every day: the default of Llama 3's."""
 
 
 class ChatTemplate:
     """The chat template of a tokenizer (https://huggingface.co/docs/transformers/chat_templating).
 
-    Where it raises at a system prompt, leaves it out or repeats it, that is put before the user's first words. The
-    template of a vision-language model may take contents in parts only.
+    If it raises for a system prompt, leaves it out or repeats it, the system prompt is put before the user's first
+    words. Templates of vision-language models may take contents in parts only.
 
     Raises:
-        GroundlingError: it does not write each message once, changes the words, or exceeds a limit.
+        GroundlingError: It does not write each message once, changes the words, or exceeds a limit.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -55,21 +54,21 @@ class ChatTemplate:
                 return
             except LimitError as error:
                 raise self._refusal(str(error)) from error
-            except Exception as error:  # a template raises what it likes
+            except Exception as error:  # templates raise anything
                 problems.append(_line(error))
         raise self._refusal(
             f"cannot be used: {problems[0]} (with the system prompt among the user's words: {problems[1]})"
         )
 
     def render(self, system: str | None, said: Sequence[str]) -> str:
-        """The text of a conversation, up to where the assistant speaks if the user spoke last.
+        """Render a conversation, up to where the assistant speaks if the user spoke last.
 
         Args:
-            system: The system prompt; None: that of the template, if it has one.
+            system: The system prompt; None: the template's own, if any.
             said: The words of the user and the assistant in turn; the user speaks first.
 
         Raises:
-            GroundlingError: the template raises, or exceeds a limit.
+            GroundlingError: The template raises, or exceeds a limit.
         """
         try:
             return self._printed(system, said)
@@ -109,19 +108,18 @@ class ChatTemplate:
 
 
 class LimitError(Exception):
-    """A template exceeds a limit; the message is the rest of a sentence about it."""
+    """A template exceeds a limit; the message completes a sentence about it."""
 
 
 _limited = threading.Lock()
-"""Held while the process's memory is limited, so that the limit before is restored."""
+"""Held while the process's memory is limited, so that the right limit is restored."""
 
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `LimitError` within this context where it takes too much time or memory.
+    """Raise `LimitError` within this context if it takes too much time or memory.
 
-    Time is checked at each line of the template, by a trace function: a thread for each rendering would cost more than
-    the rendering.
+    A trace function checks the time at each line of the template: a thread would cost more than the rendering.
     """
     deadline = time.monotonic() + _SECONDS
 
@@ -143,12 +141,12 @@ def _limits() -> Iterator[None]:
 
 @contextmanager
 def _little_memory() -> Iterator[None]:
-    """Within this context the process can take `_MEMORY` more address space, where the system can limit that."""
+    """Limit the address space that the process can take within this context, on Linux."""
     try:
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # neither Linux nor alike
+    except (ImportError, OSError):  # not Linux
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -165,9 +163,9 @@ def _line(error: BaseException) -> str:
 
 
 def _check_products(source: str) -> None:
-    """Raise `LimitError` for usual ways to spend any time in one instruction, within which no limit is checked.
+    """Raise `LimitError` for common ways to spend any time in one instruction, where no limit is checked.
 
-    Searches in huge texts and divisions of huge numbers remain.
+    Searches in huge texts and divisions of huge numbers remain possible.
     """
     tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
     tokens = [("", ""), *tokens, ("", "")]
@@ -183,7 +181,7 @@ def _check_products(source: str) -> None:
 
 
 def _check_order(text: str) -> None:
-    """Raise `ValueError` unless a rendered conversation of stand-ins has each once, and those of the turns in order."""
+    """Raise `ValueError` unless a rendered conversation has each stand-in once, and those of the turns in order."""
     places = [text.find(words) for words in _WORDS]
     if any(text.count(words) != 1 for words in (_SYSTEM, *_WORDS)) or places != sorted(places):
         raise ValueError(f"it does not write each message once and in order: {text[:80]!r}")

@@ -16,6 +16,7 @@ from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy, check_accepts, has_model, policies
 from groundling.registry import ComponentConfig
+from groundling.runtime import kernels
 from groundling.runtime.devices import device_under_map, find_device
 from groundling.runtime.processes import Processes
 from groundling.worlds import World, WorldSpec, kind
@@ -113,6 +114,7 @@ def make_policy(
     Raises:
         ConfigError: it cannot act in the world; or it is going to be trained, and cannot be.
     """
+    kernels.configure()
     if learns:
         check_suits(policy, model, algorithm, world)
     spec = world.spec
@@ -187,7 +189,7 @@ def _needs_value_base(args: Mapping[str, Any]) -> bool:
 def _has_new_adapter(model: ModelConfig) -> bool:
     """Whether training began with an adapter that had learnt nothing: the model without it is then the reference."""
     from groundling.lm.load.adapters import adapter_base
-    from groundling.lm.load.loading import resolve
+    from groundling.lm.load.sources import resolve
 
     return bool(model.lora) and adapter_base(resolve(model.path)) is None
 

@@ -2,11 +2,12 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from groundling.envs.text_generation import Sample
-from groundling.lm.load import loading
+from groundling.lm.load.model import load_tokenizer
+from groundling.lm.load.sources import Source, resolve
 
 
 def _tokenizer(starter: str) -> PreTrainedTokenizerBase:
-    return loading.load_tokenizer(loading.Source(loading.resolve(starter), None, False))
+    return load_tokenizer(Source(resolve(starter)))
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,9 @@ class TransformersJudge(Judge):
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
         from groundling.lm.language_model import LanguageModel  # slow to import
+        from groundling.runtime import kernels
 
+        kernels.configure()
         self.answer_format = answer
         self.lm = LanguageModel.from_pretrained(model, revision=revision, dtype=dtype, device=device)
         tokenizer: Any = self.lm.tokenizer

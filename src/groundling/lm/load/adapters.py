@@ -1,4 +1,4 @@
-"""LoRA adapters: added to a frozen model, saved, and loaded onto the weights that they stand on."""
+"""LoRA adapters (arXiv 2106.09685): added to a frozen model, saved, loaded, and merged."""
 
 from __future__ import annotations
 
@@ -17,91 +17,98 @@ from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.lm.load.gguf import name_of
-from groundling.lm.load.loading import first_line, resolve, weights_of
 from groundling.lm.load.model_files import check_model_files
+from groundling.lm.load.sources import first_line, resolve
+from groundling.lm.load.weights import weights_of
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
 
-# Beside a saved adapter: the frozen weights it stands on, where they are not to be had from elsewhere.
 BASE_FOLDER = "base"
+"""Folder of a saved adapter that holds the frozen weights under it, if they cannot be loaded from elsewhere."""
 _ADAPTER_CONFIG = "adapter_config.json"
-_INITS = (True, False, "gaussian", "orthogonal")
-"""Of `peft.LoraConfig`, what begins an adapter and leaves the weights under it as they are."""
+_NO_REFERENCE = "so that the model without it is no reference"
+_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "lora_dropout": ((0, None), "dropout would make the probability ratios of PPO random: set it to 0"),
+    "init_lora_weights": (
+        (True, False, "gaussian", "orthogonal"),
+        f"it changes the weights under the adapter, {_NO_REFERENCE}, and they are changed again when it is loaded: "
+        "choose true, false, gaussian or orthogonal",
+    ),
+    "bias": (
+        ("none",),
+        f"trained biases stay in place when the adapter is switched off, {_NO_REFERENCE}: leave it out",
+    ),
+    "alora_invocation_tokens": (
+        (None, []),
+        "such an adapter acts after these tokens alone, which the model would have to be given at each call: leave it "
+        "out",
+    ),
+    "trainable_token_indices": (
+        (None, []),
+        "the trained embeddings of some tokens cannot be saved next to the model's: train all of them, with "
+        "modules_to_save: [embed_tokens], say, or leave it out",
+    ),
+}
+"""Values of settings of which peft allows more, and why it allows too much."""
 _LORA = "lora_"
-"""In the names of an adapter's matrices."""
+"""Part of the names of an adapter's matrices."""
 
 
 def adapter_base(path: str) -> str | None:
-    """Where the frozen weights of an adapter folder are; None if `path` is no adapter folder."""
+    """Return where the frozen weights of an adapter folder are; None if `path` is no adapter folder.
+
+    Raises:
+        GroundlingError: Its settings cannot be read or would import a module, or its model is not on this machine.
+    """
     saved = Path(path) / _ADAPTER_CONFIG
     if not saved.exists():
         return None
     check_model_files(path)
+    own_base = saved.parent / BASE_FOLDER
     try:
         settings = read_object(saved, SETTINGS)
         base = settings["base_model_name_or_path"]
     except (ValueError, KeyError) as error:
         raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
-    if settings.get("megatron_config"):  # with which peft imports the module that megatron_core names
+    if settings.get("megatron_config"):  # peft then imports the module that megatron_core names
         raise GroundlingError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
-    if (saved.parent / BASE_FOLDER).is_dir():
-        return str(saved.parent / BASE_FOLDER)
+    if own_base.is_dir():
+        return str(own_base)
     if not isinstance(base, str) or not base:
         raise GroundlingError(
             f"{saved} does not say which model the adapter belongs to (base_model_name_or_path is "
-            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at "
-            f"{saved.parent / BASE_FOLDER}"
+            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {own_base}"
         )
     try:
         return resolve(base)
     except GroundlingError as error:
         raise GroundlingError(
             f"the adapter in {path} belongs to the model {base}, which is not on this machine: put that folder, or "
-            f"a link to it, at {saved.parent / BASE_FOLDER}"
+            f"a link to it, at {own_base}"
         ) from error
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
-    """Freezes the model and adds trainable low-rank adapters (LoRA, arXiv 2106.09685).
+    """Freeze a model and add trainable low-rank adapters, in place.
 
     Args:
-        model: Changed in place.
-        settings: Keyword arguments of `peft.LoraConfig`; without `target_modules` peft knows those of common models.
+        model: The model.
+        settings: Keyword arguments of `peft.LoraConfig`; peft knows the `target_modules` of common models.
 
     Raises:
-        GroundlingError: peft is not installed, or a setting is wrong or does not go with learning from ratios to a
-            reference.
+        GroundlingError: peft is not installed, or a setting is invalid or does not leave the model without the adapter
+            as a reference.
     """
     lora_config = _peft().LoraConfig
-    if settings.get("lora_dropout"):
-        raise GroundlingError("lora_dropout must be 0: dropout would make the probability ratios of PPO random")
-    if (init := settings.get("init_lora_weights", True)) not in _INITS:
-        raise GroundlingError(
-            f"init_lora_weights={init} cannot be used: it changes the weights under the adapter, so that the model "
-            "without it is no reference, and they are changed again when it is loaded: choose true, false, gaussian or "
-            "orthogonal"
-        )
-    if (bias := settings.get("bias", "none")) != "none":
-        raise GroundlingError(
-            f"bias={bias} cannot be used: trained biases stay in place when the adapter is switched off, so that "
-            "the model without it is no reference: leave it out"
-        )
-    if tokens := settings.get("alora_invocation_tokens"):
-        raise GroundlingError(
-            f"alora_invocation_tokens={tokens} cannot be used: such an adapter acts after these tokens alone, of which "
-            "the model would have to be told at each call: leave it out"
-        )
-    if indices := settings.get("trainable_token_indices"):
-        raise GroundlingError(
-            f"trainable_token_indices={indices} cannot be used: what some tokens' embeddings learn cannot be saved "
-            "beside the model's: train all of them, with modules_to_save: [embed_tokens], say, or leave it out"
-        )
+    for name, (allowed, reason) in _ALLOWED.items():
+        if name in settings and settings[name] not in allowed:
+            raise GroundlingError(f"{name}={settings[name]} cannot be used: {reason}")
     try:
         # Plain containers: settings may come from Hydra.
         plain = {key: list(value) if _is_listlike(value) else value for key, value in settings.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft then sets it right itself
+            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft corrects it itself
             model.add_adapter(lora_config(**plain))
         _widen_adapters(model)
     except (TypeError, ValueError) as error:
@@ -109,14 +116,14 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
 
 
 def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] | None) -> None:
-    """Adds the adapter saved in `path`, trainable; `settings`, if given, must agree with it."""
+    """Add the adapter saved in `path`, trainable; `settings`, if given, must agree with it."""
     _peft()
     try:
         model.load_adapter(path, is_trainable=True)
         widened = _widen_adapters(model)
         weights, renamed = _adapter_weights(model, path)
-        # What was rounded as it was loaded, or not found, is loaded again: Transformers does not find the magnitudes of
-        # DoRA, which are saved by another name than they have.
+        # Weights that were rounded or not found are loaded again: Transformers does not find DoRA's magnitudes, which
+        # are saved under another name.
         if widened or renamed or getattr(model.peft_config["default"], "use_dora", False):
             _peft().set_peft_model_state_dict(model, weights, "default")
     except GroundlingError:
@@ -130,13 +137,13 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
             f"the adapter in {path} acts after some tokens alone (alora_invocation_tokens), which is not supported: "
             "name another one"
         )
-    # Where peft looks, which a hub is not to be asked for. A folder that is here keeps its name, so that what a resumed
-    # run saves is what it would have saved.
+    # peft would ask a hub about this name. A folder on this machine keeps its name, so that a resumed run saves what an
+    # uninterrupted one does.
     if not _is_model_folder(adapter.base_model_name_or_path):
         adapter.base_model_name_or_path = model.name_or_path
     saved = adapter.to_dict()
     for key, value in (settings or {}).items():
-        if value == "all-linear":  # which is saved as the layers that it stood for
+        if value == "all-linear":  # saved as the layers that it stands for
             continue
         wanted = set(value) if _is_listlike(value) else value
         saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
@@ -145,12 +152,12 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
 
 
 def merge_adapters(module: nn.Module) -> None:
-    """Adds what LoRA adapters have learnt to the weights under them, in place: acting then costs as if there were none.
+    """Add LoRA adapters to the weights under them, in place, so that acting costs as much as without adapters.
 
-    The same to rounding. The module is not to be trained or saved afterwards. A layer keeps its adapter beside it where
-    the sum would be wrong or coarse: where others read the weights under it too (a tied embedding, or the policy under
-    an adapter of its values), where the adapter has a bias and the layer none, or where products are not of float32, as
-    on GPUs: there rounding could take away what an adapter has learnt.
+    The same to rounding. The module must not be trained or saved afterwards. A layer keeps its adapter where the sum
+    would be wrong or coarse: where other modules read the weights under it (a tied embedding, or the policy under an
+    adapter of its values), where the adapter has a bias and the layer none, and outside float32 on CPUs, where rounding
+    could lose what the adapter has learnt.
 
     Args:
         module: Holds language models.
@@ -159,7 +166,7 @@ def merge_adapters(module: nn.Module) -> None:
         return
     linear = _peft().tuners.lora.Linear
     readers = Counter(id(p) for one in module.modules() for p in one.parameters(recurse=False))
-    # Classes derived from it have quantised weights under them.
+    # Subclasses have quantised weights under them.
     layers: list[Any] = [one for one in module.modules() if type(one) is linear]
     for layer in layers:
         base = layer.get_base_layer()
@@ -171,12 +178,12 @@ def merge_adapters(module: nn.Module) -> None:
 
 
 def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
-    """The weights of the adapter saved in `path` by the names that they have in the model; whether that renames them.
+    """Return the adapter's weights under their names in the model, and True if these differ from the saved names.
 
-    Layers of a whole vision-language model have longer names than those of its language model alone.
+    Layers of a whole vision-language model have longer names than those of its language model.
 
     Raises:
-        GroundlingError: weights of the adapter are not the model's, or some of the model's are missing.
+        GroundlingError: The adapter's weights are not those that the model has.
     """
     saved = load_file(Path(path) / "adapter_model.safetensors")
     weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
@@ -194,15 +201,14 @@ def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch
 
 
 def _is_model_folder(name: object) -> bool:
-    """Whether a name is that of a folder here which holds a model."""
     try:
         return bool(name) and (Path(str(name)) / "config.json").is_file()
-    except OSError:  # no file can be called so
+    except OSError:  # no file can have this name
         return False
 
 
 def name_base(folder: Path) -> None:
-    """Have a saved adapter call a model that was dequantised into this machine's cache by its name, or its file."""
+    """Let a saved adapter name a model that was dequantised into this machine's cache by its own name or file."""
     path = folder / _ADAPTER_CONFIG
     settings = read_object(path, SETTINGS)
     if (name := name_of(settings["base_model_name_or_path"])) is not None:
@@ -210,10 +216,10 @@ def name_base(folder: Path) -> None:
 
 
 def _widen_adapters(model: PreTrainedModel) -> bool:
-    """Keep adapters in float32: in half precision, as 4-bit models' adapters begin in, small updates are lost.
+    """Keep adapters in float32, since half precision, in which adapters of 4-bit models begin, loses small updates.
 
     Returns:
-        Whether any was not.
+        True if any weight was in half precision.
     """
     narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
     for parameter in narrow:
@@ -222,15 +228,15 @@ def _widen_adapters(model: PreTrainedModel) -> bool:
 
 
 def save_base(model: PreTrainedModel, folder: Path) -> None:
-    """Saves the frozen weights under an adapter, without the adapter, as a model folder of its own."""
+    """Save the frozen weights under an adapter as a model folder."""
     weights = {
         name.replace(".base_layer.", ".").replace(".original_module.", "."): tensor
         for name, tensor in weights_of(model).items()
         if ".lora_" not in name and ".modules_to_save." not in name
     }
-    model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter instead
+    model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter
     try:
-        # Not the "original" format: its names would get the prefix of the adapter once one has been loaded.
+        # Not the "original" format, whose names would get the adapter's prefix once one has been loaded.
         model.save_pretrained(folder, state_dict=weights, save_original_format=False)
     finally:
         model._hf_peft_config_loaded = True

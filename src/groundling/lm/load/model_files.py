@@ -14,26 +14,26 @@ _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")
 """Suffixes of files that are read into memory at once."""
 _MOST_BYTES = 2**28
-"""Of such a file. The largest vocabularies take some 30 MB."""
+"""Limit of such a file; the largest vocabularies take some 30 MB."""
 _TEMPLATES = "additional_chat_templates"
-"""The folder inside a model folder whose files are read unasked."""
+"""Folder inside a model folder whose files Transformers reads, too."""
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
-"""Ends of keys that record where a model came from, which is not opened as a file."""
+"""Suffixes of keys that record a model's origin, which is not opened as a file."""
 
 
 def check_model_files(folder: str | Path) -> None:
-    """Check that a model folder consists of regular files inside of it, and that its JSON files name no others.
+    """Check that a model folder holds regular files only, and that its JSON files name no files outside of it.
 
     Links are followed: a file of the Hugging Face cache lies among the ``blobs`` of the same repository. Nothing but
     JSON is opened, so devices and pipes are refused before they are read.
 
     Args:
-        folder: With the files of a model, a tokenizer or an adapter; anything else, such as a hub id, is not checked.
+        folder: A folder of a model, a tokenizer or an adapter; anything else, such as a hub id, is not checked.
 
     Raises:
-        GroundlingError: a file is a device, pipe or socket, or lies outside of the folder; or a text in a JSON file,
-            such as an index, a config or a tokenizer's settings, is the name of such a file; or a file that is read
-            whole has more than 256 MiB.
+        GroundlingError: A file is a device, pipe or socket, or lies outside of the folder; a text in a JSON file, such
+            as an index, a config or a tokenizer's settings, names such a file; or a file that is read whole has more
+            than 256 MiB.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -58,11 +58,11 @@ def check_model_files(folder: str | Path) -> None:
 
 
 def _json(path: Path) -> Any:
-    """Content as Transformers reads it, without the limits of `groundling.io.documents`; None if it is not JSON."""
+    """Read JSON as Transformers does, without the limits of `groundling.io.documents`; None if it is invalid."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        return None  # which its reader explains
+        return None  # Transformers reports it
 
 
 def _is_file(path: Path) -> bool:
@@ -74,7 +74,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _check(path: Path, roots: list[Path], what: str) -> None:
-    place = Path(os.path.realpath(path))  # resolve() raises where links lead in a circle
+    place = Path(os.path.realpath(path))  # resolve() raises for circular links
     if not any(place.is_relative_to(root) for root in roots):
         raise GroundlingError(
             f"{what}, which lies outside of the folder, at {place}: copy it into the folder and name it there"
@@ -84,7 +84,7 @@ def _check(path: Path, roots: list[Path], what: str) -> None:
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Values in nested JSON that may name a file."""
+    """Yield values in nested JSON that may name a file."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, list):

@@ -1,4 +1,4 @@
-"""The language model of a vision-language model, as a model of its own: what sees is left out."""
+"""The language model of a vision-language model, loaded without its vision part."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from groundling.errors import GroundlingError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Whose positions have three coordinates, of pictures. Of texts all three are alike, and the model is one that
-# Transformers has: by its type, that one's, and what the first has no setting for.
+# Language models whose positions have three coordinates, for pictures. For texts all three are equal, and the model is
+# a causal one of Transformers: its type, and settings that the vision-language config lacks.
 _SAME_ON_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl_text": ("qwen2", {}),
     "qwen2_5_vl_text": ("qwen2", {}),
@@ -23,22 +23,22 @@ _SAME_ON_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl_moe_text": ("qwen3_moe", {"norm_topk_prob": True}),
 }
 _TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.25
-"""How far log-probabilities may be apart, in nats: in float32, and in 16 bits, where the order of products shows."""
+"""Largest difference of log-probabilities, in nats: in float32, and in 16 bits, which round by the order of sums."""
 
 
 def sees(config: PretrainedConfig) -> bool:
-    """Whether a model of Transformers' looks at pictures, and Transformers has no causal model of the same weights."""
+    """Return True for vision-language models of Transformers that have no causal model with the same weights."""
     if not hasattr(config, "vision_config") or not type(config).__module__.startswith("transformers.models."):
-        return False  # code that comes with a model says itself what it is
+        return False  # code that comes with a model has its own classes
     causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     return causal is None or not causal.__name__.endswith("ForCausalLM")
 
 
 def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
-    """The config of a vision-language model's language model.
+    """Return the config of a vision-language model's language model.
 
     Raises:
-        GroundlingError: Transformers has no causal model of that kind.
+        GroundlingError: Transformers has no causal model of that type.
     """
     text = config.get_text_config()
     if text.model_type in _SAME_ON_TEXTS:
@@ -60,21 +60,21 @@ def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
 def load_text_only(
     path: str, config: PretrainedConfig, text: PretrainedConfig, options: dict[str, Any], placed: dict[str, Any]
 ) -> PreTrainedModel:
-    """The pretrained language model of a vision-language model.
+    """Load the pretrained language model of a vision-language model.
 
-    The whole is loaded first, on the CPU, and both are asked about a few tokens: what they say has to be the same.
+    The whole model is loaded first, on the CPU, and both must give the same probabilities for a few tokens.
 
     Args:
         path: A folder or hub id.
-        config: Of the whole.
+        config: Of the whole model.
         text: Of the language model, by `text_config`.
         options: Keyword arguments of `from_pretrained`.
-        placed: More of them, which say where weights go; none: they stay on the CPU.
+        placed: More of them, which place the weights; empty: on the CPU.
 
     Raises:
-        GroundlingError: weights are missing, or the language model alone says something else.
+        GroundlingError: Weights are missing, or the language model gives other probabilities.
     """
-    attention = options.pop("attn_implementation", None)  # which may be one for GPUs alone
+    attention = options.pop("attn_implementation", None)  # which may be for GPUs only
     loaded: Any = AutoModelForImageTextToText.from_pretrained(path, config=config, output_loading_info=True, **options)
     whole, report = loaded
     if report["missing_keys"]:
@@ -93,7 +93,7 @@ def load_text_only(
         raise GroundlingError(f"the language model of {path} is not like others of its kind: {', '.join(strange[:3])}")
     tolerance = _TOLERANCE if model.dtype == torch.float32 else _ROUNDED_TOLERANCE
     difference = _difference(whole.eval(), model.eval())
-    if not difference <= tolerance:  # nor where it is NaN
+    if not difference <= tolerance:  # or it is NaN
         raise GroundlingError(
             f"the language model of {path} alone gives other probabilities than the whole model (by "
             f"{difference:.2g} nats), so it cannot be used without the vision part: take another model"
@@ -108,12 +108,12 @@ def load_text_only(
 
 @torch.no_grad()
 def _difference(whole: PreTrainedModel, model: PreTrainedModel) -> float:
-    """How far log-probabilities of a few tokens are apart at most, in nats."""
+    """Return the largest difference of log-probabilities of a few tokens, in nats."""
     tokens = torch.arange(5, 21)[None] % model.config.vocab_size  # (1, 16)
 
-    def asked(one: PreTrainedModel) -> Tensor:
+    def log_probs_of(one: PreTrainedModel) -> Tensor:
         logits = one(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
         log_probs: Tensor = logits.float().log_softmax(-1)
         return log_probs
 
-    return (asked(whole) - asked(model)).abs().max().item()
+    return (log_probs_of(whole) - log_probs_of(model)).abs().max().item()

@@ -1,8 +1,4 @@
-"""Answers that are written after a prompt one token at a time, and read again to be learnt from.
-
-Each token was chosen *among* some: all of the vocabulary, those that continue one of several texts, or, where a rule
-puts it there, itself alone.
-"""
+"""States and log-probabilities of answers that are generated token by token and later evaluated again."""
 
 from __future__ import annotations
 
@@ -13,45 +9,42 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm.language_model import LanguageModel
-from groundling.lm.read.packing import ScoringQuestion, Tokens
+from groundling.lm.read.layout import ScoringQuestion, Tokens
 
 Among = tuple[int, ...] | None
-"""Which tokens one was chosen among; None: any of the vocabulary."""
+"""The tokens from which one was chosen; None: the whole vocabulary."""
 
 
-def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence[Tokens]) -> Tensor:
-    """The states that predict each answer's next token, as a policy acts: only what is new is read.
+def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> Tensor:
+    """Return the states that predict each answer's next token, (num_prompts, hidden), on the model's device.
 
-    Args:
-        lm: The model. Where its weights are said to stay (`keeping`) a causal one remembers what it has read, and an
-            encoder-decoder what it has encoded.
-        prompts: Token ids.
-        written: Of each answer what there is of it.
-
-    Returns:
-        ``(num_prompts, hidden)``, where the model reads.
-    """
-    if lm.is_encoder_decoder:  # of a candidate's last token the state that predicts it is read, never the token
-        answers = lm.read([_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, written, strict=True)])
-        return torch.stack([answer.rows[answer.targets[0, -1]] for answer in answers]).to(lm.device)
-    texts = [(*prompt, *ids) for prompt, ids in zip(prompts, written, strict=True)]
-    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    answers = lm.read([_question(text, []) for text in places], growing=True)
-    return torch.stack([answers[places[text]].rows[0] for text in texts]).to(lm.device)
-
-
-def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool) -> Tensor:
-    """The states that predict each token of each answer, where the model reads, with gradients: ``(number of tokens,
-    hidden)``.
+    Within `LanguageModel.keeping` only new tokens are read, and a prompt is encoded once.
 
     Args:
         lm: The model.
         prompts: Token ids.
-        answers: One to each, of one token at least.
-        growing: Whether prompts may begin with each other, as the steps of a conversation do.
+        answers: Token ids that have been generated so far.
     """
-    questions = [_question(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-    read = lm.read(questions, growing)
+    if lm.is_encoder_decoder:  # a candidate's last token is predicted, never read
+        questions = [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, answers, strict=True)]
+        states = [one.rows[one.targets[0, -1]] for one in lm.read(questions)]
+        return torch.stack(states).to(lm.device)
+    texts = [(*prompt, *ids) for prompt, ids in zip(prompts, answers, strict=True)]
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    read = lm.read([_question(text, []) for text in places], growing=True)
+    return torch.stack([read[places[text]].rows[0] for text in texts]).to(lm.device)
+
+
+def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool) -> Tensor:
+    """Return the states that predict each token of each answer, (number of tokens, hidden), with gradients.
+
+    Args:
+        lm: The model.
+        prompts: Token ids.
+        answers: Token ids of one answer to each prompt, never empty.
+        growing: Prompts may begin with each other, as the steps of a conversation do.
+    """
+    read = lm.read([_question(*pair) for pair in zip(prompts, answers, strict=True)], growing)
     firsts = torch.tensor([0, *(len(one.rows) for one in read[:-1])]).cumsum(0).tolist()
     places = torch.cat([first + one.targets[0] for first, one in zip(firsts, read, strict=True)])
     states = torch.cat([one.rows for one in read])
@@ -60,17 +53,18 @@ def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequenc
 
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
-    """Log-probabilities of what each token is chosen from, -inf where it cannot come.
+    """Return log-probabilities among the tokens that can come, -inf for all others.
 
     Args:
-        logits: Float32 ``(num_tokens, vocabulary)``.
-        among: What each is chosen among.
+        logits: float32 (num_tokens, vocabulary).
+        among: The tokens from which each one is chosen.
         temperature: Divides the logits.
-        ends: The model's end tokens. One that is chosen among some tokens stands for all of them, with the sum of
-            their probabilities.
+        ends: The model's end tokens. Where one of them can come among some tokens, it stands for all of them, with
+            the sum of their probabilities.
     """
     rows = [row for row, ids in enumerate(among) if ids is not None]
-    ending = [(row, token) for row in rows for token in among[row] or () if token in ends]
+    places = [(row, token) for row in rows for token in among[row] or ()]
+    ending = [(row, token) for row, token in places if token in ends]
     if ending and len(ends) > 1:
         at = tuple(torch.tensor(ending, device=logits.device).T)
         of_ends = logits[at[0]][:, list(ends)] / temperature  # (number of rows that may end, number of ends)
@@ -78,7 +72,6 @@ def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, 
     if rows:
         left_out = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
         left_out[torch.tensor(rows, device=logits.device)] = True
-        places = [(row, token) for row in rows for token in among[row] or ()]
         left_out[tuple(torch.tensor(places, device=logits.device).T)] = False
         logits = logits.masked_fill(left_out, -torch.inf)
     return (logits / temperature).log_softmax(-1)

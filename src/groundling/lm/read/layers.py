@@ -1,9 +1,4 @@
-"""What a model's layers look at, as its config tells: all that was read, a window or a chunk of it, or a state.
-
-From this follow the masks under which several candidates share a row, and the lengths at which a model begins to
-compute otherwise: beyond a window, beyond a chunk, and beyond the context that longrope (arXiv 2402.13753) stretches,
-where the positions of a whole text are encoded by other frequencies.
-"""
+"""Kinds of a model's layers by its config: attention to the whole text, a window or a chunk; recurrent states."""
 
 from __future__ import annotations
 
@@ -14,65 +9,72 @@ from typing import Any, Self
 from torch import Tensor
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-_SPANS = {_SLIDING: ("sliding_window", "window_size"), _CHUNKED: ("attention_chunk_size",)}
-"""Of each kind of attention that does not see all: where configs have its span."""
+_SPAN_KEYS = {_SLIDING: ("sliding_window", "window_size"), _CHUNKED: ("attention_chunk_size",)}
+"""Config keys of the span, for each kind of attention that has one."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Of a causal body, or of a decoder."""
+    """The kinds of layers of a causal body or a decoder, and the lengths at which they start to compute differently."""
 
     spans: Mapping[str, int | None]
-    """Of each kind of attention among the layers, by Transformers' name: how many tokens a window or chunk has."""
+    """Tokens of the window or chunk of each kind of attention, by Transformers' name; None: all tokens."""
     others: tuple[str, ...]
-    """Kinds that no mask of ours tells what to read: recurrent ones, convolutions, compressed attention."""
-    turns: tuple[int, ...]
-    """Lengths beyond which positions are encoded otherwise, from the first token on."""
+    """Kinds of layers that no attention mask describes: recurrent ones, convolutions, compressed attention."""
+    switches: tuple[int, ...]
+    """Lengths beyond which all positions of a text are encoded differently, as longrope (arXiv 2402.13753) does."""
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """As the config of a model tells."""
+        """Read a model's config."""
         config = config.get_text_config(decoder=True)
-        kinds = getattr(config, "layer_types", None) or _kinds_of(config)
-        spans = {kind: _span(config, kind) for kind in dict.fromkeys(kinds) if kind in (_FULL, *_SPANS)}
+        kinds = getattr(config, "layer_types", None) or _only_kind(config)
+        spans = {kind: _span(config, kind) for kind in dict.fromkeys(kinds) if kind in (_FULL, *_SPAN_KEYS)}
         others = tuple(sorted({kind for kind in kinds if kind not in spans}))
-        return cls(spans, others, _turns(config))
+        return cls(spans, others, _switches(config))
 
     @property
     def window(self) -> int | None:
-        """The shortest span; None where all layers see everything."""
+        """The shortest span; None if all attention is full."""
         return min((span for span in self.spans.values() if span), default=None)
 
+    @property
+    def attend_to_all(self) -> bool:
+        """True if every layer attends to the whole text, at any length."""
+        return not (self.others or self.switches or self.window)
+
     def stage(self, length: int) -> int:
-        """Texts of lengths of one stage have their positions encoded alike, and can be read together."""
-        return sum(length > turn for turn in self.turns)
+        """Number of switches that a length exceeds; texts of one stage can share a batch."""
+        return sum(length > switch for switch in self.switches)
 
     def by_stage(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Indices of texts of such lengths, those of one stage together, in their order."""
+        """Indices of texts of these lengths, grouped by stage."""
         groups: dict[int, list[int]] = {}
         for index, length in enumerate(lengths):
             groups.setdefault(self.stage(length), []).append(index)
         return list(groups.values())
 
-    def crossed(self, length: int, longer: int) -> int:
-        """The first length beyond which positions are encoded otherwise, between the two; 0 where there is none."""
-        return next((turn for turn in self.turns if length <= turn < longer), 0)
+    def switch_between(self, length: int, longer: int) -> int:
+        """Return the first switch that a text crosses as it grows from ``length`` to ``longer`` tokens, or 0."""
+        return next((switch for switch in self.switches if length <= switch < longer), 0)
 
-    def least(self, length: int) -> int:
-        """The least length at which all is computed that is at ``length``: what it is tried at; 0 of the shortest."""
-        limits = [*self.turns, *(span for span in self.spans.values() if span)]
+    def check_length(self, length: int) -> int:
+        """The shortest text that is computed in the same way as one of ``length`` tokens; 0: any short text.
+
+        Exactness is checked at this length.
+        """
+        limits = [*self.switches, *(span for span in self.spans.values() if span)]
         return max((limit + 1 for limit in limits if length > limit), default=0)
 
     def masks(self, allowed: Tensor, rows: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor]:
-        """What each layer may attend to, as bodies take it: one mask, or one for each kind of attention.
+        """Masks in the form that Transformers' bodies take: one, or one for each kind of attention.
 
         Args:
-            allowed: Bool (batch, 1, rows, columns): what layers may attend to that see everything.
-            rows: int64 (batch, rows): positions of what attends.
-            columns: int64 (batch, columns): positions of what is attended to.
+            allowed: bool (batch, 1, rows, columns), the mask of full attention.
+            rows: int64 (batch, rows), positions of queries.
+            columns: int64 (batch, columns), positions of keys.
         """
-        last = int(rows.max())
-        if self.window is None or last < self.window:
+        if self.window is None or int(rows.max()) < self.window:
             return allowed
         queries, keys = rows[:, None, :, None], columns[:, None, None, :]
         masks = {}
@@ -86,24 +88,24 @@ class Layers:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _kinds_of(config: Any) -> list[str]:
-    """Of a config that does not list its layers, they are all of one kind."""
-    return [kind for kind in _SPANS if _span(config, kind)][:1] or [_FULL]
+def _only_kind(config: Any) -> list[str]:
+    """The kind of all layers, for configs that do not list them."""
+    return [kind for kind in _SPAN_KEYS if _span(config, kind)][:1] or [_FULL]
 
 
 def _span(config: Any, kind: str) -> int | None:
     if kind == _SLIDING and getattr(config, "use_sliding_window", True) is False:
         return None
-    return next((span for name in _SPANS.get(kind, ()) if (span := getattr(config, name, None))), None)
+    return next((span for name in _SPAN_KEYS.get(kind, ()) if (span := getattr(config, name, None))), None)
 
 
-def _turns(config: Any) -> tuple[int, ...]:
+def _switches(config: Any) -> tuple[int, ...]:
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    # One set of parameters, or one for each kind of layer.
+    # one set of parameters, or one for each kind of layer
     every = [given, *(part for part in given.values() if isinstance(part, Mapping))]
-    turns = {
+    switches = {
         part.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
         for part in every
         if part.get("rope_type", part.get("type")) == "longrope"
     }
-    return tuple(sorted(turn for turn in turns if turn))
+    return tuple(sorted(switch for switch in switches if switch))

@@ -1,4 +1,4 @@
-"""Batched text generation with the log-probability of every token."""
+"""Text generation by Transformers' `generate`, with the log-probability of every token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList, StopStringCriteria
 
-from groundling.lm.read.packing import padded
-from groundling.lm.read.padding import Batches
+from groundling.lm.read.batching import padded
+from groundling.lm.write.batches import Batches
 from groundling.tokenization.detokenize import Continuation
 
-# Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
 _MAX_SCORES = 2**27
+"""Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32."""
 DEFAULT_NEW_TOKENS = 32
 _drawing = threading.Lock()
 
@@ -27,7 +27,7 @@ class Generation:
     """One continuation.
 
     `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
-    `token_ids`: int64 (num_tokens,), with the end token where it was reached.
+    `token_ids`: int64 (num_tokens,), with the end token if it was reached.
     `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and filters.
     `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
     """
@@ -40,10 +40,10 @@ class Generation:
 
 @contextmanager
 def sampling_from(seed: int) -> Iterator[None]:
-    """Seed generation in this block, and leave torch's global generators as they were.
+    """Seed torch's global generators within this context, and restore them afterwards.
 
-    One thread at a time: a judge may write in the background while a run measures its own texts, and Transformers
-    samples from no other generator.
+    One thread at a time: Transformers samples from no other generator, and a judge may write in the background while a
+    run measures its texts.
     """
     with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -54,12 +54,17 @@ def generate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
-    padding: Batches,
+    batches: Batches,
     settings: dict[str, Any],
 ) -> list[Generation]:
-    """Continuations of prompts given as token ids, prompt by prompt (`num_return_sequences` of each).
+    """Continue prompts given as token ids, `num_return_sequences` times each, in the order of the prompts.
 
-    `padding` tells which of them go together; `settings` are those of `model.generate`.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        prompts: Token ids, special ones included.
+        batches: Says which prompts share a batch.
+        settings: Keyword arguments of `model.generate`.
     """
     copies = settings.get("num_return_sequences") or 1
     rows = copies * (settings.get("num_beams") or 1)
@@ -68,13 +73,13 @@ def generate(
     at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
     generations: dict[int, list[Generation]] = {}
     # The last token is never read.
-    for together, manner in padding.of(list(map(len, prompts)), new_tokens - 1):
+    for together, mode in batches.of(list(map(len, prompts)), new_tokens - 1):
         by_length = sorted(together, key=lambda index: -len(prompts[index]))
-        cached = settings if manner != "anew" else {"use_cache": False} | settings
+        cached = settings if mode != "uncached" else {"use_cache": False} | settings
         for first in range(0, len(by_length), at_once):
             batch = by_length[first : first + at_once]
             lines = [prompts[index] for index in batch]
-            made = _generate_batch(model, tokenizer, lines, padding.filler, cached)
+            made = _generate_batch(model, tokenizer, lines, batches.filler, cached)
             for place, index in enumerate(batch):
                 generations[index] = made[place * copies : (place + 1) * copies]
     return [generation for index in range(len(prompts)) for generation in generations[index]]
@@ -87,8 +92,8 @@ def _generate_batch(
     filler: int,
     settings: dict[str, Any],
 ) -> list[Generation]:
-    device = model.get_input_embeddings().weight.device
-    tokens, mask = padded(prompts, device, filler, left=not model.config.is_encoder_decoder)
+    device, encodes = model.get_input_embeddings().weight.device, model.config.is_encoder_decoder
+    tokens, mask = padded(prompts, device, filler, left=not encodes)
     limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
     config = settings.get("generation_config", model.generation_config)
     stop_strings = settings.get("stop_strings", config.stop_strings)
@@ -108,41 +113,43 @@ def _generate_batch(
         output_scores=True,
         output_logits=True,
     )
-    given = 1 if model.config.is_encoder_decoder else tokens.shape[1]
-    made = output.sequences[:, given:]  # (rows, num_steps)
+    before = 1 if encodes else tokens.shape[1]
+    texts = output.sequences[:, before:]  # (rows, num_steps)
     beams = getattr(output, "beam_indices", None)
-    sampled = _log_probs(output.scores, made, beams)
-    raw = _log_probs(output.logits, made, beams)
+    sampled, raw = (_log_probs(scores, texts, beams) for scores in (output.scores, output.logits))
     ends = settings.get("eos_token_id", config.eos_token_id)
-    lengths = (beams >= 0).sum(1) if beams is not None else _lengths(made, ends, stops.lengths - given)
+    lengths = (beams >= 0).sum(1) if beams is not None else _lengths(texts, ends, stops.lengths - before)
     generations = []
-    for row in range(len(made)):
+    for row in range(len(texts)):
         length = int(lengths[row])
-        ids = made[row, :length]
-        prompt = () if model.config.is_encoder_decoder else prompts[row * len(prompts) // len(made)]
+        ids = texts[row, :length]
+        prompt = () if encodes else prompts[row * len(prompts) // len(texts)]
         text = Continuation(tokenizer, prompt).append(*ids.tolist())
         generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
     return generations
 
 
-def _log_probs(scores: Sequence[Tensor], made: Tensor, beams: Tensor | None) -> Tensor:
-    """Float32 (rows, num_steps): log-probability of each token made, from each step's (rows, vocabulary) scores.
+def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) -> Tensor:
+    """Return the log-probability of each token, float32 (rows, num_steps).
 
-    `beams` (rows, num_steps) says which row of a step a sequence went through, negative after its end.
+    Args:
+        scores: (rows, vocabulary) for each step.
+        texts: (rows, num_steps).
+        beams: (rows, num_steps), the row of a step's scores that a text went through, negative after its end.
     """
     steps = []
-    for step in range(made.shape[1]):
+    for step in range(texts.shape[1]):
         step_scores = scores[step].float()
         if beams is not None:
             step_scores = step_scores[beams[:, step].clamp(min=0)]
-        steps.append(step_scores.log_softmax(-1).gather(1, made[:, step, None])[:, 0])
-    return torch.stack(steps, dim=1) if steps else made.new_zeros(made.shape, dtype=torch.float32)
+        steps.append(step_scores.log_softmax(-1).gather(1, texts[:, step, None])[:, 0])
+    return torch.stack(steps, dim=1) if steps else texts.new_zeros(texts.shape, dtype=torch.float32)
 
 
 class _Stops(StoppingCriteria):
-    """Any of some criteria; records where each row stopped first.
+    """Any of several criteria; records where each row stopped first.
 
-    What follows in a stopped row is padding, often an end token, which the tokens alone do not tell from a written one.
+    A stopped row goes on with padding, often an end token, which the tokens alone do not tell from a generated one.
     """
 
     def __init__(self, criteria: Sequence[StoppingCriteria]) -> None:
@@ -150,7 +157,7 @@ class _Stops(StoppingCriteria):
         self.lengths = torch.empty(0)
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """Bool (rows,) of ``input_ids`` (rows, num_tokens): the rows that stop here."""
+        """Return bool (rows,): the rows of ``input_ids`` (rows, num_tokens) that stop here."""
         never, length = torch.iinfo(torch.int64).max, input_ids.shape[1]
         if len(self.lengths) != len(input_ids):
             self.lengths = input_ids.new_full((len(input_ids),), never)
@@ -161,12 +168,12 @@ class _Stops(StoppingCriteria):
         return done
 
 
-def _lengths(made: Tensor, ends: int | list[int] | None, stopped: Tensor) -> Tensor:
-    """Int64 (rows,): tokens generated in each row of ``made`` (rows, num_steps), up to and with the first end token.
+def _lengths(texts: Tensor, ends: int | list[int] | None, stopped: Tensor) -> Tensor:
+    """Return int64 (rows,), the tokens of each text up to and with its first end token.
 
     ``stopped`` (rows,) is the length at which a criterion stopped a row.
     """
-    end_ids = torch.tensor([] if ends is None else ends, device=made.device, dtype=made.dtype).reshape(-1)
-    before = torch.isin(made, end_ids).cumsum(1).roll(1, 1) if made.shape[1] else made
+    end_ids = torch.tensor([] if ends is None else ends, device=texts.device, dtype=texts.dtype).reshape(-1)
+    before = torch.isin(texts, end_ids).cumsum(1).roll(1, 1) if texts.shape[1] else texts
     before[:, :1] = 0
     return (before == 0).sum(1).minimum(stopped)

@@ -1,4 +1,4 @@
-"""How one token is chosen from a model's logits: temperature, filters, NLPO's mask, and the draw itself."""
+"""Sampling one token from a model's logits: temperature, filters, NLPO's mask, and the draw."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from torch.nn import functional as F
 from groundling.errors import ConfigError
 
 _BLOCK = 64
-"""Tokens whose probabilities are added up before one is sought among them."""
+"""Tokens whose probabilities are summed before one of them is drawn."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen. The defaults leave the model's distribution as it is."""
+    """Settings of sampling. The defaults leave the model's distribution unchanged."""
 
     do_sample: bool = True
-    """False takes the likeliest token."""
+    """False: take the most likely token."""
     temperature: float = 1.0
     """Divides the logits."""
     top_k: int = 0
-    """Keep the k likeliest tokens (and those as likely as the last of them); 0 keeps all."""
+    """Keep the k most likely tokens (and those as likely as the last of them); 0: all."""
     top_p: float = 1.0
-    """Keep the fewest likeliest tokens that together have at least this probability (arXiv 1904.09751)."""
+    """Keep the fewest most likely tokens whose total probability is at least this (arXiv 1904.09751)."""
     min_new_tokens: int = 0
-    """A text cannot end before it has so many tokens, without its end token, as Transformers counts them."""
+    """Least tokens of a text, without its end token, as Transformers counts them."""
     min_length: int = 0
-    """The same, counted with the prompt of a causal model, or a decoder's start token."""
+    """The same, with the prompt of a causal model, or a decoder's start token."""
     max_new_tokens: int | None = None
-    """A text ends after so many tokens; None leaves it to the caller."""
+    """Most tokens of a text; None: set by the caller."""
     terminate_on_eos: bool = True
-    """False goes on writing after an end token."""
+    """False: continue after an end token."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on settings that cannot be followed."""
+        """Raise `ConfigError` for invalid settings."""
         for field in fields(self):
             value, kind = getattr(self, field.name), _KINDS[str(field.type)]
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -56,52 +56,52 @@ class Sampling:
 
     @property
     def chooses_a_set(self) -> bool:
-        """Whether some tokens are left out because of what the model thinks of them."""
+        """True if filters leave tokens out."""
         return self.top_k > 0 or self.top_p < 1
 
     def first_end(self, given: int) -> int:
-        """The first step, from 0, at which a text may end, where a model reads ``given`` tokens before it writes."""
+        """Return the first step, from 0, at which a text may end if the model has read ``given`` tokens before."""
         return max(self.min_new_tokens, self.min_length - given, 0)
 
 
 _KINDS: dict[str, Any] = {"bool": bool, "int": int, "int | None": int | None, "float": int | float}
-"""Of each of their types, what may be given."""
+"""Types of accepted values, by annotation."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """NLPO's action mask (arXiv 2210.01241, section 4.2): only what a model thinks likely may be written."""
+    """NLPO's action mask (arXiv 2210.01241, section 4.2): only likely tokens are allowed."""
 
     mask_type: Literal["learned_top_p", "learned_top_k", "topk"]
-    """Top-p or top-k of the mask model, a late copy of the policy; "topk": of the policy itself."""
+    """Top-p or top-k of the mask model, a delayed copy of the policy; "topk": of the policy itself."""
     top_mask: float
     """The p, or the k."""
     min_tokens_to_keep: int
-    """At least so many tokens are allowed, of top-p."""
+    """Least tokens that a top-p mask allows."""
     special: Tensor
-    """int64: the special tokens, which are always allowed."""
+    """int64, special tokens, which are always allowed."""
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The allowed tokens, bool, of the mask model's (or policy's) logits, (rows, vocabulary)."""
+        """Return the allowed tokens, bool, for logits (rows, vocabulary) of the mask model or policy."""
         size = logits.shape[-1]
         if self.mask_type == "learned_top_p":
             allowed = _top_p(logits, self.top_mask, min(self.min_tokens_to_keep, size))
         else:
             allowed = _top_k(logits, min(int(self.top_mask), size))
-        # By `[] =` a GPU would be waited for.
+        # `[] =` would wait for a GPU.
         return allowed.index_fill_(1, self.special.to(allowed.device), True)
 
 
 def filtered(
     logits: Tensor, sampling: Sampling, banned: Tensor | None = None, allowed: Tensor | None = None
 ) -> Tensor:
-    """Log-probabilities of what tokens are sampled from, -inf where a token is left out.
+    """Return the log-probabilities that tokens are sampled from, -inf for tokens that are left out.
 
     Args:
         logits: (rows, vocabulary), float32.
         sampling: Temperature and filters.
-        banned: Bool (rows, vocabulary): tokens that cannot come yet, None where all can.
-        allowed: Bool (rows, vocabulary): of NLPO's mask.
+        banned: bool (rows, vocabulary), end tokens that are too early; None: none are.
+        allowed: bool (rows, vocabulary), NLPO's mask.
     """
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
@@ -117,15 +117,15 @@ def filtered(
 
 
 def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """One token of each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1).
+    """Draw one token for each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1).
 
-    The inverse of the cumulative distribution, first of blocks of tokens, then within one: of GPT-2's 50,257 tokens a
-    ninth of the time.
+    Inverts the cumulative distribution, first over blocks of tokens, then within one: a ninth of the time for GPT-2's
+    50,257 tokens.
     """
     size = log_probs.shape[-1]
     blocks = F.pad(log_probs.exp(), (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (rows, blocks, tokens)
     ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    # Scaled by the last sum, which rounding may leave a hair away from 1.
+    # Scaled by the last sum, which differs from 1 by rounding.
     block, sought = _seek(ends, uniforms[:, None].to(ends.device) * ends[:, -1:])
     rest = sought - F.pad(ends, (1, 0)).gather(1, block)
     chosen_block = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
@@ -134,7 +134,7 @@ def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _seek(cumulative: Tensor, sought: Tensor) -> tuple[Tensor, Tensor]:
-    """Where (rows, 1) the sum first exceeds ``sought``, which is put below the whole where rounding made it as much."""
+    """Return where (rows, 1) the sum first exceeds ``sought``, which is kept below the total in spite of rounding."""
     sought = sought.minimum(cumulative[:, -1:].nextafter(sought.new_zeros(())))
     return torch.searchsorted(cumulative, sought, right=True), sought
 
@@ -144,7 +144,7 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Tensor:
-    """The likeliest tokens whose sum exceeds p; ``reached``: or equals it, as Transformers has it."""
+    """Return the most likely tokens whose sum exceeds p; ``reached``: or equals it, as in Transformers."""
     probabilities, order = logits.softmax(-1).sort(-1, descending=True)
     before = probabilities.cumsum(-1) - probabilities
     keep = before < p if reached else before <= p

@@ -10,7 +10,7 @@ from groundling.envs.text_generation import pools
 from groundling.envs.text_generation.prompts import Side
 from groundling.errors import ConfigError
 from groundling.fields import Ge
-from groundling.lm.settings import check_generation
+from groundling.lm.write.settings import check_generation
 from groundling.metrics.post_processing import post_processors
 from groundling.registry import ComponentConfig, check_component, unknown
 from groundling.rewards import measures

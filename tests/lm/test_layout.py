@@ -1,44 +1,35 @@
+"""Rows that predict candidates' tokens, and batches of texts of similar length."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.lm.read.packing import as_chains, as_lines, as_tree, batches, split_wide
+from groundling.lm.read.batching import batches
+from groundling.lm.read.layout import decoder_layout, run_targets, runs_of, split_wide, tree_layout
 
 token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
 
 
 def read_by(layout, row):
-    """The tokens that a row has read: those of the rows it sees, itself included, by depth."""
+    """The tokens of the rows that a row sees, itself included, by depth."""
     rows = layout.visible[row].nonzero()[:, 0].tolist()
     return [layout.tokens[other] for other in sorted(rows, key=lambda r: layout.depths[r])]
 
 
 @given(token_lists)
-def test_each_target_of_a_tree_is_predicted_by_the_row_that_read_what_comes_before(candidates):
-    layout = as_tree(candidates)
-    predicted = iter(layout.targets.T.tolist())
-    for candidate in candidates:
-        for position, token in enumerate(candidate):
-            row, target = next(predicted)
-            assert target == token
-            assert read_by(layout, row) == [-1, *candidate[:position]]
-    assert not list(predicted)
+def test_each_target_is_predicted_by_the_row_that_has_read_all_tokens_before_it(candidates):
+    for layout, root in ((tree_layout(candidates), -1), (decoder_layout(candidates, start_token=9), 9)):
+        predicted = iter(layout.targets.T.tolist())
+        for candidate in candidates:
+            for position, token in enumerate(candidate):
+                row, target = next(predicted)
+                assert target == token
+                assert read_by(layout, row) == [root, *candidate[:position]]
+        assert not list(predicted)
 
 
 @given(token_lists)
-def test_each_target_of_chains_is_predicted_by_the_row_that_read_what_comes_before(candidates):
-    layout = as_chains(candidates, start_token=9)
-    predicted = iter(layout.targets.T.tolist())
-    for candidate in candidates:
-        for position, token in enumerate(candidate):
-            row, target = next(predicted)
-            assert target == token
-            assert read_by(layout, row) == [9, *candidate[:position]]
-    assert not list(predicted)
-
-
-@given(token_lists)
-def test_chains_are_contiguous_so_that_relative_positions_hold(candidates):
-    layout = as_chains(candidates, start_token=9)
+def test_decoder_runs_are_contiguous_so_that_relative_positions_hold(candidates):
+    layout = decoder_layout(candidates, start_token=9)
     for row in range(layout.num_rows):
         seen = layout.visible[row].nonzero()[:, 0].tolist()
         assert seen == list(range(row - layout.depths[row], row + 1))
@@ -47,21 +38,23 @@ def test_chains_are_contiguous_so_that_relative_positions_hold(candidates):
 @given(token_lists)
 def test_a_tree_reads_each_distinct_beginning_once(candidates):
     beginnings = {tuple(c[:n]) for c in candidates for n in range(1, len(c))}
-    assert as_tree(candidates).num_rows == 1 + len(beginnings)
+    assert tree_layout(candidates).num_rows == 1 + len(beginnings)
 
 
-def test_the_six_actions_share_rows():
+def test_actions_with_a_common_beginning_share_rows():
     # turn left, turn right, go forward, pick up, drop, toggle as one or two tokens
     actions = [[1, 2], [1, 3], [4, 5], [6, 7], [8], [9]]
-    assert as_tree(actions).num_rows == 4
-    assert as_chains(actions, 0).num_rows == 6  # start turn, start go, start pick
+    assert tree_layout(actions).num_rows == 4
+    assert decoder_layout(actions, 0).num_rows == 6  # start turn, start go, start pick
 
 
 @given(token_lists)
-def test_lines_share_nothing(candidates):
-    targets = as_lines(candidates).T.tolist()
-    assert [token for _, token in targets] == [token for c in candidates for token in c]
-    assert len({row for row, _ in targets}) == len(targets)
+def test_run_targets_point_to_the_rows_of_their_runs(candidates):
+    runs = runs_of(candidates)
+    rows = [run[:n] for run in runs for n in range(len(run) + 1)]
+    targets = run_targets(candidates, runs).T.tolist()
+    expected = [(tuple(c[:n]), token) for c in candidates for n, token in enumerate(c)]
+    assert [(rows[row], token) for row, token in targets] == expected
 
 
 @given(

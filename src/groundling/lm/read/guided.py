@@ -1,10 +1,9 @@
-"""How likely each of several texts is written, token by token, where nothing else can be: guided decoding.
+"""Guided decoding: the probability that each of several texts is generated when no other text can be.
 
-At every token only those that continue one of the texts can come, and their probabilities are divided by their sum, as
-Outlines (Willard and Louf 2023, arXiv 2307.09702) and GENRE (De Cao et al. 2021, arXiv 2010.00904), whose trie this is,
-do while they write. The product of these conditional probabilities along a text is the probability that it is written.
-All follow from the logits at the trie's nodes. So one pass gives the distribution over the texts, and to draw one from
-it is to write one token by token.
+At every token only those that continue one of the texts are allowed, and their probabilities are renormalised, as in
+Outlines (Willard and Louf 2023, arXiv 2307.09702), with the trie of GENRE (De Cao et al. 2021, arXiv 2010.00904). The
+product of these conditional probabilities along a text is its probability. All follow from the logits at the trie's
+nodes, so one pass gives the distribution over the texts, and sampling from it equals decoding token by token.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from groundling.lm.read.packing import Tokens
-from groundling.lm.read.scoring import Scorer, ScoringQuestion, sums_of
+from groundling.lm.read.layout import ScoringQuestion, Tokens
+from groundling.lm.read.scoring import Scorer, sums_of
 from groundling.tokenization.chat import common_length
 
 
 @dataclass(frozen=True)
 class Trie:
-    """The tokens of several texts as a tree, whose edges are tokens that can come.
+    """The tokens of several texts as a tree; its edges are the tokens that are allowed.
 
-    Each text is its tokens and an end. What follows its last choice is certain, needs no logit, and is left out: texts
-    that differ in their first tokens keep only these, and an end is kept only of a text that another begins with. A
+    Each text is its tokens and an end. Tokens after its last choice are certain, need no logit, and are left out: texts
+    that differ in their first tokens keep only these, and only a text that another one begins with keeps its end. A
     text with an end has a line for each token that may end it.
 
-    `chosen`: the tokens of each line up to the last that was a choice.
-    `num_lines`: how many lines each text has.
-    `edges`: int64 (number of tokens in `chosen`,): the edge of each, line by line.
-    `first`: int64 (num_edges,): the first of these tokens that goes along an edge.
-    `nodes`: int64 (num_edges,): the node that an edge leaves: 0 is the root, i + 1 where edge i leads to.
-    `copies`: int64 (num_texts,): how many texts have the same tokens; which of them was written is a draw among them.
+    `chosen`: the tokens of each line up to its last choice.
+    `num_lines`: number of lines of each text.
+    `edges`: int64 (number of tokens in `chosen`,), the edge of each token, line by line.
+    `first`: int64 (num_edges,), the first of these tokens that follows an edge.
+    `nodes`: int64 (num_edges,), the node that an edge leaves: 0 is the root, and edge i leads to node i + 1.
+    `copies`: int64 (num_texts,), number of texts with the same tokens; one of them is drawn uniformly.
     """
 
     chosen: list[list[int]]
@@ -48,7 +47,7 @@ class Trie:
 
     @classmethod
     def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Trie:
-        """The trie of one or more texts in token ids, each of which may end with any of the end tokens."""
+        """Build the trie of one or more texts in token ids, which may end with any of the end tokens."""
         keys = [tuple(text) for text in texts]
         copies, lengths = Counter(keys), _lengths_of_choices(keys)
         num_lines = [len(end_tokens) if lengths[key] > len(key) else 1 for key in keys]
@@ -80,7 +79,7 @@ class Trie:
 
 
 def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Up to which of its tokens, the end counted, another text could have been written."""
+    """Return the length of each text up to its last choice, its end included."""
     # In sorted order a text has the longest beginning in common with one of its neighbours.
     distinct = sorted(set(texts))
     common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
@@ -94,14 +93,14 @@ def guided_log_probs(
     temperature: float,
     growing: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability with which each candidate is written, and the state of each prompt, with gradients.
+    """Return the log-probability of each candidate, and the state of each prompt, with gradients.
 
     Args:
-        scorer: Gives the logits.
-        questions: At least one.
-        end_tokens: Any of them ends a candidate that another one begins with.
+        scorer: The model's scorer.
+        questions: At least one question.
+        end_tokens: Each of them ends a candidate that another one begins with.
         temperature: Divides the logits.
-        growing: As of `Scorer`.
+        growing: As in `Scorer`.
 
     Returns:
         Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
@@ -119,22 +118,22 @@ def guided_log_probs(
 
 
 def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Log-probability with which each text is written, with gradients; those of a trie sum to 1.
+    """Return the log-probability of each text, with gradients; the probabilities of a trie sum to 1.
 
     Args:
-        tries: One or more.
-        logits: Float32 (number of tokens in all their `chosen`,): of each token after those before it.
-        temperature: Divides the logits, as it does in sampling.
+        tries: One or more tries.
+        logits: Float32 (number of tokens in all `chosen`,), the logit of each token after those before it.
+        temperature: Divides the logits, as in sampling.
 
     Returns:
         Float32 (total number of texts,), trie by trie.
     """
     num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
-    first = _beside([trie.first for trie in tries], num_tokens).to(logits.device)
-    edges = _beside([trie.edges for trie in tries], num_edges).to(logits.device)
-    nodes = _beside([trie.nodes for trie in tries], num_edges).to(logits.device)
+    first = _offset([trie.first for trie in tries], num_tokens).to(logits.device)
+    edges = _offset([trie.edges for trie in tries], num_edges).to(logits.device)
+    nodes = _offset([trie.nodes for trie in tries], num_edges).to(logits.device)
     choices = logits[first] / temperature  # (num_edges,)
-    highest = torch.full_like(choices, -torch.inf)  # of each node; those with edges are no more than edges
+    highest = torch.full_like(choices, -torch.inf)  # by node; there are no more nodes than edges
     highest = highest.scatter_reduce(0, nodes, choices.detach(), "amax")
     choices = choices - highest[nodes]
     totals = torch.zeros_like(choices).index_add(0, nodes, choices.exp())
@@ -149,7 +148,7 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
     return written - copies.log()
 
 
-def _beside(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Indices into things of such sizes, as indices into all of them in one row."""
+def _offset(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Concatenate indices into several sequences of these sizes as indices into all of them."""
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     return torch.cat([index + start for index, start in zip(indices, starts, strict=True)])

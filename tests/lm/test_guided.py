@@ -1,4 +1,4 @@
-"""Guided decoding's probabilities, against the same computed token by token."""
+"""Probabilities of guided decoding against the same computed token by token."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
 from groundling.lm.read import scoring
-from groundling.lm.read.trie import Trie, written_log_probs
+from groundling.lm.read.guided import Trie, written_log_probs
 from tests.lm.families import ACTIONS, CORPUS
 from tests.thorough import one_in, thorough
 
@@ -29,15 +29,15 @@ property_test = settings(max_examples=10, deadline=None, suppress_health_check=l
 candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"]) | st.text("abc ☃", max_size=6)
 
 
-def told_by_table(texts, logits, temperature=1.0):
-    """float32 (num_texts,) by the trie, of logits that a table tells by the tokens before and the token."""
+def by_trie(texts, logits, temperature=1.0):
+    """Return float32 (num_texts,) by the trie, from logits by the tokens before a token and the token."""
     trie = Trie.of(texts, [END])
     asked = [logits[tuple(tokens[:i]), token] for tokens in trie.chosen for i, token in enumerate(tokens)]
     return written_log_probs([trie], torch.tensor(asked), temperature)
 
 
-def written_by_table(texts, text, logits, temperature=1.0):
-    """The log-probability of writing one of the texts token by token, where only what continues one can come."""
+def token_by_token(texts, text, logits, temperature=1.0):
+    """Return the log-probability of one of the texts, each of whose tokens must continue one of them."""
     total = 0.0
     for position in range(len(text) + 1):
         before = text[:position]
@@ -54,7 +54,7 @@ def written_by_table(texts, text, logits, temperature=1.0):
 
 @settings(deadline=None)
 @given(token_lists, st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 3.0]))
-def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts, seed, temperature):
+def test_a_trie_gives_the_probability_of_decoding_each_text_token_by_token(texts, seed, temperature):
     generator = torch.Generator().manual_seed(seed)
     beginnings = {tuple(text[:i]) for text in texts for i in range(len(text) + 1)}
     logits = {
@@ -62,8 +62,8 @@ def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts,
         for before in sorted(beginnings)
         for token in range(4)
     }
-    log_probs = told_by_table(texts, logits, temperature)
-    expected = [written_by_table(texts, text, logits, temperature) for text in texts]
+    log_probs = by_trie(texts, logits, temperature)
+    expected = [token_by_token(texts, text, logits, temperature) for text in texts]
     torch.testing.assert_close(log_probs, torch.tensor(expected), atol=1e-4, rtol=1e-4)
     assert log_probs.isfinite().all()
     assert log_probs.exp().sum().item() == pytest.approx(1, abs=1e-5)
@@ -71,19 +71,19 @@ def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts,
 
 @settings(deadline=None)
 @given(token_lists)
-def test_a_trie_asks_for_no_token_after_the_last_choice(texts):
+def test_a_trie_needs_no_token_after_the_last_choice(texts):
     for text, chosen in zip(texts, Trie.of(texts, [END]).chosen, strict=True):
         others = [other for other in texts if other != text]
         whole = [*text, END]
         assert whole[: len(chosen)] == chosen
-        # Up to there another text could still have been written, and after it none.
+        # Another text is possible up to there, and none after it.
         assert all(other[: len(chosen)] != chosen or len(chosen) > len(text) for other in others)
         assert not chosen or any(other[: len(chosen) - 1] == chosen[:-1] for other in others)
 
 
 @settings(deadline=None)
 @given(st.lists(token_lists, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
-def test_tries_do_not_depend_on_their_company(lists, seed):
+def test_tries_do_not_depend_on_each_other(lists, seed):
     tries = [Trie.of(texts, [END]) for texts in lists]
     counts = [len(trie.edges) for trie in tries]
     logits = torch.randn(sum(counts), generator=torch.Generator().manual_seed(seed))
@@ -96,10 +96,10 @@ def test_tries_do_not_depend_on_their_company(lists, seed):
 # With models
 
 
-def plain_written(lm: LanguageModel, prompt: str, candidates: list[str], temperature: float = 1.0, of=None):
-    """float32 (num_candidates,): the model's own forward for each token of each candidate, and a masked vocabulary.
+def plain_guided(lm: LanguageModel, prompt: str, candidates: list[str], temperature: float = 1.0, of=None):
+    """Return float32 (num_candidates,) by the model's own forward for each token, over a masked vocabulary.
 
-    Of all candidates, or of those whose indices are in ``of``.
+    For all candidates, or for the indices in ``of``.
     """
     prompt_ids = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
     texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
@@ -129,14 +129,14 @@ def plain_written(lm: LanguageModel, prompt: str, candidates: list[str], tempera
 
 @pytest.mark.parametrize("family", one_in(2, SOME))
 @pytest.mark.parametrize("temperature", [2.5, *thorough(1.0)])
-def test_equals_token_by_token_masking(lms, family, temperature):
+def test_log_probs_are_those_of_masking_token_by_token(lms, family, temperature):
     lm = lms(family)
     with torch.no_grad():
         guided = lm.score_guided(PROMPTS, TEXTS, temperature)
         assert guided.log_probs.dtype == guided.state.dtype == torch.float32
         torch.testing.assert_close(guided.log_probs.exp().sum(-1), torch.ones(3), atol=1e-5, rtol=0)
         for prompt, log_probs in zip(PROMPTS, guided.log_probs, strict=True):
-            expected = plain_written(lm, prompt, TEXTS, temperature)
+            expected = plain_guided(lm, prompt, TEXTS, temperature)
             torch.testing.assert_close(log_probs, expected, atol=1e-4, rtol=0)
         torch.testing.assert_close(guided.state, lm.encode(PROMPTS), atol=1e-5, rtol=1e-5)
 
@@ -144,8 +144,8 @@ def test_equals_token_by_token_masking(lms, family, temperature):
 @pytest.mark.parametrize("family", ["gpt2", *thorough("bloom", "t5")])
 @property_test
 @given(data=st.data())
-def test_any_lists_in_any_company(lms, family, data):
-    """Lists differ from prompt to prompt; batch mates and the order of a list change nothing."""
+def test_any_lists_in_any_batch(lms, family, data):
+    """Lists differ from prompt to prompt; the batch and the order of a list change nothing."""
     lm = lms(family)
     lists = data.draw(st.lists(st.lists(candidate_texts, min_size=1, max_size=7), min_size=1, max_size=3))
     prompts = data.draw(st.lists(st.sampled_from(PROMPTS), min_size=len(lists), max_size=len(lists)))
@@ -155,27 +155,27 @@ def test_any_lists_in_any_company(lms, family, data):
         shuffled = lm.score_guided(prompts[:1], [[lists[0][index] for index in order]]).log_probs[0]
         assert guided.mask.sum(-1).tolist() == [len(candidates) for candidates in lists]
         for prompt, candidates, row, mask in zip(prompts, lists, guided.log_probs, guided.mask, strict=True):
-            assert row[mask].isfinite().all()  # each can be written
-            assert (row[~mask] == -torch.inf).all()  # and nothing else
-            torch.testing.assert_close(row[mask], plain_written(lm, prompt, candidates), atol=1e-4, rtol=0)
+            assert row[mask].isfinite().all()  # each is possible
+            assert (row[~mask] == -torch.inf).all()
+            torch.testing.assert_close(row[mask], plain_guided(lm, prompt, candidates), atol=1e-4, rtol=0)
     torch.testing.assert_close(guided.log_probs[0][: len(order)][list(order)], shuffled, atol=1e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_what_transformers_writes_under_the_same_guide_has_these_probabilities(lms, family):
-    """Its own loop, its own mask: texts that it draws, and how likely it says that each was."""
+def test_transformers_generates_with_these_probabilities_under_the_same_guide(lms, family):
+    """Texts that its own loop samples under its own mask, with its own scores."""
     lm = lms(family)
     candidates = [*ACTIONS, "turn", "go forward now"]
     texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
     ids = torch.tensor([lm.tokenizer(PROMPTS[0])["input_ids"]])
     given = 1 if lm.is_encoder_decoder else ids.shape[1]
 
-    def may_come(row: int, tokens: torch.Tensor) -> list[int]:
+    def allowed_tokens(row: int, tokens: torch.Tensor) -> list[int]:
         before = tokens[given:].tolist()
         return [[*text, END][len(before)] for text in texts if text[: len(before)] == before] or [END]
 
     torch.manual_seed(0)
-    written = lm.model.generate(
+    generated = lm.model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=True,
@@ -184,14 +184,14 @@ def test_what_transformers_writes_under_the_same_guide_has_these_probabilities(l
         num_return_sequences=60,
         eos_token_id=END,
         pad_token_id=END,
-        prefix_allowed_tokens_fn=may_come,
+        prefix_allowed_tokens_fn=allowed_tokens,
         return_dict_in_generate=True,
         output_scores=True,
     )
     log_probs = lm.score_guided([PROMPTS[0]], candidates).log_probs[0].detach()
-    scores = torch.stack(written.scores, 1).log_softmax(-1)  # (60, num_tokens, 320)
+    scores = torch.stack(generated.scores, 1).log_softmax(-1)  # (60, num_tokens, 320)
     indices = set()
-    for tokens, rows in zip(written.sequences[:, given:].tolist(), scores, strict=True):
+    for tokens, rows in zip(generated.sequences[:, given:].tolist(), scores, strict=True):
         length = tokens.index(END)
         index = texts.index(tokens[:length])
         indices.add(index)
@@ -201,7 +201,7 @@ def test_what_transformers_writes_under_the_same_guide_has_these_probabilities(l
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", *thorough("bart")])
-def test_gradients_equal_those_of_token_by_token_masking(make_lm, family):
+def test_gradients_are_those_of_masking_token_by_token(make_lm, family):
     lm = make_lm(family)
     weights = torch.linspace(-1, 1, len(TEXTS))
 
@@ -211,7 +211,7 @@ def test_gradients_equal_those_of_token_by_token_masking(make_lm, family):
         return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
 
     actual = gradients(lm.score_guided(PROMPTS[:1], TEXTS).log_probs[0])
-    expected = gradients(plain_written(lm, PROMPTS[0], TEXTS))
+    expected = gradients(plain_guided(lm, PROMPTS[0], TEXTS))
     largest = max(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
         torch.testing.assert_close(actual[name], gradient, atol=1e-5 * largest.item(), rtol=1e-3, msg=name)
@@ -230,14 +230,14 @@ def test_hundreds_of_actions_are_read_in_parts(lms, family, monkeypatch):
     torch.testing.assert_close(whole, parts, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(whole.exp().sum(-1), torch.ones(2), atol=1e-5, rtol=0)
     some = [0, 250, 498]  # the last of which others begin with
-    expected = plain_written(lm, PROMPTS[0], actions, of=some)
+    expected = plain_guided(lm, PROMPTS[0], actions, of=some)
     torch.testing.assert_close(whole[0, some], expected, atol=1e-4, rtol=0)
 
 
-def test_what_is_certain_is_not_read(make_lm, monkeypatch):
+def test_certain_tokens_are_not_read(make_lm, monkeypatch):
     lm = make_lm("gpt2")
     candidates = ["take the red ball from the table", "put the red ball on the table"]
-    lm.score(PROMPTS, candidates)  # the trials are over
+    lm.score(PROMPTS, candidates)  # exactness checks
     read = []
     forward = lm._scorer.backbone.body.forward
 

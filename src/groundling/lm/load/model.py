@@ -1,0 +1,252 @@
+"""Models and tokenizers from a folder or hub id, with a one-line message for every way to fail."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import find_adapter_config_file
+
+from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
+from groundling.lm.load.model_files import check_model_files
+from groundling.lm.load.sources import Source, first_line, quietly
+from groundling.lm.load.text_only import load_text_only, sees, text_config
+from groundling.runtime.devices import free_memory, launched, share_of_gpus
+
+if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
+    from transformers import PreTrainedModel
+
+Init = Literal["pretrained", "random", "embeddings"]
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model folder or hub id.
+
+    Raises:
+        GroundlingError: It is missing or cannot be read.
+    """
+    folder = Path(source.path)
+    check_model_files(folder)
+    if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
+        # Transformers would make up an empty tokenizer from the model's type.
+        raise GroundlingError(f"{folder} holds no tokenizer: save the model's tokenizer into the same folder")
+    try:
+        with quietly():
+            return AutoTokenizer.from_pretrained(source.path, **source.options)
+    except Exception as error:
+        pass_out_of_memory(error)
+        reason = first_line(error)
+        needs_conversion = any(folder.glob("*.model")) and not (folder / "tokenizer.json").exists()
+        if needs_conversion and importlib.util.find_spec("sentencepiece") is None:
+            reason = "it is a SentencePiece model file, which needs sentencepiece: pip install sentencepiece"
+        raise GroundlingError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
+
+
+def find_dtype(name: str | torch.dtype) -> torch.dtype:
+    """Return the floating-point type of that name."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if isinstance(name, torch.dtype):
+        return name
+    if name not in known:
+        raise GroundlingError(f"unknown dtype {name!r}: use one of {', '.join(known)}")
+    return known[name]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Devices and precision of the weights.
+
+    `device_map`: of Transformers and accelerate, spreads a model over several devices.
+    `in_4bit`: NF4 with double quantisation, computed in bfloat16 (QLoRA, arXiv 2305.14314).
+    """
+
+    device: torch.device
+    device_map: str | Mapping[str, Any] | None = None
+    in_4bit: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `from_pretrained`; empty if a plain `to(device)` is enough."""
+        if not self.in_4bit:
+            return {} if self.device_map is None else self._spread()
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise GroundlingError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
+        spread = self._spread() if self.device_map else {"device_map": {"": self.device}}
+        return spread | {"quantization_config": quantization}
+
+    def _spread(self) -> dict[str, Any]:
+        """Return the device map; among several processes on a machine, over this one's share of the GPUs.
+
+        Raises:
+            ConfigError: The GPUs cannot be shared equally, or the device map counts from GPU 0.
+        """
+        processes = launched("LOCAL_WORLD_SIZE", 1)
+        if processes == 1 or not isinstance(self.device_map, str):
+            return {"device_map": self.device_map}
+        if self.device_map == "balanced_low_0":
+            raise ConfigError(
+                "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
+                "model.device_map=auto"
+            )
+        memory: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share_of_gpus()}
+        memory["cpu"] = free_memory(torch.device("cpu")) // processes
+        return {"device_map": self.device_map, "max_memory": memory}
+
+
+def load_model(
+    source: Source, init: Init, seed: int | None, dtype: torch.dtype, attention: str | None, placement: Placement
+) -> PreTrainedModel:
+    """Load a causal or encoder-decoder model; of a vision-language model, its language model.
+
+    Args:
+        source: A folder or hub id.
+        init: "pretrained" weights; "random" ones, from the config alone; or "embeddings": random except the pretrained
+            input embeddings (and the output embeddings if they are tied).
+        seed: Seed of random weights; None: torch's global generator.
+        dtype: Of the weights.
+        attention: Transformers' `attn_implementation`; None: its own choice, or "eager" where that is faster.
+        placement: Where the weights go.
+
+    Raises:
+        GroundlingError: The model is missing or unreadable, is not a language model, lacks weights, or does not fit
+            into memory.
+    """
+    config = _load_config(source)
+    if attention is None:  # otherwise the config's is ignored
+        refuse_kernels(config, source.path)
+    whole = config if sees(config) else None
+    if whole is not None:
+        try:
+            config = text_config(whole, source.path)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unusual config
+            raise GroundlingError(f"the config of {source.path} cannot be read: {first_line(error)}") from error
+    placed = placement.options
+    biased = hasattr(config, "relative_attention_num_buckets")
+    if attention is None and biased and not placed and placement.device.type == "cpu":
+        # T5's position bias is trained. On CPUs fused attention has no gradient for it, and PyTorch's fallback is
+        # slower than plain products: a pass with gradients takes a fourteenth longer.
+        attention = "eager"
+    options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
+    if placed and init != "pretrained":
+        raise GroundlingError(
+            f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
+        )
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    free = free_memory(placement.device)  # before loading takes some
+    try:
+        if init == "pretrained" and whole is not None:
+            model = load_text_only(source.path, whole, config, options, placed)
+            return model if placed else model.to(placement.device)  # type: ignore[arg-type]
+        if init == "pretrained":
+            model = load_pretrained(auto, source.path, config=config, **options, **placed)
+            return model if placed else model.to(placement.device)  # type: ignore[arg-type]
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            options.pop("revision", None)
+            model = auto.from_config(config, **options)
+    except GroundlingError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            needed = _bytes_needed(auto, config, dtype)
+            raise GroundlingError(
+                f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
+                f"{free / 2**30:.1f} GiB of {placement.device} were free "
+                f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
+                "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
+            ) from error
+        raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
+    model.name_or_path = source.path
+    if init == "embeddings":
+        pretrained = load_model(source, "pretrained", None, dtype, attention, Placement(torch.device("cpu")))
+        with torch.no_grad():
+            model.get_input_embeddings().weight.copy_(pretrained.get_input_embeddings().weight)
+    return model.to(placement.device)
+
+
+def _bytes_needed(auto: Any, config: PretrainedConfig, dtype: torch.dtype) -> str:
+    """Return the memory of a model's weights, from a copy on the meta device."""
+    try:
+        with quietly(), torch.device("meta"):
+            count = sum(weight.numel() for weight in auto.from_config(config).parameters())
+    except Exception:  # a model that needs more than its config
+        return "more than is free"
+    return f"{count * dtype.itemsize / 2**30:.1f} GiB"
+
+
+def _load_config(source: Source) -> PretrainedConfig:
+    folder = Path(source.path)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise GroundlingError(f"{folder} is no model folder: it has no config.json")
+    check_model_files(folder)
+    try:
+        config = AutoConfig.from_pretrained(source.path, **source.options)
+    except Exception as error:
+        pass_out_of_memory(error)
+        if folder.is_dir():
+            raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
+        raise GroundlingError(
+            f"no model {source.path!r}: there is no such folder here, and the hub does not give it "
+            f"({first_line(error)})"
+        ) from error
+    refuse_adapter(source.path, source.revision)
+    return config
+
+
+def refuse_adapter(path: str, revision: str | None = None) -> None:
+    """Raise `GroundlingError` if a model, in a folder or on the hub, has an adapter next to its weights.
+
+    Transformers would read the adapter's settings without being asked, and peft import the module that they name
+    (megatron_core). `groundling.lm.load.adapters` checks the settings of adapters that a user names.
+    """
+    if find_adapter_config_file(path, revision=revision) is not None:
+        raise GroundlingError(
+            f"the model {path} has an adapter of its own (adapter_config.json), which may name a module to import, "
+            "and no file may run code: delete that file, or take the model without the adapter"
+        )
+
+
+def refuse_kernels(config: PretrainedConfig, path: str) -> None:
+    """Raise `GroundlingError` if a model's config names an attention kernel of the hub, which is compiled code."""
+    for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
+        name = str(getattr(part, "_attn_implementation", None))
+        if "/" in name:
+            raise GroundlingError(
+                f"the config of {path} names {name!r:.80}, code from the hub, for its attention, and no file may "
+                "run code: take attn_implementation out of its config.json, or set model.attention=…"
+            )
+
+
+def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
+    """Load a folder or hub id by an Auto class, with all of its weights.
+
+    Raises:
+        GroundlingError: Weights are missing.
+        Exception: Transformers cannot load it.
+    """
+    with quietly():
+        model, report = auto.from_pretrained(path, output_loading_info=True, **options)
+    if report["missing_keys"]:  # Transformers fills these at random and only warns
+        missing = sorted(report["missing_keys"])
+        raise GroundlingError(f"{path} lacks weights of this model, among them {', '.join(missing[:3])}")
+    return model

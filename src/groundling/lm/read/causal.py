@@ -1,0 +1,189 @@
+"""Final hidden states of prompts and their candidates, read by causal models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Cache
+
+from groundling.lm.backbone import Backbone
+from groundling.lm.read.batching import Batching, cut
+from groundling.lm.read.exactness import agree, example_tokens
+from groundling.lm.read.layout import (
+    Layout,
+    RowStates,
+    ScoringQuestion,
+    Tokens,
+    layouts_of,
+    run_targets,
+    runs_of,
+    tree_layout,
+)
+
+WORTH_SHARING = 16
+"""Shorter common beginnings are not worth a pass of their own, or the mask of texts that share them."""
+
+
+@dataclass
+class CausalReader:
+    """Reads questions with one causal model."""
+
+    backbone: Backbone
+    _shares: dict[int, bool] = field(default_factory=dict, init=False)
+    """Whether a common prefix is exact, by `Layers.check_length`."""
+
+    def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
+        """Read each prompt in one row with the tree of its candidates; what all prompts begin with is read once."""
+        layouts, prompts = layouts_of(questions), [question.prompt for question in questions]
+        longest = max(len(p) + max(layout.depths) for p, layout in zip(prompts, layouts, strict=True))
+        shared = _common_prefix(prompts)
+        rows = self._read_trees(prompts, layouts, shared if self._can_share(shared, longest) else 0)
+        return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]
+
+    def _can_share(self, shared: int, longest: int) -> bool:
+        """Return True if the first ``shared`` tokens of all prompts can be read once."""
+        layers = self.backbone.layers
+        # In training mode, which here means checkpointed gradients, a body keeps no memory.
+        if shared < WORTH_SHARING or self.backbone.model.training:
+            return False
+        if layers.stage(shared) != layers.stage(longest):
+            return False
+        length = layers.check_length(longest)
+        if length not in self._shares:
+            self._shares[length] = self._sharing_is_exact(max(WORTH_SHARING, length))
+        return self._shares[length]
+
+    def _sharing_is_exact(self, shared: int) -> bool:
+        tokens = example_tokens(self.backbone, shared + 8, 11, 3)
+        prompts = [tokens[:-6], [*tokens[:-8], *tokens[:5]]]
+        layouts = [tree_layout([tokens[1:4], tokens[2:3]])] * 2
+        return agree(
+            self.backbone,
+            lambda: self._read_trees(prompts, layouts, shared),
+            lambda: self._read_trees(prompts, layouts, 0),
+        )
+
+    def _read_trees(self, prompts: Sequence[Tokens], layouts: Sequence[Layout], shared: int) -> list[Tensor]:
+        """Return the states (num_rows, hidden) of each tree, where all prompts share their first tokens."""
+        before = None
+        if shared:
+            before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
+            prompts = [prompt[shared:] for prompt in prompts]
+        lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
+        device, rows = self.backbone.device, dict[int, Tensor]()
+        for batch in Batching.for_device(device).batches(lengths):
+            batch_prompts, batch_layouts = [prompts[i] for i in batch], [layouts[i] for i in batch]
+            tokens, positions, allowed = _tree_batch(batch_prompts, batch_layouts)
+            columns = positions
+            if before is not None:
+                positions = positions + shared
+                columns = torch.cat([torch.arange(shared).expand(len(batch), -1), positions], dim=1)
+                allowed = F.pad(allowed, (shared, 0), value=True)
+            positions, columns = positions.to(device), columns.to(device)
+            masks = self.backbone.layers.masks(allowed.to(device), positions, columns)
+            hidden = self.backbone.read(
+                tokens.to(device), self.backbone.attention_mask(masks), positions, before
+            )  # (batch, length, hidden)
+            roots = [len(prompt) - 1 for prompt in batch_prompts]
+            counts = [layout.num_rows for layout in batch_layouts]
+            rows.update(zip(batch, cut(hidden, roots, counts), strict=True))
+        return [rows[index] for index in range(len(prompts))]
+
+    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
+        """Read each prompt once, and its candidates after copies of the model's memory of it.
+
+        Args:
+            questions: What is read.
+            one_by_one: Read a candidate token by token.
+        """
+        device, runs = self.backbone.device, [runs_of(question.candidates) for question in questions]
+        lengths, widest = [len(question.prompt) for question in questions], max(map(len, runs))
+        answers: dict[int, RowStates] = {}
+        # Prompts of one length at a time: padding would change a recurrent state.
+        for batch in Batching.for_device(device).batches(lengths, copies=widest, max_waste=0.0):
+            tokens = torch.tensor([questions[index].prompt for index in batch], device=device)
+            hidden, memory = self.backbone.begin(tokens)  # (batch, length, hidden)
+            more = self._continue(memory, tokens.shape[1], [runs[index] for index in batch], one_by_one)
+            for place, index in enumerate(batch):
+                root = hidden[place, -1:]
+                rows = [torch.cat([root, next(more)]) if run else root for run in runs[index]]
+                targets = run_targets(questions[index].candidates, runs[index])
+                answers[index] = RowStates(torch.cat(rows), targets)
+        return [answers[index] for index in range(len(questions))]
+
+    def _continue(
+        self, memory: dict[str, Cache], length: int, runs: Sequence[Sequence[tuple[int, ...]]], one_by_one: bool
+    ) -> Iterator[Tensor]:
+        """Return the states (len(run), hidden) of each run that is not empty, text by text."""
+        rows = [(owner, run) for owner, text_runs in enumerate(runs) for run in text_runs if run]
+        if not rows:
+            return iter(())
+        device = self.backbone.device
+        tokens = pad_sequence([torch.tensor(run) for _, run in rows], batch_first=True).to(device)
+        owners = torch.tensor([owner for owner, _ in rows], device=device)
+        hidden = self.backbone.proceed(memory, length, owners, tokens, one_by_one)
+        return iter(cut(hidden, [0] * len(rows), [len(run) for _, run in rows]))
+
+    def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
+        """Read each candidate in a row of its own with its prompt."""
+        runs = [runs_of(question.candidates) for question in questions]
+        lines = [
+            [*question.prompt, *run] for question, its_runs in zip(questions, runs, strict=True) for run in its_runs
+        ]
+        hidden = iter(self._read_lines(lines))
+        return [
+            RowStates(
+                torch.cat([next(hidden)[-1 - len(run) :] for run in its_runs]),
+                run_targets(question.candidates, its_runs),
+            )
+            for question, its_runs in zip(questions, runs, strict=True)
+        ]
+
+    def states(self, prompts: Sequence[Tokens]) -> Tensor:
+        """Return the final state of each prompt, float32 (num_prompts, hidden); equal prompts are read once."""
+        distinct = list(dict.fromkeys(map(tuple, prompts)))
+        last = {p: one[-1] for p, one in zip(distinct, self._read_lines(distinct), strict=True)}
+        return torch.stack([last[tuple(prompt)] for prompt in prompts]).float()
+
+    def _read_lines(self, lines: Sequence[Tokens]) -> list[Tensor]:
+        """Return the states (length, hidden) of each text."""
+        device, states = self.backbone.device, dict[int, Tensor]()
+        batching, lengths = Batching.for_device(device), list(map(len, lines))
+        # Padding would move a text into the stage of its batch's longest one.
+        for stage in self.backbone.layers.by_stage(lengths):
+            for places in batching.batches([lengths[index] for index in stage]):
+                batch = [stage[place] for place in places]
+                tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
+                hidden = self.backbone.read(tokens.to(device), None, None)
+                counts = [lengths[index] for index in batch]
+                states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
+        return [states[index] for index in range(len(lines))]
+
+
+def _common_prefix(prompts: Sequence[Tokens]) -> int:
+    """Return how many tokens all prompts begin with, leaving each at least one of its own; 0 for a single prompt."""
+    if len(prompts) < 2:
+        return 0
+    first, last = min(map(list, prompts)), max(map(list, prompts))  # all share what these two share
+    shortest = min(map(len, prompts)) - 1
+    return next((i for i in range(shortest) if first[i] != last[i]), shortest)
+
+
+def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return token ids and positions, int64 (batch, length), and the mask, bool (batch, 1, length, length)."""
+    lines = [torch.tensor([*prompt, *layout.tokens[1:]]) for prompt, layout in zip(prompts, layouts, strict=True)]
+    tokens = pad_sequence(lines, batch_first=True)
+    length = tokens.shape[1]
+    positions = torch.zeros_like(tokens)
+    allowed = torch.ones(length, length, dtype=torch.bool).tril().repeat(len(lines), 1, 1, 1)
+    for index, (prompt, layout) in enumerate(zip(prompts, layouts, strict=True)):
+        start, stop = len(prompt), len(prompt) + layout.num_rows - 1
+        positions[index, :start] = torch.arange(start)
+        positions[index, start:stop] = torch.tensor(layout.depths[1:], dtype=torch.long) + start - 1
+        allowed[index, 0, start:stop, start:stop] = layout.visible[1:, 1:]
+    return tokens, positions, allowed

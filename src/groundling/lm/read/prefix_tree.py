@@ -1,0 +1,308 @@
+"""Texts that begin alike, read as one tree of tokens.
+
+Linear layers, norms and MLPs compute each distinct beginning once, for all texts of a pass and without padding. Only
+attention needs to know the texts: it gathers the keys and values of each text from the tree, block of queries by block,
+and blocks of similar size share a call of PyTorch's fused attention. A `KeyValueMemory` keeps what has been read for
+texts that continue it (compare RadixAttention in SGLang, arXiv 2312.07104). For causal models whose layers all attend
+to the whole text, by fused attention, once in each layer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from groundling.lm.read.batching import batches
+from groundling.lm.read.layout import Layout, ScoringQuestion, Tokens, layouts_of
+
+_MAX_QUERIES = 512
+"""Queries of one block: the masks of long texts stay far below tokens x tokens."""
+_MAX_WASTE = 0.15
+"""Padding of the keys of blocks that share a call."""
+
+
+class Branch(NamedTuple):
+    """Rows of candidates after the first ``length`` tokens of a text."""
+
+    length: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt with the rows of its candidates, and with those of prompts that it begins with."""
+
+    trunk: tuple[int, ...]
+    branches: list[Branch]
+
+    @classmethod
+    def of(cls, questions: Sequence[ScoringQuestion], layouts: Sequence[Layout]) -> Text:
+        """Join questions, each of whose prompts begins with the one before it."""
+        lengths = [len(question.prompt) for question in questions]
+        return cls(tuple(questions[-1].prompt), list(map(Branch, lengths, layouts)))
+
+
+def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
+    """Group the indices of prompts so that each begins with the one before it; equal ones share a group."""
+    keys = [tuple(prompt) for prompt in prompts]
+    groups: list[list[int]] = []
+    # In sorted order a text is followed by those that begin with it.
+    for index in sorted(range(len(keys)), key=keys.__getitem__):
+        before = keys[groups[-1][-1]] if groups else None
+        if before is not None and keys[index][: len(before)] == before:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]:
+    """Return the fewest texts that hold all questions, each with its questions' indices, in order of its branches."""
+    layouts = layouts_of(questions)
+    groups = chains([question.prompt for question in questions])
+    return [(group, Text.of([questions[i] for i in group], [layouts[i] for i in group])) for group in groups]
+
+
+class KeyValueMemory:
+    """Keys and values of the prompts of the last calls, by entries of the tree of their beginnings.
+
+    It keeps as many prompts as one call has had, and no rows of candidates.
+    """
+
+    def __init__(self) -> None:
+        self.children: dict[tuple[int, int], int] = {}
+        """(entry, next token) -> entry; -1 is the root."""
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}  # each (key heads, capacity, size)
+        self._paths: list[list[int]] = []  # entries of each prompt that is kept, the last call's first
+        self._free: list[int] = []
+        self._size = self._most = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(keys.nbytes + values.nbytes for keys, values in self._layers.values())
+
+    def allocate(self) -> int:
+        """Return an entry that is not in use."""
+        if self._free:
+            return self._free.pop()
+        self._size += 1
+        return self._size - 1
+
+    def write(self, layer: int, entries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store keys and values (key heads, new, size) of entries, and return those of all entries."""
+        kept = self._layers.get(layer)
+        if kept is None or kept[0].shape[1] < self._size:
+            room = self._size if kept is None else max(self._size, kept[0].shape[1] * 3 // 2)
+            grown = [new.new_zeros(new.shape[0], room, new.shape[2]) for new in (keys, values)]
+            for one, before in zip(grown, kept or (), strict=False):
+                one[:, : before.shape[1]] = before
+            kept = self._layers[layer] = grown[0], grown[1]
+        kept[0].index_copy_(1, entries, keys)
+        kept[1].index_copy_(1, entries, values)
+        return kept
+
+    def keep(self, paths: Sequence[list[int]]) -> None:
+        """Keep the prompts of a call, and older ones while there is room; free all other entries."""
+        used = set(itertools.chain.from_iterable(paths))
+        self._most = max(self._most, len(paths))
+        older = [path for path in self._paths if path[-1] not in used]
+        self._paths = [*paths, *older][: self._most]
+        used = set(itertools.chain.from_iterable(self._paths))
+        self.children = {key: entry for key, entry in self.children.items() if entry in used}
+        self._free = [entry for entry in range(self._size) if entry not in used]
+
+
+class _Block(NamedTuple):
+    """Queries, as nodes of a pass; keys, as entries; bool (queries, keys), which query sees which key."""
+
+    queries: list[int]
+    keys: list[int]
+    allowed: Tensor
+
+
+class PrefixTree:
+    """The tree of one pass: nodes are the tokens that it computes.
+
+    Args:
+        num_keys: The model's key heads.
+        memory: Keys and values of entries that are not computed again; without it, entries are the nodes.
+
+    Attributes:
+        tokens, positions: Of each node.
+        rows: Of each text, branch by branch, the nodes of its rows, the root first.
+        paths: Of each text, the entries of its trunk.
+    """
+
+    def __init__(self, num_keys: int, memory: KeyValueMemory | None = None) -> None:
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        self.rows: list[list[list[int]]] = []
+        self.paths: list[list[int]] = []
+        self._num_keys, self._memory = num_keys, memory
+        self._children = {} if memory is None else memory.children
+        self._entries: list[int] = []  # of each node
+        self._nodes: dict[int, int] = {}  # entry -> node
+        self._blocks: list[_Block] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, text: Text) -> None:
+        """Add what is new of a text, and the prompts' last tokens, whose states are needed."""
+        path: list[int] = []
+        queries: list[int] = []
+        for place, token in enumerate(text.trunk):
+            before = path[-1] if path else -1
+            entry = self._children.get((before, token))
+            if entry is None:
+                entry = self._children[before, token] = self._new_entry()
+                self._compute(entry, token, place)
+                queries.append(place)
+            path.append(entry)
+        for place in sorted({branch.length - 1 for branch in text.branches}):
+            if path[place] not in self._nodes:  # its keys and values are kept, its state is not
+                self._compute(path[place], text.trunk[place], place)
+                queries.append(place)
+        rows = []
+        for length, layout in text.branches:
+            cells = zip(layout.tokens[1:], layout.depths[1:], strict=True)
+            new = [self._compute(self._new_entry(), token, length - 1 + depth) for token, depth in cells]
+            rows.append([self._nodes[path[length - 1]], *new])
+        self.rows.append(rows)
+        self.paths.append(path)
+        self._split(text, path, sorted(queries), rows)
+
+    def _new_entry(self) -> int:
+        return len(self) if self._memory is None else self._memory.allocate()
+
+    def _compute(self, entry: int, token: int, position: int) -> int:
+        node = self._nodes[entry] = len(self)
+        self.tokens.append(token)
+        self.positions.append(position)
+        self._entries.append(entry)
+        return node
+
+    def _split(self, text: Text, path: list[int], queries: list[int], rows: list[list[int]]) -> None:
+        """Cut the queries of a text into blocks: of its trunk, and of its branches, or all in one if they are few."""
+        branches = [(branch, nodes[1:]) for branch, nodes in zip(text.branches, rows, strict=True) if nodes[1:]]
+        while queries or branches:
+            trunk, queries = queries[:_MAX_QUERIES], queries[_MAX_QUERIES:]
+            taken, room = [], _MAX_QUERIES - len(trunk)
+            while branches and not queries and (not trunk or len(branches[0][1]) <= room):
+                taken.append(branches.pop(0))
+                room -= len(taken[-1][1])
+                if room <= 0:
+                    break
+            self._blocks.append(self._block(path, trunk, taken))
+
+    def _block(self, path: list[int], trunk: list[int], branches: list[tuple[Branch, list[int]]]) -> _Block:
+        ends = [place + 1 for place in trunk] + [b.length for b, nodes in branches for _ in nodes]
+        seen = max(ends)
+        visible = [branch.layout.visible[1:, 1:] for branch, _ in branches]
+        among = torch.block_diag(torch.zeros(len(trunk), 0), *visible).bool()
+        allowed = torch.cat([torch.arange(seen) < torch.tensor(ends)[:, None], among], dim=1)
+        nodes = [node for _, its_nodes in branches for node in its_nodes]
+        queries = [self._nodes[path[place]] for place in trunk] + nodes
+        return _Block(queries, path[:seen] + [self._entries[node] for node in nodes], allowed)
+
+    def attention(self, device: torch.device) -> ReplacedAttention:
+        """Return the context in which a body's attention is that of the texts; for one pass."""
+        groups = [_Group.of([self._blocks[place] for place in places], device) for places in _alike(self._blocks)]
+        order = [node for group in groups for node in group.nodes]
+        pick = torch.tensor(order).argsort()  # padding, which is -1, comes first
+        pick = pick[len(order) - len(self) :].to(device)
+        entries = torch.tensor(self._entries, device=device)
+        layers = itertools.count()
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+            every = key.shape[1] // self._num_keys  # bodies repeat a key for the query heads that share it
+            keys, values = key[0, ::every], value[0, ::every]  # (key heads, nodes, size)
+            if self._memory is not None:
+                keys, values = self._memory.write(next(layers), entries, keys, values)
+            seen = torch.cat([group.attend(query[0], keys, values, scale) for group in groups])
+            return seen.index_select(0, pick).transpose(0, 1)[None]  # (1, heads, nodes, size)
+
+        return ReplacedAttention(attend)
+
+
+def _alike(blocks: Sequence[_Block]) -> Iterator[list[int]]:
+    """Indices of blocks of similar size."""
+    for batch in batches([len(block.keys) for block in blocks], 2**30, _MAX_WASTE):
+        for part in batches([len(blocks[place].queries) for place in batch], 2**30, 0.5):
+            yield [batch[place] for place in part]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Blocks of similar size, padded.
+
+    `nodes`: of each query the node, -1 where it is padding.
+    `queries`, `keys`: int64 (blocks * widest,), (blocks * longest,): nodes and entries.
+    `mask`: float32 (blocks, 1, widest, longest), added to scores: -inf where a key is not seen.
+    """
+
+    nodes: list[int]
+    queries: Tensor
+    keys: Tensor
+    mask: Tensor
+
+    @classmethod
+    def of(cls, blocks: Sequence[_Block], device: torch.device) -> _Group:
+        widest, longest = max(len(b.queries) for b in blocks), max(len(b.keys) for b in blocks)
+        nodes = [node for b in blocks for node in (*b.queries, *[-1] * (widest - len(b.queries)))]
+        keys = [entry for b in blocks for entry in (*b.keys, *[b.keys[0]] * (longest - len(b.keys)))]
+        allowed = torch.zeros(len(blocks), widest, longest, dtype=torch.bool)
+        allowed[..., 0] = True  # what pads the queries sees something: the softmax of nothing is NaN
+        for place, block in enumerate(blocks):
+            allowed[place, : len(block.queries), : len(block.keys)] = block.allowed
+        mask = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)[:, None]
+        queries = torch.tensor(nodes).clamp(min=0)
+        return cls(nodes, queries.to(device), torch.tensor(keys, device=device), mask.to(device))
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float | None) -> Tensor:
+        """(heads, nodes, size), (key heads, entries, size) twice, to (blocks * widest, heads, size)."""
+        count = len(self.mask)
+        q, k, v = (
+            all_of.index_select(1, index).unflatten(1, (count, -1)).transpose(0, 1)
+            for all_of, index in ((query, self.queries), (keys, self.keys), (values, self.keys))
+        )  # (blocks, heads, widest or longest, size)
+        seen = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=self.mask.to(q.dtype), scale=scale, enable_gqa=len(query) > len(keys)
+        )
+        return seen.transpose(1, 2).flatten(0, 1)
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, float | None], Tensor]
+"""From queries, keys and values, (1, heads, length, size) each, and the scale of their products."""
+
+
+class ReplacedAttention(TorchFunctionMode):
+    """Within this context `scaled_dot_product_attention` is another function, which ignores the mask."""
+
+    def __init__(self, attend: Attend) -> None:
+        super().__init__()
+        self._attend = attend
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **given)
+        query, key, value = args[:3]
+        if torch.is_autocast_enabled(query.device.type):
+            # Autocast casts the arguments of the function that this replaces; rotated keys are float32.
+            dtype = torch.get_autocast_dtype(query.device.type)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if (sharing := query.shape[2] // key.shape[2]) > 1:
+            # For a single query Transformers lays out the heads that share a key as rows.
+            query = query.reshape(len(query), -1, key.shape[2], query.shape[3])
+            key, value = (one.repeat_interleave(sharing, dim=1) for one in (key, value))
+        return self._attend(query, key, value, given.get("scale"))

@@ -1,0 +1,319 @@
+"""A Transformers model with its tokenizer, as it is loaded, saved, copied and adapted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from groundling.errors import GroundlingError
+from groundling.lm.backbone import Backbone
+from groundling.lm.kernels import speed_up_linear_layers
+from groundling.lm.load import adapters
+from groundling.lm.load.model import Init, Placement, find_dtype, load_model, load_tokenizer
+from groundling.lm.load.sources import STARTERS, Source, quietly, resolve
+from groundling.lm.load.weights import (
+    align,
+    check_compiler,
+    checkpoint_gradients,
+    fuse_activations,
+    is_sharded,
+    switch_dropout_off,
+    weights_of,
+)
+from groundling.lm.read.relative_attention import use_block_attention
+from groundling.lm.tokens import ModelTokens
+from groundling.runtime.devices import find_device
+from groundling.tokenization.chat import Chat
+from groundling.tokenization.end_tokens import EndTokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class TransformersModel(nn.Module):
+    """A Transformers model with its tokenizer: loaded and saved, with adapters, and with texts as its token ids.
+
+    Dropout is always off: results do not depend on `train()` or `eval()`. Arguments and errors as of `LanguageModel`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        gradient_checkpointing: bool = False,
+        max_prompt_tokens: int | None = None,
+        add_special_tokens: bool = True,
+        keep_base: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__()
+        if not add_special_tokens and not tokenizer.num_special_tokens_to_add():
+            raise GroundlingError(
+                "add_special_tokens=false does nothing: this model's tokenizer adds no special tokens; leave it at "
+                "true (of a run model.add_special_tokens=true)"
+            )
+        switch_dropout_off(model)
+        fuse_activations(model)
+        speed_up_linear_layers(model)
+        if model.config._attn_implementation == "eager":  # T5's on CPUs
+            use_block_attention(model)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.add_special_tokens = add_special_tokens
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._gradient_checkpointing = gradient_checkpointing
+        self._keep_base = keep_base
+        if gradient_checkpointing:
+            checkpoint_gradients(model)
+        self.filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self.filler)
+        self.start_token = _first_known(
+            getattr(model.config, "decoder_start_token_id", None),
+            model.generation_config.decoder_start_token_id if model.generation_config else None,
+            beginning,
+        )
+        self.max_positions: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        embeddings: Any = model.get_input_embeddings()
+        self._tokens = ModelTokens(
+            tokenizer,
+            embeddings.weight.shape[0],
+            beginning,
+            self.max_positions,
+            self.is_encoder_decoder,
+            max_prompt_tokens,
+            add_special_tokens,
+        )
+        self.backbone = Backbone(model, compiled)
+        self.train(False)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        init: Init = "pretrained",
+        seed: int | None = None,
+        dtype: str | torch.dtype = "float32",
+        device: str | torch.device = "cpu",
+        device_map: str | Mapping[str, Any] | None = None,
+        load_in_4bit: bool = False,
+        lora: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        attention: str | None = None,
+        tokenizer: str | Path | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        max_prompt_tokens: int | None = None,
+        add_special_tokens: bool = True,
+        compile: bool = False,
+    ) -> Self:
+        """Load a model; its config says whether it is causal or an encoder-decoder.
+
+        Args:
+            path: A folder, a hub id, "starter" (encoder-decoder), "starter-causal" or "smollm2", or a GGUF file; also a
+                folder that `save_pretrained` wrote, with its LoRA adapter.
+            init: "pretrained", "random" (from the config alone), or "embeddings" (random except the pretrained input
+                embeddings, as GLAM's NPAE baseline).
+            seed: Seed of random weights; None: torch's global generator.
+            dtype: Of the weights: "float32", "bfloat16" or "float16".
+            device: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+            device_map: Spread the layers over several devices ("auto", "balanced", ..., or a map of accelerate's);
+                overrides `device`.
+            load_in_4bit: Keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.
+            lora: Keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
+            gradient_checkpointing: Less memory for more time in the backward pass.
+            attention: Transformers' `attn_implementation`; None: its own choice, and "eager" for T5 on CPUs.
+            tokenizer: Folder, hub id or starter with another tokenizer; None: the model's own.
+            revision: Of a hub model.
+            trust_remote_code: Run the code that comes with a hub model.
+            max_prompt_tokens: Longer prompts keep their last tokens; None: raise if they do not fit the model.
+            add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
+            compile: Run scoring and reading by `torch.compile`.
+
+        Raises:
+            GroundlingError: Something is missing or invalid; the message is one line.
+        """
+        source, target = Source(resolve(path), revision, trust_remote_code), find_device(device)
+        if compile:
+            check_compiler(str(target))
+        if init not in get_args(Init):
+            raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
+        base = adapters.adapter_base(source.path)
+        weights = replace(source, path=base) if base else source
+        placement = Placement(target, device_map, load_in_4bit)
+        with quietly():
+            model = load_model(weights, init, seed, find_dtype(dtype), attention, placement)
+            if base:
+                adapters.load_adapter(model, source.path, lora)
+            elif lora is not None:
+                adapters.add_lora(model, lora)
+        # Bundled models lie in the installed package, which is elsewhere on another machine.
+        saved_with_base = base is not None and Path(base).parent == Path(source.path)
+        keep_base = not load_in_4bit and (init != "pretrained" or str(path) in STARTERS or saved_with_base)
+        # Other frozen weights stay in the mapped file, whose pages processes share.
+        align(p for p in model.parameters() if p.requires_grad or keep_base)
+        named = source if tokenizer is None else Source(resolve(tokenizer), None, trust_remote_code)
+        return cls(
+            model,
+            load_tokenizer(named),
+            gradient_checkpointing=gradient_checkpointing,
+            max_prompt_tokens=max_prompt_tokens,
+            add_special_tokens=add_special_tokens,
+            keep_base=keep_base,
+            compiled=compile,
+        )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write weights (safetensors), config and tokenizer; with LoRA, the adapter.
+
+        `from_pretrained(folder)` loads the same model, and so do Transformers' Auto classes. An adapter's frozen
+        weights are loaded from where they came from, or saved with it if `init` was not "pretrained".
+        """
+        folder = Path(folder)
+        with quietly():
+            weights = weights_of(self.model) if is_sharded(self.model) else None
+            self.model.save_pretrained(folder, state_dict=weights)
+            backend = getattr(self.tokenizer, "backend_tokenizer", None)
+            if backend is not None:  # settings of the last call, not of the tokenizer
+                backend.no_truncation()
+                backend.no_padding()
+            self.tokenizer.save_pretrained(folder)
+            if self.has_adapter:
+                adapters.name_base(folder)
+            if self._keep_base and self.has_adapter:
+                adapters.save_base(self.model, folder / adapters.BASE_FOLDER)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of `CandidateScores.state`, the input of heads."""
+        head: Any = self.model.get_output_embeddings()
+        return int(head.weight.shape[1])
+
+    @property
+    def end_tokens(self) -> EndTokens:
+        """Tokens that end a text or a turn."""
+        return EndTokens.of(self.tokenizer, self.model.generation_config, self._tokens.vocabulary_size)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of prompts' tokens."""
+        return self.backbone.device
+
+    @property
+    def has_adapter(self) -> bool:
+        """True if the model has a LoRA adapter."""
+        return bool(getattr(self.model, "_hf_peft_config_loaded", False))
+
+    def copy(self) -> Self:
+        """Return the same model with trained weights of its own; frozen weights are shared."""
+        frozen = {id(p): p for p in self.parameters() if not p.requires_grad}
+        return copy.deepcopy(self, {id(self.tokenizer): self.tokenizer, **frozen})
+
+    def with_new_adapter(self, lora: Mapping[str, Any]) -> Self:
+        """Return a copy under a new LoRA adapter, which replaces the model's own.
+
+        Args:
+            lora: Keyword arguments of `peft.LoraConfig`.
+
+        Raises:
+            GroundlingError: peft is not installed, or a setting is invalid.
+        """
+        made = self.copy()
+        if made.has_adapter:
+            made.model.delete_adapter(list(made.model.peft_config))
+        adapters.add_lora(made.model, lora)
+        return made
+
+    def train(self, mode: bool = True) -> Self:
+        """Change nothing that is computed (see the class).
+
+        Transformers checkpoints gradients in training mode only, so the mode follows `gradient_checkpointing`, for
+        checkpointing modules alone: in training mode, routers of experts add noise or draw.
+        """
+        super().train(mode)
+        self._set_mode(self._gradient_checkpointing)
+        return self
+
+    def _set_mode(self, training: bool) -> None:
+        self.model.train(False)
+        for module in self.model.modules():
+            if module is self.model or hasattr(module, "gradient_checkpointing"):
+                module.training = training
+            if type(module).__name__ == "Linear4bit":
+                module.train()  # on CPUs bitsandbytes repacks weights for evaluation, and then has no gradients
+
+    @contextmanager
+    def caching(self) -> Iterator[None]:
+        """Within this context the model can keep a cache, which checkpointing gradients would switch off."""
+        if not self._gradient_checkpointing:
+            yield
+            return
+        self._set_mode(False)
+        try:
+            yield
+        finally:
+            self._set_mode(True)
+
+    def autocast(self) -> torch.autocast:
+        """Return an autocast to bfloat16 if the device supports it; on CPUs it is several times slower than float32."""
+        device = self.device.type
+        supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+        enabled = device != "cpu" and supported is not None and supported()
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=enabled)
+
+    @property
+    def room(self) -> int | None:
+        """Most tokens of a prompt: as set, or the model's context less some room for an answer; None: no limit."""
+        return self._tokens.room
+
+    @property
+    def chat(self) -> Chat:
+        """Conversations by the tokenizer's chat template.
+
+        Raises:
+            GroundlingError: The template cannot be used.
+        """
+        return self._tokens.chat
+
+    def mask(self, words: str) -> str:
+        """Mark the control tokens that a world's words spell, so that they are read as plain text."""
+        return self._tokens.encoder.mask(words)
+
+    def unmask(self, text: str) -> str:
+        """Return a text as it was before `mask`."""
+        return self._tokens.encoder.unmask(text)
+
+    def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
+        """Return token ids of texts after a prompt.
+
+        Args:
+            texts: The texts.
+            answers: Encode them as the chat template's text continues with them; otherwise, and for decoders, each is
+                encoded as a text of its own.
+        """
+        return self._tokens.candidates(texts, answers)
+
+    def token_lengths(self, prompts: Sequence[str]) -> list[int]:
+        """Return how many tokens the model reads for each prompt; remembered, so repeated calls are cheap."""
+        return [len(tokens) for tokens in self._tokens.text_prompts(prompts)]
+
+    def prompt_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
+        """Return token ids of prompts.
+
+        Raises:
+            GroundlingError: A prompt does not fit the model with ``room`` tokens after it.
+        """
+        return self._tokens.prompts(prompts, room)
+
+
+def _first_known(*token_ids: int | None) -> int:
+    return next(token for token in token_ids if token is not None)
