@@ -33,7 +33,7 @@ from machine import machine
 from nle.env import tasks
 
 from groundling.envs.nethack import make_task
-from groundling.envs.nethack.shared import BYTES_PER_FRAME, STEP_FIELDS
+from groundling.envs.nethack.shared import STEP_FIELDS
 from groundling.envs.nethack.vector import NetHackVectorEnv
 
 RESULTS = Path(__file__).parent / "results"
@@ -165,7 +165,7 @@ def main() -> None:
             f"{num_workers} workers": throughput(64, num_workers, 2 * arguments.steps, arguments.seed)
             for num_workers in (0, 1, 2)
         },
-        "bytes_per_frame": BYTES_PER_FRAME,
+        "bytes_per_frame": sum(np.dtype(field).itemsize for field in STEP_FIELDS.values()),
         "bytes": {
             name: np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int))
             for name, (dtype, shape) in STEP_FIELDS.items()

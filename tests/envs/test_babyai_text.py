@@ -218,22 +218,6 @@ def test_the_direct_generator_draws_what_the_rejecting_one_draws(id: str, task: 
     assert statistic < len(keys) + 5 * (2 * len(keys)) ** 0.5
 
 
-def test_the_expert_recovers_from_other_actions() -> None:
-    env = gymnasium.make("BabyAI-MixedTrainLocal-v0")
-    expert, rng, solved = Expert(env), np.random.default_rng(0), 0
-    for seed in range(60):
-        env.reset(seed=seed)
-        action, reward, ended = None, 0.0, False
-        while not ended:
-            advised = expert.act(action)
-            assert expert.act() == advised
-            action = advised if rng.random() < 0.8 else int(rng.integers(5))  # all but toggle, which destroys boxes
-            _, reward, terminated, truncated, _ = env.step(action)
-            ended = terminated or truncated
-        solved += reward > 0
-    assert solved >= 57
-
-
 def test_all_minigrid_envs_are_described() -> None:
     for id in ("BabyAI-BossLevel-v0", "MiniGrid-LavaGapS7-v0", "BabyAI-GoToRedBallNoDists-v0"):
         env = make_text_env(id)

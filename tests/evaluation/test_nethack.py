@@ -12,7 +12,7 @@ from groundling.config.compose import compose
 from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
-from groundling.envs.seeds import held_out_seed
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
@@ -23,7 +23,7 @@ from groundling.worlds.episode import Played
 from groundling.worlds.nethack.agents import BaselineAgent, PolicyAgent, features, mixed
 from groundling.worlds.nethack.episodes import Game, episode_of, play
 from groundling.worlds.nethack.frames import play_steps, view
-from groundling.worlds.nethack.message_scores import MessageScores
+from groundling.worlds.nethack.messages import MessageScores
 from groundling.worlds.nethack.pairs import random_player
 
 
@@ -42,11 +42,11 @@ def _message(text: str) -> bytes:
 
 @pytest.mark.parametrize("args", [{}, {"compat": ["crop"]}, {"vector": "motif"}])
 def test_a_policy_sees_what_it_was_trained_on(args: dict[str, Any]) -> None:
-    envs = NetHackVectorEnv("NetHackScore-v1", 2, 0, num_groups=1, held_out=True, args=args)
+    envs = NetHackVectorEnv("NetHackScore-v1", 2, 0, num_groups=1, args=args)
     frames = envs.reset()
     alone = make_task("NetHackScore-v1", **args)
     actions = np.random.default_rng(0).integers(23, size=(40, 2))
-    shown, _ = alone.reset(seed=held_out_seed(0))
+    shown, _ = alone.reset(seed=training_seed(0, 0, 0))
     for row in actions:
         seen = features([shown], View.of(args))
         for name in ("chars", "colours", "vector", "messages"):
@@ -159,4 +159,5 @@ def test_steps_have_their_rewards() -> None:
     paid = sum(step.intrinsic or 0.0 for step in seen)
     assert paid == pytest.approx(scores.intrinsic_return(seen[-1].counts))
     assert sum(seen[-1].counts.values()) == 20
-    assert seen[3].captioned().chars.shape == (27, 80) and "step 3" in seen[3].captioned().text()
+    rows = seen[3].picture().shape[0] / np.asarray(seen[3].screen.image()).shape[0] * 24
+    assert rows == 27 and "step 3" in seen[3].figures_line()

@@ -10,9 +10,8 @@ import pytest
 from groundling.envs.observation import TextObservation
 from groundling.policies import RandomPolicy
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.envs import make_envs
-from groundling.worlds.text.episodes import held_out_seed_of, play, policy_chooser
-from groundling.worlds.text.samples import pictures_of, sample_of
+from groundling.worlds.text.episodes import held_out_seed_of, make_envs, play, policy_chooser
+from groundling.worlds.text.frames import picture_of, replay, sample_of
 from tests.conftest import Corridor
 
 
@@ -33,11 +32,13 @@ def test_an_episode_with_a_random_task_is_replayed_in_that_task() -> None:
         assert {step["prompt"] for step in sample["steps"]} == {episode.mission}
         assert sample["task"] == episode.task
         width = 15 if episode.task == "open" else 8  # two rooms with a wall in common, or one
-        assert pictures_of(config, sample)[0].shape[1] == 32 * width
+        _, env = next(replay(config, sample["seed"], sample["actions"], sample["task"]))
+        picture = picture_of(env)
+        assert picture is not None and picture.shape[1] == 32 * width
 
 
 class _Lists(Corridor):
-    """Says that it draws pictures, and does not take the mode, as an heir of MiniGrid's may."""
+    """Lists a render mode that its constructor does not take, as a subclass of a MiniGrid env may."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's)
 
@@ -49,8 +50,8 @@ class _Takes(_Lists):
         self.render_mode = render_mode
 
 
-class _Tells(_Takes):
-    """Draws words."""
+class _DrawsText(_Takes):
+    """Draws text."""
 
     def render(self) -> Any:
         return "###"
@@ -62,11 +63,11 @@ class _Draws(_Takes):
 
 
 @pytest.mark.parametrize(
-    ("env", "shape"), [(Corridor, None), (_Lists, None), (_Takes, None), (_Tells, None), (_Draws, (2, 3, 3))]
+    ("env", "shape"), [(Corridor, None), (_Lists, None), (_Takes, None), (_DrawsText, None), (_Draws, (2, 3, 3))]
 )
 def test_an_env_without_pictures_is_replayed_without(env: type[Corridor], shape: tuple[int, ...] | None) -> None:
     gymnasium.register("test/Drawn-v0", entry_point=env)
     config = TextConfig(env="test/Drawn-v0", actions=["left", "right", "wait"])
-    pictures = pictures_of(config, {"seed": 1, "actions": [2, 2], "task": ""})
+    pictures = [picture_of(env) for _, env in replay(config, 1, [2, 2], "")]
     assert [None if picture is None else picture.shape for picture in pictures] == [shape, shape]
     del gymnasium.registry["test/Drawn-v0"]

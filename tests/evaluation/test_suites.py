@@ -15,7 +15,7 @@ from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.prompts import PromptReader
 from groundling.training.checkpoint import save, write_json
-from groundling.worlds.text.envs import actions_of
+from groundling.worlds.text.episodes import actions_of
 from groundling.worlds.text.suites import SUITES
 from groundling.worlds.text.world import TextWorld
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)

@@ -256,7 +256,7 @@ _HUB = (
 def _known(id: str) -> tuple[DatasetPool, list[dict[str, Any]]]:
     pool = pools.get(id)(offline=True)
     assert isinstance(pool, DatasetPool)
-    return pool, list(islice(pool.source("train").rows(True), 6))
+    return pool, list(islice(pool.source("train").bundled(), 6))
 
 
 def _hub_rows(random: Random) -> tuple[str, Any]:

@@ -153,9 +153,10 @@ def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
     split = [Sample(str(i), f"p{i}", (text,)) for i, text in enumerate(["a b", "c", "d"])]
     (metric,) = make_metrics([ComponentConfig("cider")], SimpleNamespace(), split)
     assert metric.compute(["p0"], ["a b"], [["a b"]])["lexical/cider"].corpus == 5
-    reward = make_measured_reward(
-        {"cider": RewardPartConfig()}, WritingWorld.offers, SimpleNamespace(lm=None), "cpu", split
-    )
+    parts: Any = {"cider": RewardPartConfig()}
+    world: Any = SimpleNamespace(reward_parts=parts, spec=WritingWorld.offers, device="cpu")
+    policy: Any = SimpleNamespace(lm=None)
+    reward = make_measured_reward(world, policy, split)
     written = reward_inputs(split[:1] * 2, [["a b"], ["c"]])
     assert reward is not None and reward(written).total.tolist() == [[5, 0]]
 

@@ -24,7 +24,7 @@ from groundling.training.train import train
 from groundling.training.trainer import Trainer
 from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.frames import view
-from groundling.worlds.nethack.message_scores import make_message_scores
+from groundling.worlds.nethack.messages import make_message_scores
 from tests.launching import groundling
 
 _PART = "reward.reward_model.args"

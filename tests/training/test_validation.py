@@ -28,7 +28,6 @@ from groundling.training.dry_run import _parameters
 from groundling.worlds.writing.collect import WrittenTexts
 from groundling.worlds.writing.measures import MeasuredTexts, TextMeasures, make_metrics, write_texts
 from groundling.worlds.writing.prompt_encoder import PromptEncoder
-from groundling.worlds.writing.validation import ValidationLog
 from groundling.worlds.writing.world import WritingWorld
 
 SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "toggle", "turn right", "drop"])]
@@ -116,14 +115,6 @@ def test_generation_settings_start_and_end_texts_as_in_training(
     assert lm.model.generation_config is config
 
 
-def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageModel]) -> None:
-    policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    world = _world("evaluation.generation={do_sample:true}")
-    world.evaluation.generation["num_return_sequences"] = 2  # which a config cannot say
-    with pytest.raises(ConfigError, match="leave num_return_sequences"):
-        _measure(policy, world, [], None)
-
-
 @pytest.mark.parametrize("generation", ["{}", "{do_sample:false}"])
 def test_a_token_reward_is_summed_over_a_text_as_in_training(
     generation: str, make_lm: Callable[..., LanguageModel]
@@ -206,7 +197,8 @@ def test_validation_is_logged_to_listeners_also_after_the_last_update(
         def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
             records.append((dict(figures), update, step))
 
-    log = ValidationLog(world, policy, tmp_path, 0, 60, [Recorder()])
+    algorithm: Any = None  # it measures nothing
+    (log,) = world.logs(policy, algorithm, tmp_path, 0, 60, [Recorder()])
     for update in (1, 2, 3):
         log.log({"update": update, "step": 20 * update})
     # Of a reward that remembers, each measurement of the 3 samples begins afresh: 0, 1, 2.

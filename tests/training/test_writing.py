@@ -27,10 +27,9 @@ from groundling.training.folder import open_run
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
-from groundling.worlds.writing.measures import make_measured_reward, make_metrics
+from groundling.worlds.writing.measures import make_measured_reward, make_metrics, write_rows
 from groundling.worlds.writing.prompt_encoder import PromptEncoder
 from groundling.worlds.writing.references import References
-from groundling.worlds.writing.validation import write_rows
 from tests.building import algorithm_of, policy_of
 
 
@@ -237,7 +236,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
 
 
 def _measured(config: Config, policy: Any) -> Any:
-    return make_measured_reward(config.reward, world_of(config).spec, policy, "cpu")
+    return make_measured_reward(world_of(config), policy)
 
 
 def test_invalid_settings_of_writing_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,9 +25,9 @@ from groundling.rewards import GeneratedTexts, RewardInputs, RewardSum
 from groundling.rewards.part import Part
 from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
-from groundling.worlds.recording import PairSettings
+from groundling.worlds.protocols import PairSettings
 from groundling.worlds.text.collect import EnvCollector
-from groundling.worlds.text.envs import make_envs
+from groundling.worlds.text.episodes import make_envs
 from groundling.worlds.text.pairs import caption, caption_in_context, context, record
 from groundling.worlds.world import Demonstrator
 from tests.thorough import thorough

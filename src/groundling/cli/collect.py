@@ -90,8 +90,7 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
 
 
 def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) -> int:
-    from groundling.worlds.protocols import PairRecorder
-    from groundling.worlds.recording import PairSettings
+    from groundling.worlds.protocols import PairRecorder, PairSettings
 
     world = targets[0].world
     for target in targets[1:]:

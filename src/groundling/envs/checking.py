@@ -126,7 +126,10 @@ def _play(
     hashes: list[_Hashes] = []
     started = time.monotonic()
     observation = envs.reset()[0]
-    while len(played.episodes) < num_episodes or _needs_longer(played.episodes, num_episodes):
+    while len(played.episodes) < num_episodes or (
+        all(episode.length == 1 for episode in played.episodes)
+        and len(played.episodes) < num_episodes + _MORE_EPISODES
+    ):
         played.note(observation, len(hashes), history)
         hashes.append(_hashes(observation))
         step = envs.step([int(rng.integers(len(observation.actions)))])
@@ -143,10 +146,6 @@ def _play(
             )
     played.seconds = time.monotonic() - started
     envs.close()
-
-
-def _needs_longer(episodes: Sequence[TextEpisode], asked: int) -> bool:
-    return all(episode.length == 1 for episode in episodes) and len(episodes) < asked + _MORE_EPISODES
 
 
 @dataclass(frozen=True)
@@ -196,16 +195,9 @@ def _play_again(
     episodes: Sequence[tuple[TextEpisode, list[_Hashes]]],
     make: Callable[[], TextVectorEnv] | None = None,
 ) -> int:
-    """Play episodes in the first of ``envs``, next to random play in the others, and close them.
+    """Play episodes again in the first of ``envs``, next to random play in the others, and close them.
 
-    Args:
-        refuse: Raises if an episode differs.
-        envs: Their first one begins with these episodes.
-        episodes: The episodes in this order.
-        make: Makes such envs; if given, the longest episode is also ended in new ones.
-
-    Returns:
-        The number of steps after which it was continued there, or 0.
+    With ``make``, the longest episode is also ended in new envs; return the number of its steps before that, or 0.
     """
     rng, resumed_after = np.random.default_rng(1), 0
     longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)
@@ -218,7 +210,10 @@ def _play_again(
         envs.reset()
         for before, hashes in episodes:
             for taken, action in enumerate(before.actions):
-                _compare(refuse, before, taken, envs.observations()[0], hashes[taken])
+                seen = envs.observations()[0]
+                for part, hashed in _hashes(seen).items():
+                    if hashed != hashes[taken][part]:
+                        refuse(before, f"after {taken} steps its {part} differed: {getattr(seen, part)!r:.80} now")
                 if taken < before.length - 1 and step(action):
                     refuse(before, f"it ended after {taken + 1} steps")
             if make is not None and before is longest and before.length > 1:
@@ -251,23 +246,14 @@ def _hashes(observation: TextObservation) -> _Hashes:
     return {part: hash(getattr(observation, part)) for part in ("goal", "descriptions", "actions")}
 
 
-def _compare(refuse: _Refusal, before: TextEpisode, taken: int, observation: TextObservation, hashes: _Hashes) -> None:
-    for part, hashed in _hashes(observation).items():
-        if hashed != hashes[part]:
-            refuse(before, f"after {taken} steps its {part} differed: {getattr(observation, part)!r:.80} now")
-
-
 def _compare_end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpisode) -> None:
-    if not ended:
-        refuse(before, "it ended at another step")
-    # Only the env's own process knows BabyAI's task.
-    if replace(ended[0], task=before.task, number=before.number) == before:
-        return
-    for name in ("mission", "episode_return", "actions", "success"):
+    for name in ("mission", "episode_return", "actions", "success") if ended else ():
         one, other = getattr(before, name), getattr(ended[0], name)
         if one != other:
             refuse(before, f"{name} was {one!r:.60}, then {other!r:.60}")
-    refuse(before, "it ended at another step")
+    # Only the env's own process knows BabyAI's task.
+    if not ended or replace(ended[0], task=before.task, number=before.number) != before:
+        refuse(before, "it ended at another step")
 
 
 def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:

@@ -68,10 +68,5 @@ def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
     chance = given.get("chance")
     if chance is not None and not (isinstance(chance, Real) and 0 <= float(chance) <= 1):
         raise ConfigError(f"info['first_interaction'] has the chance {chance!r}: expected 0 to 1")
-    return FirstInteraction(
-        target=given["target"],
-        chance=None if chance is None else float(chance),
-        thing=given.get("thing"),
-        step=given.get("step"),
-        named=tuple(given.get("named", ())),
-    )
+    exact = {"chance": None if chance is None else float(chance), "named": tuple(given.get("named", ()))}
+    return FirstInteraction(**{**given, **exact})

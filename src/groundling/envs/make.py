@@ -34,14 +34,8 @@ def check_registered(id: str) -> None:
 def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
     """Make an env that is described in words.
 
-    `BabyAIText` describes any BabyAI or MiniGrid env; another env describes itself in English (see
-    `groundling.envs.text_env.read_text_step`).
-
-    Args:
-        id: Gymnasium's id of the env.
-        language: ``english`` or ``french``.
-        args: Keyword arguments of the env, including ``render_mode``; of MiniGrid's envs also ``control`` and
-            ``describe_walls`` of `BabyAIText`.
+    `BabyAIText` describes any BabyAI or MiniGrid env, whose ``args`` may have its ``control`` and ``describe_walls``;
+    another env describes itself in English (see `groundling.envs.text_env.read_text_step`).
 
     Raises:
         ConfigError: There is no such env or argument, or the env lacks the language.
@@ -73,34 +67,20 @@ class ActionNames:
     most: int | None  # maximal number at a step; None: any number
 
 
-def is_grid(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
-    """Return True for MiniGrid's envs and those made of one; arguments and errors as of `make_text_env`."""
-    return _inspect(id, json.dumps(dict(args), sort_keys=True), language).is_grid
-
-
-def has_symbols(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
-    """Return True if observations have Minigrid's codes; arguments and errors as of `make_text_env`."""
-    return _inspect(id, json.dumps(dict(args), sort_keys=True), language).has_symbols
-
-
 def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
-    """Name an env's actions.
+    """Name an env's actions: ``given``, the i-th for the env's action i.
 
-    Args:
-        id: Gymnasium's id of the env.
-        args: Its keyword arguments.
-        language: Its language.
-        given: The user's names, the i-th for the env's action i. None: GLAM's six for BabyAI and MiniGrid, or the first
-            of them if the env has fewer actions; another env lists its own.
+    Without them, they are GLAM's six for BabyAI and MiniGrid, or the first of them if the env has fewer actions;
+    another env lists its own.
 
     Raises:
         ConfigError: As `make_text_env`; or the numbers of actions and names differ; or the env takes any text as its
             action, and lists none.
     """
     check_characters("a name in world.actions", given or ())
-    env = _inspect(id, json.dumps(dict(args), sort_keys=True), language)
+    env = inspect_env(id, args, language)
     if given is None and env.is_grid:
         given = ACTIONS[check_language(language)][: env.num_actions]
     if given is None and env.takes_any_text:
@@ -121,16 +101,22 @@ def name_actions(
 
 
 @dataclass(frozen=True)
-class _Inspection:
-    is_grid: bool  # the env is one of MiniGrid's
+class EnvTraits:
+    """Properties of an env that only an instance shows."""
+
+    is_grid: bool  # it is one of MiniGrid's, or made of one
     num_actions: int | None  # None: actions are texts
-    has_symbols: bool
+    has_symbols: bool  # observations have Minigrid's codes, 7 × 7 × 3
     takes_any_text: bool  # any text may be its action, and it lists none
 
 
+def inspect_env(id: str, args: Mapping[str, Any], language: str = "english") -> EnvTraits:
+    """Make an env once to inspect it; arguments and errors as of `make_text_env`."""
+    return _inspect(id, json.dumps(dict(args), sort_keys=True), language)
+
+
 @functools.cache
-def _inspect(id: str, args: str, language: str) -> _Inspection:
-    """Make an env once to inspect it."""
+def _inspect(id: str, args: str, language: str) -> EnvTraits:
     env = make_text_env(id, language, **json.loads(args))
     try:
         space, shown = env.action_space, env.observation_space
@@ -138,7 +124,7 @@ def _inspect(id: str, args: str, language: str) -> _Inspection:
         image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
         symbols = getattr(image, "shape", None) == (7, 7, 3)
         is_grid = isinstance(env.unwrapped, MiniGridEnv)
-        return _Inspection(is_grid, count, symbols, count is None and _lists_no_actions(env))
+        return EnvTraits(is_grid, count, symbols, count is None and _lists_no_actions(env))
     finally:
         with foreign(f"env {id}, as it was closed,"):
             env.close()

@@ -26,17 +26,13 @@ class TextObservation:
 
     def changed(self, change: Callable[[str], str]) -> "TextObservation":
         """Return the observation with every text changed; ``raw`` stays."""
-
-        def all_of(texts: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(map(change, texts))
-
         return replace(
             self,
             goal=change(self.goal),
-            descriptions=tuple(map(all_of, self.descriptions)),
-            past_actions=all_of(self.past_actions),
-            actions=all_of(self.actions),
-            past_choices=tuple(map(all_of, self.past_choices)),
+            descriptions=tuple(tuple(map(change, texts)) for texts in self.descriptions),
+            past_actions=tuple(map(change, self.past_actions)),
+            actions=tuple(map(change, self.actions)),
+            past_choices=tuple(tuple(map(change, texts)) for texts in self.past_choices),
         )
 
     def recent(self, history: int | None) -> "TextObservation":

@@ -11,7 +11,7 @@ Evidence = Literal["env", "captions", "counts", "references"]
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """What observations offer and what an action is; known before a model or a game is loaded."""
+    """Contents of observations, and the form of actions; known before a model or a game is loaded."""
 
     name: str
     """Name in messages: the id of an env or a pool."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -29,14 +29,8 @@ _SHOWN = 3
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
     """Reset an env with seeds of both splits; warn about tasks of one split and beginnings that both have.
 
-    Tasks are compared by the info's task ids; where these show nothing, by goals, then by first observations.
-
-    Args:
-        id: Name of the env in messages.
-        make: Makes the env.
-
-    Returns:
-        The warnings.
+    Tasks are compared by the info's task ids; where these show nothing, by goals, then by first observations. ``id``
+    names the env in messages.
 
     Raises:
         ForeignError: The env raised.
@@ -53,7 +47,9 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
                 with foreign(f"env {id}, as it was reset with seed {seed},"):
                     observation, info = read_reset(env.reset(seed=seed))
                 shown = read_text_step(observation, info)
-                named = dict(_task_ids(env, info))
+                current = {"current_task": getattr(env.unwrapped, "current_task", None)}  # BabyAI's
+                ids = current | {key: info.get(key) for key in _TASK_KEYS}
+                named = {key: str(value) for key, value in ids.items() if isinstance(value, str | int | np.integer)}
                 named |= {"goal": shown.goal, "first observation": "\n".join(shown.descriptions)}
                 for key, task in named.items():
                     tasks.setdefault(key, (Counter(), Counter()))[split][task] += 1
@@ -71,13 +67,6 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
             "choose other games where groundling.envs.seeds.is_held_out(seed)"
         )
     return warnings
-
-
-def _task_ids(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield names and values that identify the present task: entries of the info, or BabyAI's ``current_task``."""
-    if isinstance(task := getattr(env.unwrapped, "current_task", None), str):
-        yield "current_task", task
-    yield from ((key, str(info[key])) for key in _TASK_KEYS if isinstance(info.get(key), str | int | np.integer))
 
 
 def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The interface of text envs: goal, descriptions and admissible actions at each step, by any engine's names."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, SupportsFloat
@@ -16,22 +17,14 @@ ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "v
 """Keys of an info for the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's,
 Lamorel's."""
 SUCCESSES = (
-    "success",
-    "is_success",
-    "task_success",
-    "tasksuccess",
-    "won",
-    "win",
-    "victory",
-    "solved",
-    "goal_achieved",
+    *("success", "is_success", "task_success", "tasksuccess"),
+    *("won", "win", "victory", "solved", "goal_achieved"),
 )
 """Keys of an info for the success of an episode, in order of precedence: ``success`` and ``is_success`` are
 Gymnasium-Robotics' and SB3's, ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, ``goal_achieved``
 Adroit's; the others are frequent in games."""
 FAILURES = ("lost", "taskfailure")
 """Keys of an info for its failure: TextWorld's and TextWorldExpress's."""
-_INFINITY = float("inf")
 
 
 class TextStep(NamedTuple):
@@ -63,10 +56,11 @@ def read_text_step(
     else:
         goal = next((info[name] for name in GOALS if isinstance(info.get(name), str)), goal)
     if not isinstance(goal, str):
-        raise ConfigError(
-            "it gives no goal: expected a text as observation['mission'] or info['goal'], got "
-            f"{_wrong_goal(observation, info)}"
-        )
+        given = {f"info[{name!r}]": info[name] for name in GOALS if name in info}
+        if isinstance(observation, Mapping) and "mission" in observation:
+            given = {"observation['mission']": observation["mission"]}
+        wrong = next((f"{where} = {_with_type(value)}" for where, value in given.items()), "neither")
+        raise ConfigError(f"it gives no goal: expected a text as observation['mission'] or info['goal'], got {wrong}")
     check_characters("the goal", (goal,))
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
@@ -98,27 +92,12 @@ def _listed(info: Mapping[str, Any]) -> Sequence[str] | None:
     return listed
 
 
-def _wrong_goal(observation: Any, info: Mapping[str, Any]) -> str:
-    if isinstance(observation, Mapping) and "mission" in observation:
-        return f"observation['mission'] = {_with_type(observation['mission'])}"
-    wrong = [f"info[{name!r}] = {_with_type(info[name])}" for name in GOALS if name in info]
-    return wrong[0] if wrong else "neither"
-
-
 def _with_type(value: Any) -> str:
     return f"{value!r:.80} ({type(value).__name__})"
 
 
 def check_characters(what: str, texts: Sequence[str]) -> None:
-    """Check that texts can be written and tokenized.
-
-    Args:
-        what: Name of the texts in messages.
-        texts: Texts from an env or a setting.
-
-    Raises:
-        ConfigError: A text has half a surrogate pair, which UTF-8 cannot encode.
-    """
+    """Raise `ConfigError` if a text has half a surrogate pair, which UTF-8 cannot encode; ``what`` names the texts."""
     if "".join(texts).isascii():
         return
     for text in texts:
@@ -141,10 +120,7 @@ def _are_texts(value: Any) -> bool:
 def problem_of_list(listed: Sequence[str] | None, last_action: int | None, ended: bool) -> str | None:
     """Describe what is wrong with a list of admissible actions; None if nothing is.
 
-    Args:
-        listed: The list, if there is one.
-        last_action: The last action of a `Discrete` space.
-        ended: The episode has ended, so no action need be admissible.
+    ``last_action`` is that of a `Discrete` space; when an episode has ended, no action need be admissible.
     """
     if listed is None:
         expected = f"expected a list of texts at every step, as {', '.join(ACTIONS)}"
@@ -176,43 +152,32 @@ def check_reset(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Check what an env's reset returns: an observation and its info.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Return what an env's reset gave; raise `ConfigError` unless it is an observation and its info."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
         raise ConfigError(f"reset must return (observation, info), info a dict, got {returned!r:.80}")
     return returned
 
 
 def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """Check what an env's step returns: observation, reward, terminated, truncated, info.
+    """Return what an env's step gave, as floats and Booleans.
 
     Raises:
-        ConfigError: It is something else; the message names the value and what is expected.
+        ConfigError: It is not observation, reward, terminated, truncated and info; the message names the value.
     """
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned
     if type(reward) is not float:
-        reward = float(reward) if type(reward) is int else _number(reward)
-    if not -_INFINITY < reward < _INFINITY:  # also for NaN
+        # An array or a tensor has a shape.
+        if not hasattr(reward, "__float__") or getattr(reward, "shape", ()) != ():
+            raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
+        reward = float(reward)
+    if not math.isfinite(reward):
         raise ConfigError(f"the reward is {reward}: expected a finite number")
-    if type(terminated) is not bool:
-        terminated = _truth("terminated", terminated)
-    if type(truncated) is not bool:
-        truncated = _truth("truncated", truncated)
+    terminated, truncated = _truth("terminated", terminated), _truth("truncated", truncated)
     if type(info) is not dict and not isinstance(info, Mapping):
         raise ConfigError(f"info must be a dict, got {info!r:.80}")
     return observation, reward, terminated, truncated, info
-
-
-def _number(reward: Any) -> float:
-    shape = getattr(reward, "shape", ())  # of an array or a tensor
-    if not hasattr(reward, "__float__") or shape != ():
-        raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
-    return float(reward)
 
 
 def _truth(name: str, value: Any) -> bool:
@@ -225,13 +190,7 @@ def success_key(info: Mapping[str, Any]) -> str | None:
     """Return the key that decides about an episode's success: the first of `SUCCESSES`, else of `FAILURES`.
 
     Keys other than ``success`` and ``is_success`` are skipped where their value is not a Boolean, such as an amount
-    that was won; those of `FAILURES` also where they are False.
-
-    Args:
-        info: Info of the last step.
-
-    Returns:
-        None without such a key.
+    that was won; those of `FAILURES` also where they are False. None without such a key.
 
     Raises:
         ConfigError: ``success`` or ``is_success`` is not a Boolean.
@@ -246,15 +205,7 @@ def success_key(info: Mapping[str, Any]) -> str | None:
 
 
 def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
-    """Return True if an episode succeeded.
-
-    Args:
-        info: Info of the last step.
-        otherwise: The answer for an info without `success_key`.
-
-    Raises:
-        ConfigError: As `success_key`.
-    """
+    """Return True if an episode succeeded by its last info, or ``otherwise`` without a `success_key`."""
     key = success_key(info)
     return otherwise if key is None else key not in FAILURES and bool(_as_truth(info[key]))
 

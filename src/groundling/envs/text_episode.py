@@ -1,12 +1,17 @@
 """Episodes and steps of text envs."""
 
+import hashlib
+import json
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from groundling.envs.first_interaction import FirstInteraction
 from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +59,56 @@ class Step:
     def dones(self) -> np.ndarray:
         """Bool: the episode ended with this step, by itself or by its time limit."""
         return np.asarray(self.terminated | self.truncated)
+
+
+class EpisodeState:
+    """The present episode of an env, with at most ``history`` observations (None: all) for a policy."""
+
+    def __init__(self, history: int | None) -> None:
+        self._history = history
+        self.begin(-1, 0)
+
+    def begin(self, episode: int, seed: int) -> None:
+        """Begin an episode; ``episode`` is its number, from 0."""
+        steps = self._history and self._history - 1
+        self.episode, self.seed = episode, seed
+        self.episode_return = 0.0
+        self.actions: list[int] = []
+        self.chosen: list[int | str] = []  # as the env takes them; the last one may be on its way
+        self.goal = ""
+        self.raw: Mapping[str, Any] = {}  # the env's own observation, if it is a mapping
+        self.info: Mapping[str, Any] = {}  # of the last step
+        self.admissible: tuple[str, ...] = ()
+        self.descriptions: deque[tuple[str, ...]] = deque(maxlen=self._history)
+        self._past_actions: deque[str] = deque(maxlen=steps)
+        self._past_choices: deque[tuple[str, ...]] = deque(maxlen=steps)
+
+    def show(self, raw: Any, shown: TextStep, admissible: tuple[str, ...]) -> None:
+        """Take the next observation, with the admissible actions."""
+        self.raw = raw if isinstance(raw, Mapping) else {}
+        self.goal, self.admissible = shown.goal, admissible
+        self.descriptions.append(shown.descriptions)
+
+    def take(self, action: int, keep_choices: bool) -> None:
+        """Note an action; ``keep_choices``: the admissible actions change."""
+        self.actions.append(action)
+        self._past_actions.append(self.admissible[action])
+        if keep_choices:
+            self._past_choices.append(self.admissible)
+
+    def observation(self) -> TextObservation:
+        """Return what a policy sees."""
+        return TextObservation(
+            self.goal,
+            tuple(self.descriptions),
+            tuple(self._past_actions),
+            self.admissible,
+            self.raw,
+            tuple(self._past_choices),
+            self.seed,
+        )
+
+    def fingerprint(self, with_choices: bool) -> str:
+        """Hash the goal, the visible descriptions and, if they change, the admissible actions."""
+        texts = [self.goal, *self.descriptions, *([self.admissible] if with_choices else [])]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from groundling.envs.episode_state import EpisodeState
 from groundling.envs.first_interaction import read_first_interaction
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
@@ -25,7 +24,7 @@ from groundling.envs.text_env import (
     read_text_step,
     success_key,
 )
-from groundling.envs.text_episode import Step, TextEpisode
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
 from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError
 
@@ -110,14 +109,8 @@ class TextVectorEnv:
     ) -> "TextVectorEnv":
         """Make ``num_envs`` envs of one id in this process, with the training episodes of a run.
 
-        Args:
-            id: Gymnasium's id of the env.
-            num_envs: Number of envs.
-            seed: Seed of the run.
-            actions: Names of the actions; None: those of BabyAI and MiniGrid, or the env's own lists.
-            language: ``english`` or ``french``.
-            history: See the class.
-            args: Keyword arguments of the env.
+        ``seed`` is that of the run, ``args`` are keyword arguments of the env. Without ``actions``, they are those of
+        BabyAI and MiniGrid, or the env's own lists.
 
         Raises:
             ConfigError: There is no such env or argument, or its actions are not those named.
@@ -142,8 +135,8 @@ class TextVectorEnv:
     def step(self, actions: Sequence[int | None]) -> Step:
         """Take one action in every env.
 
-        ``actions`` are indices into the ``actions`` of each env's observation; an env whose action is None stays as it
-        is.
+        ``actions`` are indices into the ``actions`` of each env's observation; an env whose action is None
+        waits.
 
         Raises:
             RunError: An index is out of range, or an env no longer returns what a text env returns.
@@ -165,7 +158,12 @@ class TextVectorEnv:
             if has_terminated or is_truncated:
                 terminated[i], truncated[i] = has_terminated, is_truncated
                 finals[i] = self._states[i].observation()
-                episodes.append(self._finish(i, is_paid=has_terminated and bool(rewards[i] > 0)))
+                info = self._states[i].info
+                try:
+                    success = read_success(info, has_terminated and bool(rewards[i] > 0))
+                except ConfigError as error:
+                    raise RunError(f"{self._where(i)}: {error}") from None
+                episodes.append(self._episode(i, success, success_key(info)))
                 self._send_reset(i)
         for i in finals:
             self._receive_reset(i)
@@ -299,11 +297,7 @@ class TextVectorEnv:
         return reward, terminated, truncated
 
     def _reset_again(self, i: int) -> Any:
-        """Reset an env that was lost in its reset.
-
-        Raises:
-            RunError: It is lost once more.
-        """
+        """Reset an env that was lost in its reset; raise `RunError` if it is lost once more."""
         self._stepper.send(i, "reset", self._states[i].seed)
         try:
             return self._stepper.receive(i)
@@ -340,13 +334,9 @@ class TextVectorEnv:
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
         """Take what an env shows; at an episode's end no action need be admissible."""
-        state = self._states[i]
-        admissible = self.actions
-        if admissible is None:
-            admissible = shown.actions or ()
-            if (problem := problem_of_list(shown.actions, self._last_action, ended)) is not None:
-                raise RunError(f"{self._where(i)}: {problem}")
-        state.show(raw, shown, admissible)
+        if self.actions is None and (problem := problem_of_list(shown.actions, self._last_action, ended)) is not None:
+            raise RunError(f"{self._where(i)}: {problem}")
+        self._states[i].show(raw, shown, self.actions or shown.actions or ())
 
     def _where(self, i: int) -> str:
         state = self._states[i]
@@ -361,22 +351,15 @@ class TextVectorEnv:
             f"{state.episode}, after {len(state.actions)} steps; {advice}its traceback follows"
         )
 
-    def _finish(self, i: int, is_paid: bool) -> TextEpisode:
-        info = self._states[i].info
-        try:
-            success = read_success(info, is_paid)
-        except ConfigError as error:
-            raise RunError(f"{self._where(i)}: {error}") from None
-        return self._episode(i, success, success_key(info))
-
     def _episode(self, i: int, success: bool, key: str | None = None) -> TextEpisode:
         state = self._states[i]
+        family = getattr(self.envs[i].unwrapped, "current_task", None) if self.envs else None
         return TextEpisode(
             env_index=i,
             number=state.episode,
             seed=state.seed,
             mission=state.goal,
-            task=self._task(i),
+            task=family or str(state.info.get("task") or self._id),
             actions=tuple(state.actions),
             episode_return=state.episode_return,
             success=success,
@@ -386,7 +369,3 @@ class TextVectorEnv:
 
     def _fingerprint(self, state: EpisodeState) -> str:
         return state.fingerprint(with_choices=self.actions is None)
-
-    def _task(self, i: int) -> str:
-        family = getattr(self.envs[i].unwrapped, "current_task", None) if self.envs else None
-        return family or str(self._states[i].info.get("task") or self._id)

@@ -107,7 +107,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """A process, and the answers that nobody has asked for yet."""
+    """A process, and its answers that have not been received yet."""
 
     def __init__(self, handler: bytes, environment: Mapping[str, str], file_descriptors: tuple[int, ...]):
         self._handler, self._environment, self._inherited = handler, environment, file_descriptors

@@ -64,14 +64,7 @@ class LocalEnvs:
 
 
 class WorkerEnvs:
-    """Envs in worker processes, which each step their share one after the other.
-
-    Args:
-        make_env: Makes one env; pickled, as in `WorkerPool`.
-        num_envs: Number of envs.
-        num_workers: Number of processes; env ``i`` is in number ``i % num_workers``.
-        timeout: Seconds without an answer after which a worker counts as hung.
-        warn: Called with a message for each lost env.
+    """Envs in worker processes: env ``i`` is in number ``i % num_workers``. Arguments as of `TextVectorEnv`.
 
     Raises:
         ConfigError: The env cannot be made in another process.

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from groundling.envs.nethack.glyphs import GlyphRenderer
 from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH
-from groundling.envs.nethack.rendering import GlyphRenderer
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy

@@ -1,17 +1,19 @@
 """Worlds: sources of experience, by kind. A config's ``world.id`` names one."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.io.documents import read_bundled
+from groundling.judges.asking.subjects import Subject, register_subject
 from groundling.registry import Registry
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import WorldConfig
 from groundling.worlds.display import Frame
 from groundling.worlds.episode import Episode
-from groundling.worlds.judging import register_subjects
 from groundling.worlds.nethack.world import NetHackWorld
 from groundling.worlds.text.world import TextWorld
 from groundling.worlds.world import CannotPlay, Player, World
@@ -22,7 +24,14 @@ worlds: Registry[World] = Registry("world")
 worlds.register("text")(TextWorld)
 worlds.register("nethack")(NetHackWorld)
 worlds.register("writing")(WritingWorld)
-register_subjects()
+
+for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).items():
+    _tables = _texts.pop("tables", {})
+    _rules = {
+        goal: [(pattern, worth) for name in names for pattern, worth in _tables[name]]
+        for goal, names in _texts.pop("rules", {}).items()
+    }
+    register_subject(_world, Subject(**_texts, rules=_rules))
 
 
 def kind(id: str) -> type[World]:

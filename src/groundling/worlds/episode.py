@@ -22,9 +22,9 @@ class Episode:
     number: int = 0
     """Number among the held-out episodes."""
     about: Mapping[str, str | int] = field(default_factory=dict)
-    """What distinguishes it: seed, task and mission, or a text's sample."""
+    """Seed, task and mission, or a text's sample."""
     record: Any = None
-    """What its world keeps to show it again."""
+    """The world's own record, from which it shows the episode again."""
     prediction: Mapping[str, Any] | None = None
     """A text with its scores, as a row of ``predictions/``."""
 

@@ -1,6 +1,7 @@
-"""What only some worlds do, as protocols; commands find out by `isinstance`."""
+"""Protocols of abilities that only some worlds have; commands check for them with `isinstance`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,11 +11,38 @@ import torch
 from groundling.algorithms.algorithm import Algorithm
 from groundling.errors import ConfigError
 from groundling.io.row_files import Log, ValidationListener
+from groundling.judges.preferences.pairs import Format
 from groundling.policies.policy import Policy
 from groundling.worlds.display import EpisodeView, ProbeHistory, ReportTable
 from groundling.worlds.episode import Episode, Played
-from groundling.worlds.recording import Collected, PairSettings
 from groundling.worlds.world import Demonstrator, Player, World
+
+
+@dataclass
+class Collected:
+    """Size of a dataset of episodes."""
+
+    episodes: int = 0
+    kept: int = 0
+    transitions: int = 0
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """Settings of a dataset of pairs; None: the world's default."""
+
+    output: Path
+    name: str  # name of the agents in the dataset's description
+    pairs: int
+    length: int | None = None  # steps of a segment; 0: whole episodes
+    stride: int | None = None  # keep one segment of every so many steps
+    format: Format | None = None  # file format
+    screens: bool = False  # keep the screen of each step (NetHack)
+
+    def refuse_screens(self) -> None:
+        """Raise `ConfigError` if screens are asked for in a world without any."""
+        if self.screens:
+            raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
 
 
 @runtime_checkable

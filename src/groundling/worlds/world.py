@@ -57,7 +57,7 @@ class Demonstrator(Player):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides how it plays, as JSON."""
+        """Everything that determines its play, as JSON."""
         model = {}
         if self.policy is not None:
             model = {"model": self.settings["model.path"], "policy": asdict(self.world.policy_config)}
@@ -149,7 +149,7 @@ class World(ABC):
 
     @property
     def spec(self) -> WorldSpec:
-        """What the configured world offers policies and rewards.
+        """The specification of the configured world.
 
         Raises:
             ConfigError: The env does not exist, or its actions are not those that the config names.
@@ -204,7 +204,7 @@ class World(ABC):
         """The run's reward, checked, with nothing loaded.
 
         Raises:
-            ConfigError: A part does not suit this world, or there is none.
+            ConfigError: A part does not suit this world, or all are missing.
             GroundlingError: Something that a part needs is missing.
         """
         return make_parts(self.reward_parts, self.spec)

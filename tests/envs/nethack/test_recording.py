@@ -2,18 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from groundling.envs.nethack import make_task
-from groundling.envs.nethack.recording import Screen, read_ttyrec, save_gif, save_png
+from groundling.envs.nethack.recording import Screen, read_ttyrec
 from groundling.errors import RunError
-
-
-def _screens(steps: int = 12) -> list[Screen]:
-    env = make_task("NetHackScore-v1")
-    screens = [Screen.of(env.reset(seed=0)[0])]
-    actions = np.random.default_rng(0).integers(1, 9, size=steps).tolist()
-    return screens + [Screen.of(env.step(action)[0]) for action in actions]
 
 
 def test_a_screen_as_text() -> None:
@@ -23,33 +15,16 @@ def test_a_screen_as_text() -> None:
     assert len(lines) == 24 and lines[0] == "Hello" and lines[3] == " " * 10 + "@" and lines[4] == ""
 
 
-def test_a_screen_as_a_picture(tmp_path: Path) -> None:
+def test_a_screen_as_a_picture() -> None:
     chars, colours = np.full((24, 80), ord(" "), dtype=np.uint8), np.zeros((24, 80), dtype=np.uint8)
     chars[5, 20], colours[5, 20] = ord("@"), 1
-    save_png(Screen(chars, colours), tmp_path / "screen.png")
-    picture = np.asarray(Image.open(tmp_path / "screen.png"))
+    picture = np.asarray(Screen(chars, colours).image())
     height, width = picture.shape[0] // 24, picture.shape[1] // 80
     rows, columns = np.nonzero(picture.any(axis=-1))
     assert set(rows // height) == {5} and set(columns // width) == {20}
     assert picture[..., 0].max() > 100 and picture[..., 1:].max() == 0  # red
     framed = np.asarray(Screen(chars, colours, cursor=(7, 3)).image())
     assert (framed[7 * height, 3 * width : 4 * width] == 255).all()
-
-
-def test_screens_as_a_gif(tmp_path: Path) -> None:
-    screens = _screens(5)
-    save_gif(screens, tmp_path / "game.gif", seconds_per_screen=0.2)
-    with Image.open(tmp_path / "game.gif") as gif:
-        assert gif.info["duration"] == 200 and gif.info["loop"] == 0
-        shown = 0
-        for frame in range(gif.n_frames):
-            gif.seek(frame)
-            shown += gif.info["duration"]
-        assert shown == 200 * len(screens)  # Pillow joins equal screens
-        first = Image.open(tmp_path / "game.gif").convert("RGB")
-    assert (np.asarray(first) == np.asarray(screens[0].image())).mean() > 0.95
-    with pytest.raises(RunError, match="no screens"):
-        save_gif([], tmp_path / "none.gif")
 
 
 def test_nles_own_recordings_can_be_read_again(tmp_path: Path) -> None:

@@ -171,8 +171,8 @@ def fingerprint(samples: Sequence[Any]) -> dict[str, Any]:
 @contextmanager
 def awkward_rows() -> Iterator[None]:
     """The bundled rows have the awkward ones behind them."""
-    bundled = DatasetSource._bundled
-    with mock.patch.object(DatasetSource, "_bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])):
+    bundled = DatasetSource.bundled
+    with mock.patch.object(DatasetSource, "bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])):
         yield
 
 
@@ -180,7 +180,7 @@ def bundled_rows(id: str, split: Split) -> list[Row]:
     """The rows of a pool's bundled sample."""
     pool = pools.create(id, offline=True)
     assert isinstance(pool, DatasetPool)
-    return list(pool.source(split).rows(offline=True))
+    return list(pool.source(split).bundled())
 
 
 @contextmanager

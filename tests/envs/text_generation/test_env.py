@@ -87,8 +87,6 @@ def test_prompts_that_cannot_be_encoded_are_errors(
         encode_prompts(samples, seq2seq_tokenizer, 1)
     with pytest.raises(ConfigError, match="max_prompt_length=0"):
         encode_prompts(samples, causal_tokenizer, 0)
-    with pytest.raises(ConfigError, match="unknown prompt_truncation_side 'top'"):
-        encode_prompts(samples, causal_tokenizer, 8, "top")  # type: ignore[arg-type]
 
 
 def test_tokenizers_need_a_padding_token(samples: list[Sample]) -> None:

@@ -77,7 +77,7 @@ def test_rows_of_the_hub_give_the_samples_of_bundled_rows(
         """A repository that has the bundled rows as its Parquet files, in two shards."""
         asked.append((dataset, repo_type, revision))
         wanted = next(s for s in (pool.source(split) for split in SPLITS) if s.files == allow_patterns)
-        rows = list(wanted.rows(offline=True))
+        rows = list(wanted.bundled())
         for shard, part in enumerate((rows[:2], rows[2:])):
             path = tmp_path / allow_patterns.replace("*", f"{shard:05d}-of-00002")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def test_totto_cells_find_their_headers_across_columns() -> None:
 
 def test_totto_has_one_sample_for_all_sentences_of_a_table() -> None:
     """GEM has a training row for each sentence."""
-    (row, *_) = _pool("totto").source("train").rows(offline=True)
+    (row, *_) = _pool("totto").source("train").bundled()
     first, second = row["sentence_annotations"]
     rows = [row | {"sentence_annotations": [one]} for one in (first, second)]
     rows.append(row | {"totto_id": 1, "example_id": "x", "sentence_annotations": [first]})
@@ -250,6 +250,6 @@ def test_wrong_arguments_are_refused(id: str, args: dict[str, Any], message: str
 def test_unknown_splits_and_changed_columns_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"unknown split 'validation'.*val"):
         pools.create("imdb", offline=True).prepare("validation")  # type: ignore[arg-type]
-    monkeypatch.setattr(DatasetSource, "rows", lambda self, offline: iter([{"body": "x"}]))
+    monkeypatch.setattr(DatasetSource, "bundled", lambda self: iter([{"body": "x"}]))
     with pytest.raises(GroundlingError, match="EdinburghNLP/xsum has no column 'document'"):
-        pools.create("xsum").prepare("train")
+        pools.create("xsum", offline=True).prepare("train")

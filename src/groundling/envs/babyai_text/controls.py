@@ -24,13 +24,8 @@ CONTROLS = {
 def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
     """Name another thing instead of each that the mission asks to interact with first.
 
-    The other thing is within reach, and no description of the mission fits it; unique things are preferred.
-
-    Args:
-        env: An unwrapped BabyAI env at the beginning of an episode.
-        asked: The mission's first interactions (see `grounding.asked_first`).
-        mission: The mission in English.
-        rng: Draws the other thing.
+    The other thing is within reach, and no description of the mission fits it; unique things are preferred. ``env`` is
+    an unwrapped BabyAI env at the beginning of an episode, ``asked`` is of `grounding.asked_first`.
 
     Returns:
         The mission and its first interactions; None if there is no other thing to name, as behind one locked door.

@@ -31,23 +31,18 @@ class Expert:
         self._asked_at = -1
         self._advised: Any = None
 
-    def act(self, taken: int | None = None) -> int:
-        """Return the next action's index; call it before each step (a second call returns the same).
-
-        Args:
-            taken: The action taken since the last call, if it is not the advised one.
+    def act(self) -> int:
+        """Return the next action's index, given that its advice is followed; a second call returns the same.
 
         Raises:
             ExpertError: Before the env's first reset.
-            minigrid.utils.baby_ai_bot.DisappearedBoxError: ``taken`` destroyed a box, and perhaps the mission.
         """
         if not hasattr(self._env, "instrs"):
             raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
         if self._instructions is not self._env.instrs:  # each episode has its own
             self._instructions, self._bot = self._env.instrs, BabyAIBot(self._env)
-            self._asked_at, self._advised, taken = -1, None, None
+            self._asked_at, self._advised = -1, None
         assert self._bot is not None
         if self._asked_at != self._env.step_count:
-            self._advised = self._bot.replan(self._advised if taken is None else taken)
-            self._asked_at = self._env.step_count
+            self._advised, self._asked_at = self._bot.replan(self._advised), self._env.step_count
         return int(self._advised)

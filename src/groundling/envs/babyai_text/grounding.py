@@ -112,18 +112,14 @@ class InteractionTracker:
             }
 
     def _touched(self, action: int) -> WorldObj | None:
+        env = self._env
         if action == Actions.pickup:
-            carried: WorldObj | None = self._env.carrying
+            carried: WorldObj | None = env.carrying
             return carried
-        faced = self._faced()
+        (x, y), (dx, dy) = env.agent_pos, _AHEAD[env.agent_dir]
+        faced: WorldObj | None = env.grid.grid[(y + dy) * env.grid.width + x + dx]
         kinds = ("door",) if action == Actions.toggle else self._kinds
         return faced if faced is not None and faced.type in kinds else None
-
-    def _faced(self) -> WorldObj | None:
-        env = self._env
-        (x, y), (dx, dy) = env.agent_pos, _AHEAD[env.agent_dir]
-        thing: WorldObj | None = env.grid.grid[(y + dy) * env.grid.width + x + dx]
-        return thing
 
 
 def _first(instruction: Instr | None) -> list[Instr | None]:
@@ -140,11 +136,8 @@ def _asked(env: Any, instruction: Instr | None) -> Asked | None:
         description = instruction.desc
         doors = description.type in (None, "door")  # else the agent passes them
         return _within_reach("face", description, description.obj_set, _reach(env, doors), doors)
-    if isinstance(instruction, PickupInstr):
-        description = instruction.desc
-        return _within_reach("pick up", description, description.obj_set, _reach(env))
-    if isinstance(instruction, PutNextInstr):
-        description = instruction.desc_move
+    if isinstance(instruction, PickupInstr | PutNextInstr):
+        description = instruction.desc if isinstance(instruction, PickupInstr) else instruction.desc_move
         return _within_reach("pick up", description, description.obj_set, _reach(env))
     return _asked_to_open(env, instruction.desc) if isinstance(instruction, OpenInstr) else None
 

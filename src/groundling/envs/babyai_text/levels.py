@@ -1,8 +1,7 @@
 """GLAM's levels: five families of tasks in one room or two, with nouns held out for testing."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from minigrid.core.constants import COLOR_NAMES
@@ -55,8 +54,7 @@ def _pick_up_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
     return AfterInstr(PickupInstr(b), PickupInstr(a))
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     """A family of missions: its number of named objects, and its equally likely forms."""
 
     num_named: int
@@ -73,24 +71,6 @@ _TASKS = {
     "go to after pick up": _Task(2, (_go_to_after_pick_up,)),
     "pick up seq pick up": _Task(2, (_pick_up_then_pick_up, _pick_up_after_pick_up)),
 }
-
-
-class _Sought(ObjDesc):
-    """Minigrid's description of the objects of one type and maybe colour, with a faster search."""
-
-    def find_matching_objs(self, env: Any, use_location: bool = True) -> tuple[list[WorldObj], list[tuple[int, int]]]:
-        """Find the objects, or (``use_location=False``) only the places of those found before, column by column."""
-        grid = env.unwrapped.grid
-        matches = [
-            (i % grid.width, i // grid.width, thing)
-            for i, thing in enumerate(grid.grid)
-            if thing is not None and thing.type == self.type and self.color in (None, thing.color)
-        ]
-        matches.sort(key=lambda place: place[:2])
-        if use_location:
-            self.obj_set = [thing for _, _, thing in matches]
-        self.obj_poss = [(x, y) for x, y, thing in matches if any(thing is sought for sought in self.obj_set)]
-        return self.obj_set, self.obj_poss
 
 
 class LocalLevel(RoomGridLevel):
@@ -128,21 +108,20 @@ class LocalLevel(RoomGridLevel):
     ) -> None:
         if isinstance(tasks, str) or not tasks:
             raise ConfigError(f"tasks is {tasks!r}: expected a list of at least one of {', '.join(_TASKS)}")
-        for name in tasks:
-            if name not in _TASKS:
-                raise ConfigError(unknown("task", name, _TASKS))
-        if task is not None and task not in tasks:
-            raise ConfigError(unknown("task", task, tasks))
-        if draw_task not in ("reset", "construction"):
-            raise ConfigError(unknown("value of draw_task", draw_task, ("reset", "construction")))
-        if generator not in ("direct", "original"):
-            raise ConfigError(unknown("generator", generator, ("direct", "original")))
+        choices: list[tuple[str, Any, Iterable[str]]] = [
+            *(("task", name, _TASKS) for name in tasks),
+            ("task", task, tasks),
+            ("value of draw_task", draw_task, ("reset", "construction")),
+            ("generator", generator, ("direct", "original")),
+            ("split", split, ("train", "test")),
+        ]
+        for what, value, known in choices:
+            if value not in known and not (value is None and what in ("task", "split")):
+                raise ConfigError(unknown(what, str(value), known))
         if not isinstance(num_dists, int) or not 0 <= num_dists <= MOST_THINGS - 2:
             raise ConfigError(
                 f"num_dists is {num_dists}: expected a whole number from 0 to {MOST_THINGS - 2} (8 in GLAM)"
             )
-        if split not in ("train", "test", None):
-            raise ConfigError(unknown("split", str(split), ("train", "test")))
         max_steps = kwargs.get("max_steps")
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
             raise ConfigError(f"max_steps is {max_steps}: expected a whole number of at least 1")
@@ -178,7 +157,7 @@ class LocalLevel(RoomGridLevel):
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
-        return self._draw_form(task)(*(_Sought(*NOUNS[noun]) for noun in nouns[: task.num_named]))
+        return self._draw_form(task)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[: task.num_named]))
 
     @staticmethod
     def _can_be_put_next(nouns: list[int], places: Places) -> bool:
@@ -232,7 +211,7 @@ class LocalLevel(RoomGridLevel):
         if not all(self._admits(*noun) for noun in named):
             raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
-        return form(*(_Sought(*noun) for noun in named))
+        return form(*(ObjDesc(*noun) for noun in named))
 
     def _draw_named(self, nouns: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
         """Draw the named objects: not the same one twice, unless another looks like it."""
@@ -274,7 +253,7 @@ class LocalLevel(RoomGridLevel):
     def _draw_opening(self, colour: str) -> Instr:
         """Draw the mission to open the door; in training, half of the missions omit its colour."""
         names_colour = self.split != "train" or not self._rand_bool()
-        return OpenInstr(_Sought("door", colour if names_colour else None))
+        return OpenInstr(ObjDesc("door", colour if names_colour else None))
 
     def _admits(self, kind: str, colour: str) -> bool:
         """Return True if missions of the split name such an object."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
 
@@ -19,7 +18,6 @@ _OBJECT = re.compile(
     rf"\b(?P<article>the|a) (?:(?P<colour>{'|'.join(FRENCH_COLOURS)}) )?(?P<noun>key|ball|box|door|object)"
     rf"(?: (?P<place>{'|'.join(_PLACES)}))?"
 )
-
 
 _COLOUR = "|".join(FRENCH_COLOURS)
 
@@ -42,22 +40,13 @@ _UNLOCK = re.compile(
     rf"get (?P<key>the (?:{_COLOUR}) key) from the (?P<room>{_COLOUR}) room, "
     rf"unlock (?P<door>the (?:{_COLOUR}) door) and go to the goal"
 )
-
-
-@dataclass(frozen=True)
-class _Verb:
-    """A French verb of the missions: infinitive and perfect infinitive."""
-
-    order: str
-    done: str
-
-
 _VERBS = {
-    "go to": _Verb("aller à", "être allé à"),
-    "pick up": _Verb("ramasser", "avoir ramassé"),
-    "open": _Verb("ouvrir", "avoir ouvert"),
-    "put": _Verb("poser", "avoir posé"),
+    "go to": ("aller à", "être allé à"),
+    "pick up": ("ramasser", "avoir ramassé"),
+    "open": ("ouvrir", "avoir ouvert"),
+    "put": ("poser", "avoir posé"),
 }
+"""Infinitive and perfect infinitive in French."""
 
 
 def translate_mission(mission: str, language: str) -> str:
@@ -80,16 +69,10 @@ def translate_mission(mission: str, language: str) -> str:
 
 
 def change_things(mission: str, change: Callable[[str], str], language: str = "english") -> tuple[str, list[str]]:
-    """Replace the phrases for things in a BabyAI mission.
+    """Replace the phrases for things in a BabyAI mission, such as ``the red key``.
 
-    Args:
-        mission: For example ``pick up the red key, then go to a box``.
-        change: Returns the replacement of a phrase such as ``the red key``; with an empty one, the space before it is
-            removed, too.
-        language: The mission's language.
-
-    Returns:
-        The mission, and the new phrases in their order.
+    With an empty replacement, the space before the phrase is removed, too. Return the mission, and the new phrases in
+    their order.
 
     Raises:
         TranslationError: An unknown language.
@@ -106,11 +89,7 @@ def change_things(mission: str, change: Callable[[str], str], language: str = "e
 
 @lru_cache(maxsize=4096)
 def things_of(mission: str, language: str = "english") -> tuple[str, ...]:
-    """Return the phrases for things in a BabyAI mission, such as ``the red key``.
-
-    Raises:
-        TranslationError: An unknown language.
-    """
+    """Return the phrases for things in a BabyAI mission, such as ``the red key``."""
     return tuple(change_things(mission, lambda phrase: phrase, language)[1])
 
 
@@ -144,10 +123,10 @@ def _orders(text: str, done: bool = False) -> str:
 
 
 def _order(text: str, done: bool) -> str:
-    for english, verb in _VERBS.items():
+    for english, infinitives in _VERBS.items():
         if not text.startswith(f"{english} "):
             continue
-        words = verb.done if done else verb.order
+        words = infinitives[done]
         objects = [_object(part, text) for part in text.removeprefix(f"{english} ").split(" next to ")]
         if len(objects) != 1 + (english == "put"):
             break

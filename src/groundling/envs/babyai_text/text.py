@@ -21,7 +21,6 @@ ACTIONS: dict[Language, tuple[str, ...]] = {
     "french": ("tourner à gauche", "tourner à droite", "aller tout droit", "ramasser", "lâcher", "basculer"),
 }
 """GLAM's actions in words, by language; the i-th is Minigrid's action i."""
-
 NOTHING: dict[Language, str] = {"english": "You see nothing", "french": "Tu ne vois rien"}
 
 Observation = dict[str, Any]
@@ -47,14 +46,12 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
 # Minigrid prints every level that it draws and rejects; a module's own `print` hides the built-in one.
 roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
-
 _MOST_RESETS = 100
 """Episodes drawn until one suits the control."""
 
 
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
-    """Adds ``info["descriptions"]``, a list of sentences, at reset and step, and for levels with several families of
-    tasks ``info["task"]``.
+    """Adds sentences to infos: ``descriptions``, and ``task`` in levels with several families of tasks.
 
     In episodes with a mission of BabyAI's grammar, each step has ``info["first_interaction"]``
     (`groundling.envs.first_interaction`), which `grounding` defines.

@@ -58,10 +58,6 @@ class Explorer:
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the last game."""
         self._levels: dict[tuple[int, int], _Level] = {}
         self._tried: tuple[int, int] | None = None
         self._steps, self._last_meal = 0, -_MEALTIME
@@ -70,8 +66,7 @@ class Explorer:
         """Choose an action for an observation with ``tty_chars``, ``tty_colors``, ``blstats`` and ``message``."""
         self._steps += 1
         message = observation["message"].tobytes()
-        answer = self._answer(message)
-        if answer is not None:
+        if (answer := self._answer(message)) is not None:
             return answer
         stats: list[int] = observation["blstats"].tolist()
         here = (stats[1] + 1) * _COLUMNS + stats[0]

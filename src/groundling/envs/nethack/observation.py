@@ -2,7 +2,7 @@
 
 Motif's agents see a picture of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
 and the message's number of occurrences in the episode. Here the window consists of characters and colours (288 bytes);
-`groundling.envs.nethack.glyphs` (numpy) and `groundling.envs.nethack.rendering` (torch) draw the picture.
+`groundling.envs.nethack.glyphs` draws the picture, in numpy or torch.
 """
 
 import hashlib

@@ -1,19 +1,12 @@
-"""Recorded games: nle's terminal recordings, and screens as text, PNG and GIF.
+"""Screens of NetHack as text and pictures, and nle's terminal recordings (``nle.PID.EPISODE.ttyrec3.bz2``)."""
 
-nle records every so many episodes, with NetHack's terminal output and the keys::
-
-    env = gymnasium.make("NetHackScore-v1", savedir="recordings", save_ttyrec_every=1)
-
-The files are ``nle.PID.EPISODE.ttyrec3.bz2``; nle's players show them, and `read_ttyrec` reads their screens.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from groundling.envs.nethack.glyphs import PALETTE, font
 from groundling.envs.nethack.observation import COLOURS, TERMINAL_SHAPE
@@ -60,28 +53,6 @@ class Screen:
         return picture
 
 
-def save_png(screen: Screen, path: Path) -> None:
-    """Write a screen as a PNG file."""
-    screen.image().save(path, format="PNG", optimize=True)
-
-
-def save_gif(screens: Iterable[Screen], path: Path, seconds_per_screen: float = 0.1) -> None:
-    """Write screens as a looping GIF.
-
-    Raises:
-        RunError: There are no screens.
-    """
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([0, 0, 0, 255, 255, 255, *PALETTE.flatten().tolist()])
-    frames = [screen.image().quantize(palette=palette, dither=Image.Dither.NONE) for screen in screens]
-    if not frames:
-        raise RunError(f"there are no screens to write to {path}: the episode was not recorded, or is empty")
-    duration = round(1000 * seconds_per_screen)
-    frames[0].save(
-        path, format="GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=False
-    )
-
-
 def read_ttyrec(path: Path) -> Iterator[Screen]:
     """Read the screens of one of nle's recordings (``.ttyrec3.bz2``), one for each key.
 
@@ -112,18 +83,14 @@ def read_ttyrec(path: Path) -> Iterator[Screen]:
 
 
 @cache
-def _face() -> ImageFont.FreeTypeFont:
-    return font(_FONT_SIZE)
-
-
-@cache
 def _cell_size() -> tuple[int, int]:
-    return round(_face().getlength("M")), sum(_face().getmetrics())
+    face = font(_FONT_SIZE)
+    return round(face.getlength("M")), sum(face.getmetrics())
 
 
 @cache
 def _cell(code: int, colour: int) -> Image.Image:
     cell = Image.new("RGB", _cell_size())
     red, green, blue = PALETTE[colour].tolist()
-    ImageDraw.Draw(cell).text((0, 0), bytes([code]).decode("cp437"), fill=(red, green, blue), font=_face())
+    ImageDraw.Draw(cell).text((0, 0), bytes([code]).decode("cp437"), fill=(red, green, blue), font=font(_FONT_SIZE))
     return cell

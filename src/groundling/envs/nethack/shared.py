@@ -3,7 +3,6 @@
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -38,7 +37,8 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
 """Type and shape of each env's values that change at every step."""
 LAST_FIELDS = ("chars", "colours", "vector", "messages")
 """Values with a copy ``last_…`` of the end of an episode that ran out of steps."""
-EPISODE_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
+_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
+    **STEP_FIELDS,
     "next_episode": (np.int64, ()),
     "ended_episode": (np.int64, ()),
     "ended_return": (np.float64, ()),
@@ -46,46 +46,30 @@ EPISODE_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "ended_figures": (np.int64, (len(FIGURES),)),
     **{f"last_{name}": STEP_FIELDS[name] for name in LAST_FIELDS},
 }
-"""The same for values that change when an episode begins or ends."""
-
-BYTES_PER_FRAME = sum(
-    np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int)) for dtype, shape in STEP_FIELDS.values()
-)
-
-_ALIGNMENT = 64  # bytes: a cache line
+_CACHE_LINE = 64  # bytes
 
 
-@dataclass
 class SharedArrays:
     """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor.
 
     The file has no name, so it disappears with the processes, however they end.
+
+    Args:
+        num_envs: Length of the first axis.
+        fd: File descriptor of memory that another process created; None: create it.
     """
 
-    fd: int
-    arrays: dict[str, np.ndarray]
-
-    @classmethod
-    def create(cls, num_envs: int) -> "SharedArrays":
-        size = _layout(num_envs)[1]
-        if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("groundling-nethack", 0)
-        else:
-            with tempfile.TemporaryFile() as file:
-                fd = os.dup(file.fileno())
-        os.ftruncate(fd, size)
-        return cls.attach(fd, num_envs)
-
-    @classmethod
-    def attach(cls, fd: int, num_envs: int) -> "SharedArrays":
-        """Map the memory that another process created."""
-        layout, size = _layout(num_envs)
-        memory = mmap.mmap(fd, size)
-        arrays = {
-            name: np.ndarray((num_envs, *shape), dtype, buffer=memory, offset=offset)
-            for name, (offset, dtype, shape) in layout.items()
+    def __init__(self, num_envs: int, fd: int | None = None) -> None:
+        offsets, size = {}, 0
+        for name, field in _FIELDS.items():
+            offsets[name] = size
+            size += -(-num_envs * np.dtype(field).itemsize // _CACHE_LINE) * _CACHE_LINE
+        self.fd = _anonymous_file(size) if fd is None else fd
+        memory = mmap.mmap(self.fd, size)
+        self.arrays = {
+            name: np.ndarray((num_envs, *shape), dtype, memory, offsets[name])
+            for name, (dtype, shape) in _FIELDS.items()
         }
-        return cls(fd, arrays)
 
     def close(self) -> None:
         """Close the descriptor; the arrays stay valid while they are referenced."""
@@ -94,11 +78,11 @@ class SharedArrays:
             self.fd = -1
 
 
-def _layout(num_envs: int) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
-    """Return offset, type and shape of each field, and the size of the block in bytes."""
-    layout, offset = {}, 0
-    for name, (dtype, shape) in (STEP_FIELDS | EPISODE_FIELDS).items():
-        layout[name] = (offset, dtype, shape)
-        size = num_envs * np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int))
-        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return layout, offset
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("groundling-nethack", 0)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd

@@ -1,8 +1,7 @@
 """Stepping NetHack envs into shared arrays, in this process or in workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import COLOURS, View, message_id, vector_features
 from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, SharedArrays
 from groundling.envs.nethack.tasks import NetHackTask
-from groundling.envs.seeds import held_out_seed, training_seed
-from groundling.envs.worker_pool import WorkerLost, WorkerPool
+from groundling.envs.seeds import training_seed
 
 BEGIN = 255
 """Command to begin every env's next episode; other commands are numbers of groups."""
@@ -23,10 +21,8 @@ class EnvSpec:
     """How the envs of a vector are made and seeded."""
 
     task: str
-    num_envs: int  # number of envs of the whole vector
     seed: int = 0
     first_env: int = 0  # number of the vector's first env among all envs of the run
-    held_out: bool = False  # play held-out episodes, dealt to the envs in turn, instead of training episodes
     args: dict[str, Any] = field(default_factory=dict)
 
     def make(self, env: int) -> NetHackTask:
@@ -34,8 +30,6 @@ class EnvSpec:
         return make_task(self.task, **recording_in(self.args, f"env-{self.first_env + env:04}"))
 
     def episode_seed(self, env: int, episode: int) -> int:
-        if self.held_out:
-            return held_out_seed(self.first_env + env + episode * self.num_envs)
         return training_seed(self.seed, self.first_env + env, episode)
 
 
@@ -67,33 +61,26 @@ class EnvSlice:
 
     def begin(self) -> list[str]:
         """Begin every env's next episode; return the errors of envs, as `step` does."""
-        self._lost = False
-        self._clear_flags()
-        crashes = [self._guarded(i, self._begin) for i in range(len(self._envs))]
+        crashes = self._advance(self._begin)
         self._arrays["dones"][:] = False
-        self._complete()
-        return [crash for crash in crashes if crash]
+        return crashes
 
     def step(self) -> list[str]:
         """Take each env's action in ``arrays["actions"]``; return the errors of envs."""
-        self._clear_flags()
-        play: Callable[[int], None] = self._cut if self._lost else self._play
-        self._lost = False
-        crashes = [self._guarded(i, play) for i in range(len(self._envs))]
-        self._complete()
-        return [crash for crash in crashes if crash]
+        return self._advance(self._cut if self._lost else self._play)
 
     def close(self) -> None:
         for env in self._envs:
             env.close()
 
-    def _clear_flags(self) -> None:
+    def _advance(self, play: Callable[[int], None]) -> list[str]:
         for name in ("rewards", "dones", "cut"):
             self._arrays[name][:] = 0
-
-    def _complete(self) -> None:
+        self._lost = False
+        crashes = [self._guarded(i, play) for i in range(len(self._envs))]
         vector_features(self._blstats, self._arrays["vector"], self._view.vector)
         np.bitwise_and(self._arrays["colours"], COLOURS - 1, out=self._arrays["colours"])
+        return [crash for crash in crashes if crash]
 
     def _guarded(self, i: int, play: Callable[[int], None]) -> str | None:
         try:
@@ -164,10 +151,19 @@ class EnvSlice:
 
 
 class EnvSlices:
-    """A share of every group of envs, in this process: `EnvSlice` of each."""
+    """A share of every group of envs, in this process: `EnvSlice` of each.
 
-    def __init__(self, slices: list[EnvSlice]) -> None:
-        self.slices = slices
+    Args:
+        spec: How the envs are made.
+        arrays: The arrays of the whole vector.
+        slices: First env of each share, and the one after its last.
+        lost: See `EnvSlice`.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, arrays: dict[str, np.ndarray], slices: Sequence[tuple[int, int]], lost: bool = False
+    ) -> None:
+        self.slices = [EnvSlice(spec, arrays, start, stop, lost) for start, stop in slices]
 
     def answer(self, command: int, value: None = None) -> list[str]:
         """Carry out a command; return the errors of single envs."""
@@ -175,68 +171,11 @@ class EnvSlices:
             return [crash for envs in self.slices for crash in envs.begin()]
         return self.slices[command].step()
 
-    def send(self, command: int) -> None:
-        """Do nothing: `receive` carries out the command."""
-
-    receive = answer
-
     def close(self) -> None:
         for envs in self.slices:
             envs.close()
 
 
-def _attach(spec: EnvSpec, fd: int, slices: list[tuple[int, int]], restarted: bool) -> EnvSlices:
-    """Make the envs of a worker."""
-    arrays = SharedArrays.attach(fd, spec.num_envs).arrays
-    return EnvSlices([EnvSlice(spec, arrays, start, stop, lost=restarted) for start, stop in slices])
-
-
-class SliceWorkers:
-    """Groups of envs in worker processes, each of which has a share of every group.
-
-    Args:
-        spec: How the envs are made.
-        memory: The arrays, which the workers map.
-        groups: First env of each group, and the one after its last.
-        num_workers: Number of processes.
-        timeout: Seconds without an answer after which a worker counts as hung.
-        temporary: Folder for NetHack's files.
-        on_lost: Called with a worker's number and its loss; its episodes are lost, too.
-    """
-
-    def __init__(
-        self,
-        spec: EnvSpec,
-        memory: SharedArrays,
-        groups: list[tuple[int, int]],
-        num_workers: int,
-        timeout: float,
-        temporary: str,
-        on_lost: Callable[[int, WorkerLost], None],
-    ) -> None:
-        shares = [np.linspace(start, stop, num_workers + 1).astype(int).tolist() for start, stop in groups]
-        slices = [[(share[w], share[w + 1]) for share in shares] for w in range(num_workers)]
-        self.pool = WorkerPool(
-            [partial(_attach, spec, memory.fd, own) for own in slices],
-            timeout,
-            on_lost,
-            resend=True,
-            environment={"OMP_NUM_THREADS": "1", "TMPDIR": temporary},
-            file_descriptors=[memory.fd],
-        )
-        self._numbers = range(num_workers)
-
-    def send(self, command: int) -> None:
-        for worker in self._numbers:
-            self.pool.send(worker, command)
-
-    def receive(self, command: int) -> list[str]:
-        """Wait until every worker has carried out a command; return the errors of single envs.
-
-        Raises:
-            RunError: A worker was lost several times in a row.
-        """
-        return [crash for worker in self._numbers for crash in self.pool.receive(worker, command)]
-
-    def close(self) -> None:
-        self.pool.close()
+def attach(spec: EnvSpec, num_envs: int, fd: int, slices: Sequence[tuple[int, int]], restarted: bool) -> EnvSlices:
+    """Make the envs of a worker, which write to the learner's arrays."""
+    return EnvSlices(spec, SharedArrays(num_envs, fd).arrays, slices, lost=restarted)

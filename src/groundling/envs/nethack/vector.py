@@ -1,19 +1,18 @@
 """Many NetHack envs in groups, in worker processes or in this one."""
 
-import json
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from groundling.envs.nethack import ACTIONS, RECORDING, TASKS, check_installed, make_task
+from groundling.envs.nethack import ACTIONS, RECORDING, check_installed, make_task
 from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
-from groundling.envs.worker_pool import WorkerLost
+from groundling.envs.worker_pool import WorkerLost, WorkerPool
 from groundling.errors import ConfigError, RunError
-from groundling.registry import unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +87,8 @@ class NetHackVectorEnv:
         num_groups: Number of groups; with 2, workers and learner work at the same time.
         seed: Seed of the run.
         first_env: Number of the first env among all envs of the run, if several learners share a run.
-        held_out: Play the held-out episodes: env ``i``'s ``k``-th is number ``first_env + i + k * num_envs`` of them.
         timeout: Seconds without an answer after which a worker counts as hung.
-        args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`), as plain values.
+        args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`).
         warn: Called with messages about lost envs.
 
     Raises:
@@ -105,40 +103,49 @@ class NetHackVectorEnv:
         num_groups: int = 2,
         seed: int = 0,
         first_env: int = 0,
-        held_out: bool = False,
         timeout: float = 60.0,
         args: Mapping[str, Any] | None = None,
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
-        _check(task, num_envs, num_workers, num_groups, args or {})
-        if num_workers:  # reports errors in the arguments once, instead of by every worker's death
-            make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
-        # They import nle.
-        from groundling.envs.nethack.stepping import EnvSlice, EnvSlices, EnvSpec, SliceWorkers
-
+        check_installed()
+        if not 1 <= num_groups <= min(num_envs, 200) or num_envs % num_groups:
+            raise ConfigError(
+                f"num_envs must be a multiple of num_groups, which is 1 to 200: got {num_envs} and {num_groups}"
+            )
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
+        if not 0 <= num_workers <= self.group_size:
+            raise ConfigError(f"num_workers must be 0 to {self.group_size}, the envs of a group, got {num_workers}")
+        from groundling.envs.nethack.stepping import EnvSlices, EnvSpec, attach  # imports nle
+
         self.num_actions = len(ACTIONS)
         self.incidents = NetHackIncidents()
-        self._warn = warn
-        self._spec = EnvSpec(task, num_envs, seed, first_env, held_out, dict(args or {}))
-        self._memory = SharedArrays.create(num_envs)
+        self._warn, self._num_workers = warn, num_workers
+        self._spec = EnvSpec(task, seed, first_env, dict(args or {}))
+        self._memory = SharedArrays(num_envs)
         self._groups = [(g * self.group_size, (g + 1) * self.group_size) for g in range(num_groups)]
-        self._in_flight = [False] * num_groups
+        self._in_flight: set[int] = set()  # groups that were sent actions
         self._temporary = tempfile.TemporaryDirectory(prefix="groundling-nethack-", ignore_cleanup_errors=True)
-        self._envs: EnvSlices | SliceWorkers
-        if num_workers:
-            self._envs = SliceWorkers(
-                self._spec, self._memory, self._groups, num_workers, timeout, self._temporary.name, self._on_lost
-            )
-        else:
-            arrays = self._memory.arrays
-            self._envs = EnvSlices([EnvSlice(self._spec, arrays, *group) for group in self._groups])
+        self._envs: EnvSlices | WorkerPool
+        if not num_workers:
+            self._envs = EnvSlices(self._spec, self._memory.arrays, self._groups)
+            return
+        # Report errors in the arguments once, instead of by every worker's death.
+        make_task(task, **{k: v for k, v in self._spec.args.items() if k not in RECORDING}).close()
+        shares = [np.linspace(*group, num_workers + 1).astype(int).tolist() for group in self._groups]
+        slices = [[(share[w], share[w + 1]) for share in shares] for w in range(num_workers)]
+        self._envs = WorkerPool(
+            [partial(attach, self._spec, num_envs, self._memory.fd, own) for own in slices],
+            timeout,
+            self._on_lost,
+            resend=True,
+            environment={"OMP_NUM_THREADS": "1", "TMPDIR": self._temporary.name},
+            file_descriptors=[self._memory.fd],
+        )
 
     @property
     def process_ids(self) -> list[int]:
         """Ids of the workers."""
-        pool = getattr(self._envs, "pool", None)
-        return [] if pool is None else pool.process_ids
+        return self._envs.process_ids if isinstance(self._envs, WorkerPool) else []
 
     def reset(self) -> Frames:
         """Begin every env's next episode; return frames of all envs, without rewards.
@@ -148,10 +155,10 @@ class NetHackVectorEnv:
         """
         from groundling.envs.nethack.stepping import BEGIN
 
-        if any(self._in_flight):
-            raise RunError(f"group {self._in_flight.index(True)} was sent actions: receive its frames before reset")
-        self._envs.send(BEGIN)
-        self._report(self._envs.receive(BEGIN))
+        if self._in_flight:
+            raise RunError(f"group {min(self._in_flight)} was sent actions: receive its frames before reset")
+        self._send(BEGIN)
+        self._receive(BEGIN)
         return self._frames(0, self.num_envs)
 
     def send(self, group: int, actions: np.ndarray) -> None:
@@ -160,17 +167,16 @@ class NetHackVectorEnv:
         Raises:
             RunError: The group's frames have not been received, or the actions are invalid.
         """
-        if self._in_flight[group]:
+        if group in self._in_flight:
             raise RunError(f"group {group} was sent actions already: receive its frames first")
         actions = np.asarray(actions)
         if actions.shape != (self.group_size,) or actions.min() < 0 or actions.max() >= self.num_actions:
             raise RunError(
                 f"group {group} needs {self.group_size} actions from 0 to {self.num_actions - 1}, got {actions}"
             )
-        start, stop = self._groups[group]
-        self._memory.arrays["actions"][start:stop] = actions
-        self._in_flight[group] = True
-        self._envs.send(group)
+        self._memory.arrays["actions"][slice(*self._groups[group])] = actions
+        self._in_flight.add(group)
+        self._send(group)
 
     def receive(self, group: int) -> Frames:
         """Wait for the results of a group's actions.
@@ -178,38 +184,38 @@ class NetHackVectorEnv:
         Raises:
             RunError: The group was sent none, or a worker was lost several times in a row.
         """
-        if not self._in_flight[group]:
+        if group not in self._in_flight:
             raise RunError(f"group {group} was sent no actions")
-        self._report(self._envs.receive(group))
-        self._in_flight[group] = False
+        self._receive(group)
+        self._in_flight.remove(group)
         return self._frames(*self._groups[group])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the episode that each env plays next, and the incidents, as JSON.
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the episode that each env plays next as JSON; the first env's entry has the incidents of all.
 
         NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode after its present one.
         """
-        return {
-            "seed": self._spec.seed,
-            "next_episode": self._memory.arrays["next_episode"].tolist(),
-            "incidents": asdict(self.incidents),
-        }
+        numbers = self._memory.arrays["next_episode"].tolist()
+        states: list[dict[str, Any]] = [{"seed": self._spec.seed, "next_episode": number} for number in numbers]
+        states[0]["incidents"] = asdict(self.incidents)
+        return states
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Continue with the episodes after those of a saved state, from the next `reset`.
 
         Raises:
             RunError: The state has another number of envs or another seed.
         """
-        saved = len(state["next_episode"]), state["seed"]
+        saved = len(states), states[0]["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(
                 f"the checkpoint is of {saved[0]} NetHack envs with seed {saved[1]}, the run of {self.num_envs} "
                 f"with {self._spec.seed}: give the run the checkpoint's numbers"
             )
-        self._memory.arrays["next_episode"][:] = state["next_episode"]
-        for name, count in state["incidents"].items():
-            setattr(self.incidents, name, count)
+        self._memory.arrays["next_episode"][:] = [state["next_episode"] for state in states]
+        for state in states:
+            for name, count in state.get("incidents", {}).items():
+                setattr(self.incidents, name, getattr(self.incidents, name) + count)
 
     def close(self) -> None:
         """End the workers and their games; views of the frames stay valid."""
@@ -217,15 +223,26 @@ class NetHackVectorEnv:
         self._memory.close()
         self._temporary.cleanup()
 
+    def _send(self, command: int) -> None:
+        if isinstance(self._envs, WorkerPool):
+            for worker in range(self._num_workers):
+                self._envs.send(worker, command)
+
+    def _receive(self, command: int) -> None:
+        """Wait until all envs have carried out a command, and report those that crashed."""
+        if isinstance(self._envs, WorkerPool):
+            workers = range(self._num_workers)
+            crashes = [crash for worker in workers for crash in self._envs.receive(worker, command)]
+        else:
+            crashes = self._envs.answer(command)
+        self.incidents.crashed_envs += len(crashes)
+        for crash in crashes:
+            self._warn(f"NetHack {crash}; a new one is made, and its episode is lost")
+
     def _on_lost(self, worker: int, lost: WorkerLost) -> None:
         self.incidents.hung_workers += lost.hung
         self.incidents.dead_workers += not lost.hung
         self._warn(f"NetHack worker {worker} {lost}; a new one is started, and its episodes are lost")
-
-    def _report(self, crashes: list[str]) -> None:
-        self.incidents.crashed_envs += len(crashes)
-        for crash in crashes:
-            self._warn(f"NetHack {crash}; a new one is made, and its episode is lost")
 
     def _frames(self, start: int, stop: int) -> Frames:
         arrays = {name: self._memory.arrays[name][start:stop] for name in _ARRAYS}
@@ -248,20 +265,3 @@ class NetHackVectorEnv:
             figures=figures,
             last={name: arrays[f"last_{name}"][env].copy() for name in LAST_FIELDS} if truncated else None,
         )
-
-
-def _check(task: str, num_envs: int, num_workers: int, num_groups: int, args: Mapping[str, Any]) -> None:
-    check_installed()
-    if task not in TASKS:
-        raise ConfigError(unknown("NetHack task", task, TASKS))
-    if not 1 <= num_groups <= min(num_envs, 200) or num_envs % num_groups:
-        raise ConfigError(
-            f"num_envs must be a multiple of num_groups, which is 1 to 200: got {num_envs} and {num_groups}"
-        )
-    most = num_envs // num_groups
-    if not 0 <= num_workers <= most:
-        raise ConfigError(f"num_workers must be 0 to {most}, the envs of a group, got {num_workers}")
-    try:
-        json.dumps(dict(args))
-    except TypeError as error:
-        raise ConfigError(f"args of a NetHack task must be plain values, as JSON has them: {error}") from error

@@ -145,10 +145,10 @@ class FilePool(ColumnPool):
         }
         if len(prompts) < len(rows):
             counts = zip(_SPLITS, (first, second - first, len(prompts) - second), strict=True)
-            told = ", ".join(f"{name} {count} ({len(shares[name])} rows)" for name, count in counts)
+            sizes = ", ".join(f"{name} {count} ({len(shares[name])} rows)" for name, count in counts)
             warnings.warn(
                 f"{self.path}: {len(rows)} rows have {len(prompts)} distinct prompts, and equal prompts go to one "
-                f"split: {told}",
+                f"split: {sizes}",
                 stacklevel=2,
             )
         return [rows[i] for i in shares[split]]

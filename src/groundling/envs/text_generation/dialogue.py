@@ -9,6 +9,8 @@ from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool,
 from groundling.errors import ConfigError
 
 END_OF_UTTERANCE = "<EOU>"
+_FIRST_TURN = 2
+"""Turns of an episode of CRD3 before the first sample."""
 
 
 @pools.register("daily_dialog")
@@ -30,7 +32,8 @@ class DailyDialog(DatasetPool):
     context_size: int = 5
 
     def __post_init__(self) -> None:
-        _check_window("context_size", self.context_size)
+        if self.context_size < 1:
+            raise ConfigError(f"context_size={self.context_size}: a prompt needs at least 1 turn")
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         before = 0
@@ -63,7 +66,8 @@ class Crd3(DatasetPool):
     max_context_size: int = 5
 
     def __post_init__(self) -> None:
-        _check_window("max_context_size", self.max_context_size)
+        if self.max_context_size < 1:
+            raise ConfigError(f"max_context_size={self.max_context_size}: a prompt needs at least 1 turn")
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for number, turns in enumerate(_episodes(rows)):
@@ -72,9 +76,6 @@ class Crd3(DatasetPool):
                 context = "\n".join(lines[max(0, place - self.max_context_size) : place])
                 prompt = f"{context}\n{turn.speaker}: "
                 yield Sample(f"{split}_ep_{number}_turn_{place}", prompt, (turn.said,), data=(prompt,))
-
-
-_FIRST_TURN = 2
 
 
 class _Turn(NamedTuple):
@@ -110,8 +111,3 @@ def _agrees(episode: Mapping[int, _Turn], part: Mapping[int, _Turn]) -> bool:
     """Return True if they share places, with the same turns there."""
     shared = episode.keys() & part.keys()
     return bool(shared) and all(episode[place] == part[place] for place in shared)
-
-
-def _check_window(name: str, size: int) -> None:
-    if size < 1:
-        raise ConfigError(f"{name}={size}: a prompt needs at least 1 turn")

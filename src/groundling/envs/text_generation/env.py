@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Observation = dict[str, np.ndarray]
+_KINDS = ("ids", "mask")
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
@@ -99,20 +100,16 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         self._decodes = decode_every_step or self._per_token
         self._filler = padding_id(tokenizer)
         self._done = True
-        num_actions = len(tokenizer) if num_actions is None else num_actions
-        self.num_actions = num_actions
+        self.num_actions = num_actions = len(tokenizer) if num_actions is None else num_actions
         self.action_space: Any = gymnasium.spaces.Discrete(num_actions)
-        lengths = {
-            "prompt": max_prompt_length,
-            "context": max_episode_length,
-            "input": max_prompt_length + max_episode_length,
-        }
+        whole = max_prompt_length + max_episode_length
+        lengths = {"prompt": max_prompt_length, "context": max_episode_length, "input": whole}
         largest = max(num_actions, len(tokenizer)) - 1
         self.observation_space = gymnasium.spaces.Dict(
             {
                 f"{name}_{kind}": gymnasium.spaces.Box(0, high, (length,), np.int64)
                 for name, length in lengths.items()
-                for kind, high in (("ids", largest), ("mask", 1))
+                for kind, high in zip(_KINDS, (largest, 1), strict=True)
             }
         )
 
@@ -176,15 +173,13 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         return reward
 
     def _observation(self) -> Observation:
-        context_ids, context_mask = self._context.seen()
-        input_ids, input_mask = self._input.seen()
+        parts = {
+            "prompt": (self._prompt_ids.copy(), self._prompt_mask.copy()),
+            "context": self._context.seen(),
+            "input": self._input.seen(),
+        }
         return {
-            "prompt_ids": self._prompt_ids.copy(),
-            "prompt_mask": self._prompt_mask.copy(),
-            "context_ids": context_ids,
-            "context_mask": context_mask,
-            "input_ids": input_ids,
-            "input_mask": input_mask,
+            f"{name}_{kind}": array for name, part in parts.items() for kind, array in zip(_KINDS, part, strict=True)
         }
 
     def _info(self, text: str | None) -> dict[str, Any]:

@@ -36,11 +36,8 @@ class Sample:
     def of_messages(cls, id: str, messages: Sequence[Mapping[str, str]], **more: Any) -> Self:
         """Make a sample of a conversation in the format of chat servers and Transformers' templates.
 
-        Args:
-            id: Name of the sample.
-            messages: ``{"role": …, "content": …}`` each: maybe a system prompt, then user and assistant in turn. The
-                prompt is the user's last message; an answer after it is a reference.
-            more: The other fields.
+        Messages are ``{"role": …, "content": …}``: maybe a system prompt, then user and assistant in turn. The prompt
+        is the user's last message; an answer after it is a reference. ``more`` has the other fields.
 
         Raises:
             GroundlingError: The messages have another form.

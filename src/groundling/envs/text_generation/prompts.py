@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, GroundlingError
-from groundling.registry import unknown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,11 +38,9 @@ def encode_prompts(
         Token ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
     Raises:
-        ConfigError: An unknown side, or a length without room for a prompt.
+        ConfigError: A length without room for a prompt.
         GroundlingError: An empty prompt, or a tokenizer without padding token.
     """
-    if truncation_side not in ("left", "right"):
-        raise ConfigError(unknown("prompt_truncation_side", truncation_side, ("left", "right")))
     specials = tokenizer.num_special_tokens_to_add() if add_special_tokens else 0
     if max_prompt_length <= specials:
         raise ConfigError(
@@ -52,7 +48,8 @@ def encode_prompts(
             "ones that the tokenizer adds"
         )
     padding_id(tokenizer)
-    with _truncating(tokenizer, truncation_side):
+    side_before, tokenizer.truncation_side = tokenizer.truncation_side, truncation_side
+    try:
         encoded = tokenizer(
             [sample.prompt for sample in samples],
             add_special_tokens=add_special_tokens,
@@ -63,6 +60,8 @@ def encode_prompts(
             return_attention_mask=True,
             return_tensors="pt",
         )
+    finally:
+        tokenizer.truncation_side = side_before
     if any(one.overflowing for one in encoded.encodings or ()):  # only tokenizers in Rust have it
         warnings.warn(
             f"prompts of more than {max_prompt_length} tokens are cut (on the {truncation_side}): to have them read "
@@ -101,11 +100,7 @@ def _read_data_as_text(
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the padding token.
-
-    Raises:
-        GroundlingError: There is none.
-    """
+    """Return the id of the padding token; raise `GroundlingError` without one."""
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise GroundlingError(
@@ -117,14 +112,3 @@ def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
             "masks tell padding and end apart)"
         )
     return int(tokenizer.pad_token_id)
-
-
-@contextmanager
-def _truncating(tokenizer: PreTrainedTokenizerBase, side: Side) -> Iterator[None]:
-    """Set the tokenizer's truncation side in the block."""
-    before = tokenizer.truncation_side
-    tokenizer.truncation_side = side
-    try:
-        yield
-    finally:
-        tokenizer.truncation_side = before

@@ -4,6 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,8 @@ class SampleOrder:
         """Hash of the samples' ids, prompts, references and earlier turns, in their order."""
         sha256 = hashlib.sha256()
         for sample in self.samples:
-            before = [text for turn in sample.earlier for text in turn]
             system = [] if sample.system is None else [sample.system]
-            for part in (sample.id, sample.prompt, *sample.references, *before, *system):
+            for part in (sample.id, sample.prompt, *sample.references, *chain(*sample.earlier), *system):
                 encoded = str(part).encode("utf-8", "surrogatepass")
                 sha256.update(len(encoded).to_bytes(8, "big") + encoded)
             sha256.update(b"\xff" * 8)  # not a length: separates samples

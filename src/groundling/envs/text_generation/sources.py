@@ -16,10 +16,7 @@ from groundling.io.csv_files import check_columns
 Row = dict[str, Any]
 
 PARQUET_BRANCH = "refs/convert/parquet"
-"""The hub's branch with the Parquet form of datasets whose own files are a script, which `datasets` 4 no longer runs.
-
-Its files are ``CONFIG/SPLIT/NNNN.parquet``; unlike those of a commit, they can change.
-"""
+"""The hub's branch with Parquet files of datasets that are a script, ``CONFIG/SPLIT/NNNN.parquet``, which can change."""
 _BUNDLED = Path(__file__).parent / "offline"
 HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}
 """Names of the splits in the hub's datasets."""
@@ -36,32 +33,24 @@ class DatasetSource:
     columns: tuple[str, ...] | None = None  # the columns to read, with dots inside nested ones; None: all
     split: str = ""  # name of the split in the bundled sample
 
-    def rows(self, offline: bool) -> Iterator[Row]:
-        """Yield the rows in the dataset's order, or the bundled ones.
-
-        Raises:
-            GroundlingError: The hub's files are unavailable.
-        """
-        return self._bundled() if offline else self._downloaded()
-
-    def _bundled(self) -> Iterator[Row]:
+    def bundled(self) -> Iterator[Row]:
+        """Yield the rows of the bundled sample."""
         text = (_BUNDLED / f"{self.sample}.jsonl").read_text("utf-8")
         lines = (json.loads(line) for line in text.split("\n") if line)
         return (line["row"] for line in lines if line["split"] == self.split)
 
-    def _downloaded(self) -> Iterator[Row]:
-        paths = self._download()
-        if not paths:
-            raise GroundlingError(
-                f"dataset {self.dataset} at {self.revision} has no files {self.files}: {self._way_out()}"
-            )
-        for path in paths:
-            yield from parquet_rows(path, self.columns)
+    def downloaded(self) -> Iterator[Row]:
+        """Yield the rows of the hub's files in their order; download missing files into the hub's cache.
 
-    def _download(self) -> list[Path]:
-        """Return the split's files in the hub's cache, in order; download missing ones."""
+        Raises:
+            GroundlingError: The hub's files are unavailable.
+        """
         from huggingface_hub import snapshot_download
 
+        offline = (
+            f"offline=true takes the bundled sample of {sum(1 for _ in self.bundled())} rows instead, and jsonl, csv or "
+            "parquet a copy of your own"
+        )
         try:
             folder = snapshot_download(
                 self.dataset, repo_type="dataset", revision=self.revision, allow_patterns=self.files
@@ -70,17 +59,14 @@ class DatasetSource:
             pass_out_of_memory(error)
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
-                f"dataset {self.dataset} at {self.revision} cannot be loaded from the hub ({reason}): "
-                f"{self._way_out()}"
+                f"dataset {self.dataset} at {self.revision} cannot be loaded from the hub ({reason}): {offline}"
             ) from error
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-        return sorted(path for path in paths if fnmatch(path.relative_to(folder).as_posix(), self.files))
-
-    def _way_out(self) -> str:
-        return (
-            f"offline=true takes the bundled sample of {sum(1 for _ in self._bundled())} rows instead, "
-            "and jsonl, csv or parquet a copy of your own"
-        )
+        paths = sorted(path for path in paths if fnmatch(path.relative_to(folder).as_posix(), self.files))
+        if not paths:
+            raise GroundlingError(f"dataset {self.dataset} at {self.revision} has no files {self.files}: {offline}")
+        for path in paths:
+            yield from parquet_rows(path, self.columns)
 
 
 def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
@@ -132,7 +118,8 @@ class DatasetPool(Pool):
         if self.max_size is not None and not (isinstance(self.max_size, int) and self.max_size > 0):
             raise ConfigError(f"max_size must be a whole number, at least 1, or null for all, got {self.max_size!r}")
         source = self.source(split)
-        samples = list(islice(self.made(source.rows(self.offline), split), self.max_size))
+        rows = source.bundled() if self.offline else source.downloaded()
+        samples = list(islice(self.made(rows, split), self.max_size))
         if not samples:
             raise GroundlingError(f"dataset {source.dataset} gives no samples for split {split} with {self}")
         return samples

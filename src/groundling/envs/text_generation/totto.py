@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
 from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
@@ -15,13 +15,8 @@ Table = Sequence[Sequence[Cell]]
 """Rows of cells: ``value``, ``is_header``, ``column_span``, ``row_span``."""
 
 _TABLE_COLUMNS = (
-    "table_page_title",
-    "table_webpage_url",
-    "table_section_title",
-    "table_section_text",
-    "table",
-    "highlighted_cells",
-    "example_id",
+    *("table_page_title", "table_webpage_url", "table_section_title", "table_section_text"),
+    *("table", "highlighted_cells", "example_id"),
 )
 """Columns of the original that GEM's form of the dataset has, too."""
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
@@ -46,15 +41,14 @@ class Totto(DatasetPool):
     representation: str = "subtable"
 
     def __post_init__(self) -> None:
-        if self.representation == "full_table":
-            raise ConfigError("representation=full_table is called fulltable, as in the original")
         if self.representation not in _REPRESENTATIONS:
             raise ConfigError(unknown("representation", self.representation, _REPRESENTATIONS))
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, (_, group) in enumerate(groupby(rows, key=lambda row: row["totto_id"])):
             row = _as_original(list(group), withheld=split == "test")
-            linearised = self._linearised(row["table"], [tuple(place) for place in row["highlighted_cells"]])
+            linearize = subtable if self.representation == "subtable" else full_table
+            linearised = linearize(row["table"], [tuple(place) for place in row["highlighted_cells"]])
             titles = _title("page_title", row["table_page_title"])
             titles += _title("section_title", row["table_section_title"])
             references = [annotation["final_sentence"] for annotation in row["sentence_annotations"]]
@@ -64,10 +58,6 @@ class Totto(DatasetPool):
                 ("",) if split == "test" else tuple(references),
                 {"raw_table": row},
             )
-
-    def _linearised(self, table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-        linearize = subtable if self.representation == "subtable" else full_table
-        return linearize(table, highlighted)
 
 
 def _as_original(rows: Sequence[Row], withheld: bool) -> Row:
@@ -102,8 +92,7 @@ def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
     return _tagged("table", *rows)
 
 
-@dataclass(frozen=True)
-class _Placed:
+class _Placed(NamedTuple):
     """A cell and its columns."""
 
     first: int

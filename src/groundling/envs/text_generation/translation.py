@@ -54,10 +54,6 @@ class Wmt(_Translation):
 
     Args:
         wmt_id: The workshop: ``wmt14`` to ``wmt19``.
-        source_language: Language of the prompt, two letters.
-        target_language: Language of the reference, two letters.
-        prompt_prefix: Text before the sentence.
-        prompt_suffix: Text after the sentence.
     """
 
     wmt_id: str = "wmt16"

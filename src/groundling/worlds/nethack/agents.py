@@ -119,22 +119,14 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
 
 
 def make_agent(player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int) -> NetHackAgent:
-    """Return a player as an agent in many envs; ``args`` are the task's, ``seed`` is that of the draws.
-
-    Raises:
-        ConfigError: The policy does not play NetHack.
-    """
+    """Return a player as an agent in many envs; ``args`` are the task's, ``seed`` is that of the draws."""
     if player.policy is None:
         return BaselineAgent(BASELINES[player.name])
     return PolicyAgent(player.policy, deterministic, seed, View.of(args))
 
 
 def make_act_for_seed(player: Player, args: Mapping[str, Any], *, deterministic: bool) -> ActForSeed:
-    """Return a player of single episodes, in which everything follows from the episode's seed.
-
-    Raises:
-        ConfigError: As `make_agent`.
-    """
+    """Return a player of single episodes, in which everything follows from the episode's seed."""
     if player.policy is None:
         return BASELINES[player.name]
     policy, shown = player.policy, View.of(args)

@@ -80,24 +80,10 @@ class NetHackCollector(Collector):
         return self._rewarded(steps)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the episode that each env plays next; the present one is lost, since NetHack cannot be saved."""
-        state = self.envs.state_dict()
-        states = [{"seed": state["seed"], "next_episode": number} for number in state["next_episode"]]
-        states[0]["incidents"] = state["incidents"]  # of all envs of this process
-        return states
+        return self.envs.state_dict()
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        incidents = asdict(self.envs.incidents)
-        for state in states:
-            for name, count in state.get("incidents", {}).items():
-                incidents[name] += count
-        self.envs.load_state_dict(
-            {
-                "seed": states[0]["seed"],
-                "next_episode": [state["next_episode"] for state in states],
-                "incidents": incidents,
-            }
-        )
+        self.envs.load_state_dict(states)
 
     def incidents(self) -> dict[str, int]:
         """Return the incidents of the envs, and the reward's figures."""

@@ -9,22 +9,13 @@ from groundling.envs.nethack import TASKS, make_task, recording_in
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.worlds.episode import Episode
 from groundling.worlds.nethack.agents import NetHackAgent
-from groundling.worlds.nethack.message_scores import MessageScores
+from groundling.worlds.nethack.messages import MessageScores
 
 _NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}
 """Names of figures, by those of nle and the original."""
 _FIGURES = (
-    "success",
-    "return",
-    "score",
-    "depth",
-    "gold",
-    "experience_level",
-    "length",
-    "messages",
-    "squares",
-    "intrinsic_return",
-    "turns",
+    *("success", "return", "score", "depth", "gold", "experience_level"),
+    *("length", "messages", "squares", "intrinsic_return", "turns"),
 )
 """Reported figures in their order."""
 
@@ -57,16 +48,8 @@ def play(
 ) -> Iterator[Game]:
     """Play the first ``num_episodes`` held-out episodes, and yield each when it ends.
 
-    Every env plays its own share, so that short episodes do not count more often than long ones.
-
-    Args:
-        agent: Plays.
-        task: One of `groundling.envs.nethack.TASKS`.
-        args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
-        num_episodes: Number of episodes.
-        num_envs: Number of envs.
-        seed: Seed of the random draws of an agent by rules.
-        scores: Scores of messages, for the intrinsic return.
+    Every env plays its own share, so that short episodes do not count more often than long ones. ``args`` are the
+    task's, ``seed`` is that of the random draws of an agent by rules, ``scores`` are for the intrinsic return.
     """
     envs = [make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))]
     present: dict[int, Game] = {}
@@ -86,9 +69,12 @@ def play(
             actions = agent.act(playing, [shown[env] for env in playing])
             for env, action in zip(playing, actions, strict=True):
                 game = present[env]
-                ended, shown[env] = _step(game, envs[env], shown[env], action)
-                if ended:
-                    _finish(game, task, scores)
+                game.messages[shown[env]["message"].tobytes()] += 1
+                game.actions.append(action)
+                shown[env], reward, terminated, truncated, info = envs[env].step(action)
+                game.figures["return"] = game.figures.get("return", 0.0) + reward
+                if terminated or truncated:
+                    _finish(game, task, info, scores)
                     del present[env]
                     yield game
                     begin(env, game.number + len(envs))
@@ -97,20 +83,10 @@ def play(
             one.close()
 
 
-def _step(game: Game, env: Any, shown: Any, action: int) -> tuple[bool, Any]:
-    """Take an action; return True if the game is over, and the observation."""
-    game.messages[shown["message"].tobytes()] += 1
-    game.actions.append(action)
-    observation, reward, terminated, truncated, info = env.step(action)
-    game.figures["return"] = game.figures.get("return", 0.0) + reward
-    ended = terminated or truncated
-    if ended:
-        game.figures |= {_NAMES.get(k, k): float(v) for k, v in info.items() if k != "is_ascended"}
-    return ended, observation
-
-
-def _finish(game: Game, task: str, scores: MessageScores | None) -> None:
+def _finish(game: Game, task: str, info: Mapping[str, Any], scores: MessageScores | None) -> None:
+    """Add the figures of a game that is over, given its last info."""
     figures = game.figures
+    figures |= {_NAMES.get(k, k): float(v) for k, v in info.items() if k != "is_ascended"}
     figures["length"], figures["messages"] = float(len(game.actions)), float(len(game.messages))
     if TASKS[task]["goal"] != "score":
         figures["success"] = float(figures["return"] > 0)

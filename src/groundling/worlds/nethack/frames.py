@@ -19,8 +19,7 @@ from groundling.envs.nethack.recording import Screen
 from groundling.errors import GroundlingError
 from groundling.rewards.part import RewardPartConfig
 from groundling.worlds.display import EpisodeView, Frame, Summary
-from groundling.worlds.nethack.message_scores import MessageScores, make_message_scores
-from groundling.worlds.nethack.messages import top_messages
+from groundling.worlds.nethack.messages import MessageScores, make_message_scores, signed, top_messages
 from groundling.worlds.nethack.pairs import Act
 
 _SHOWN_MESSAGES = 20
@@ -30,7 +29,7 @@ _CAPTION_COLOUR = 14  # light cyan
 
 @dataclass(frozen=True, slots=True)
 class NetHackStep:
-    """What is visible before an action, and the reward of the action before it."""
+    """The screen before an action, and the reward of the previous action."""
 
     screen: Screen
     step: int  # number of actions so far
@@ -46,21 +45,15 @@ class NetHackStep:
     def figures_line(self) -> str:
         return " · ".join(self._lines())
 
-    def captioned(self) -> Screen:
-        """Return the screen with the figures below it."""
+    def picture(self) -> np.ndarray:
+        """Draw the screen with the figures below it: uint8 ``(height, width, 3)``."""
         lines = [line.encode("cp437", "replace")[: TERMINAL_SHAPE[1]] for line in ["", *self._lines()]]
         chars = np.full((len(lines), TERMINAL_SHAPE[1]), ord(" "), dtype=np.uint8)
         for row, line in zip(chars, lines, strict=True):
             row[: len(line)] = np.frombuffer(line, np.uint8)
-        return Screen(
-            np.concatenate([self.screen.chars, chars]),
-            np.concatenate([self.screen.colours, np.full_like(chars, _CAPTION_COLOUR)]),
-            self.screen.cursor,
-        )
-
-    def picture(self) -> np.ndarray:
-        """Draw the captioned screen: uint8 ``(height, width, 3)``."""
-        return np.asarray(self.captioned().image())
+        colours = np.concatenate([self.screen.colours, np.full_like(chars, _CAPTION_COLOUR)])
+        screen = Screen(np.concatenate([self.screen.chars, chars]), colours, self.screen.cursor)
+        return np.asarray(screen.image())
 
     def _lines(self) -> list[str]:
         lines = [f"step {self.step}  reward {self.reward:+.4g}  return {self.episode_return:.5g}"]
@@ -74,13 +67,6 @@ def play_steps(
     act: Act, task: str, args: Mapping[str, Any], seed: int, scores: MessageScores | None
 ) -> Generator[NetHackStep]:
     """Play the episode with this seed; the last step is its end.
-
-    Args:
-        act: Chooses the actions.
-        task: One of `groundling.envs.nethack.TASKS`.
-        args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
-        seed: Seed of NetHack.
-        scores: Scores of the messages.
 
     Raises:
         ConfigError: nle is missing, or there is no such task or argument.
@@ -173,15 +159,11 @@ def view(
     if not frames:
         notes.append("No pictures: the episode, played again with the installed nle, takes another course.")
     rows = [
-        [row["message"] or "(none)", f"{row['count']}", _signed(row["normalised_reward"])]
+        [row["message"] or "(none)", f"{row['count']}", signed(row["normalised_reward"])]
         for row in sample["messages"][:_SHOWN_MESSAGES]
     ]
     table = Summary("", ["message", "times", "normalised reward"], rows)
     return EpisodeView([(f"Seed {sample['seed']}", False)], frames, notes=notes, pixels=_PIXELS, table=table)
-
-
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.2f}"
 
 
 def _scores(

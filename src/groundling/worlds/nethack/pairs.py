@@ -222,9 +222,8 @@ class _Recording:
 
     def keep(self, place: int, step: Mapping[str, Any]) -> None:
         """Record a step of the present segment."""
-        row = self._places[self.segment]
         for key in self.description["keys"]:
-            self._arrays[key][row, place] = step[key]
+            self._arrays[key][self._places[self.segment], place] = step[key]
 
     def finish_segment(self, blstats: NDArray[Any], steps: int) -> None:
         """Record the segment's figures, and begin the next one."""

@@ -24,10 +24,15 @@ from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.nethack.episodes import episode_of, play
 from groundling.worlds.nethack.frames import frames_of, play_steps, view
-from groundling.worlds.nethack.message_scores import MessageScores, make_message_scores
-from groundling.worlds.nethack.messages import most_frequent, table_of, top_messages
+from groundling.worlds.nethack.messages import (
+    MessageScores,
+    make_message_scores,
+    most_frequent,
+    table_of,
+    top_messages,
+)
 from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
-from groundling.worlds.recording import PairSettings
+from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Demonstrator, Player, World
 
 
@@ -177,8 +182,8 @@ class NetHackWorld(World):
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """Return the most frequent messages, with their rewards."""
-        games = {name: [e.record for e in outcome.episodes] for name, outcome in played.items()}
-        return {"messages": most_frequent(games, self.message_scores)}
+        messages = {name: [e.record.messages for e in outcome.episodes] for name, outcome in played.items()}
+        return {"messages": most_frequent(messages, self.message_scores)}
 
     def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
         return [table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]

@@ -6,14 +6,14 @@ from typing import Any
 import gymnasium
 import torch
 
-from groundling.envs.episode_state import EpisodeState
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.observation import TextObservation
 from groundling.envs.text_env import ACTIONS, read_text_step
+from groundling.envs.text_episode import EpisodeState
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.envs import known_actions_of
+from groundling.worlds.text.episodes import known_actions_of
 
 
 class TextActor:
@@ -22,7 +22,7 @@ class TextActor:
     The env need not be registered in this process; without it, and without ``world.actions``, actions are texts.
 
     Args:
-        config: The section ``world``: the env whose actions it chooses among, and the length of the history.
+        config: The section ``world``.
         policy: Chooses the actions.
         deterministic: Take the likeliest action instead of drawing one.
         generator: Draws the actions.

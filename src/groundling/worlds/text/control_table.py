@@ -26,11 +26,7 @@ _USUAL = "held-out"
 def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> ReportTable | None:
     """Compare the evaluations with original and changed missions; None without changed ones.
 
-    Only evaluations in the run's world count: figures of another task or language are not comparable.
-
-    Args:
-        settings: `World.settings` of the run.
-        evaluations: Evaluations as JSON, by suite.
+    Only evaluations with the ``settings`` of the run's world count: those of another task or language differ.
     """
     if not evaluations.keys() & set(CONTROLS):
         return None

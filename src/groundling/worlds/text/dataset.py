@@ -1,15 +1,21 @@
-"""Datasets of transitions in Parquet files, which Hugging Face's ``load_dataset`` opens."""
+"""Datasets of an agent's transitions in Parquet files, which Hugging Face's ``load_dataset`` opens."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groundling.envs.observation import TextObservation
+from groundling.envs.text_episode import Step
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import replace_file, write_atomically
 from groundling.io.redaction import shareable
+from groundling.prompts import PromptReader
+from groundling.worlds.protocols import Collected
+from groundling.worlds.text.episodes import Choice, play_training_episodes
+from groundling.worlds.world import Demonstrator
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,10 +92,9 @@ class DatasetFolder:
                 )
             return
         path.mkdir(parents=True, exist_ok=True)
-        lines = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
-        card = _CARD.format(
-            splits=lines, agent=description["agent"], env=description["world.env"], description=DESCRIPTION
-        )
+        files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
+        agent, env = description["agent"], description["world.env"]
+        card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
         write_atomically(description_path, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         write_atomically(path / "README.md", card)
         (path / "data").mkdir(exist_ok=True)
@@ -125,11 +130,7 @@ def count_episodes(folder: Path, split: str = "train") -> int:
 
 
 def count_transitions(folder: Path, split: str = "train") -> int:
-    """Return the number of rows of a dataset's files.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Return the number of rows of a dataset's files; raise `ConfigError` if pyarrow is not installed."""
     _pyarrow()
     import pyarrow.parquet as pq
 
@@ -137,16 +138,8 @@ def count_transitions(folder: Path, split: str = "train") -> int:
 
 
 def check_env(folder: Path, env: str) -> None:
-    """Check that a dataset's episodes are of an env, if it has a description.
-
-    Raises:
-        ConfigError: They are of another env.
-        RunError: Its description cannot be read.
-    """
-    if not (folder / DESCRIPTION).exists():
-        return
-    description = read_description(folder)
-    played = description.get("world.env")
+    """Raise `ConfigError` if a dataset's description names another env than ``env``."""
+    played = read_description(folder).get("world.env") if (folder / DESCRIPTION).exists() else None
     if played not in (None, env):
         raise ConfigError(
             f"{folder} has episodes of {played}, and world.env={env}: set world.env={played}; `groundling evaluate "
@@ -155,11 +148,7 @@ def check_env(folder: Path, env: str) -> None:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Read the description of a dataset.
-
-    Raises:
-        RunError: It cannot be read.
-    """
+    """Read the description of a dataset; raise `RunError` if it cannot be read."""
     path = folder / DESCRIPTION
     try:
         return read_object(path, SETTINGS)
@@ -181,3 +170,110 @@ def _pyarrow() -> Any:
     except ImportError:
         raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
     return pyarrow
+
+
+_EPISODES_PER_FILE = 256
+_Rows = list[dict[str, Any]]
+"""Transitions of an episode."""
+
+
+def collect_dataset(
+    player: Demonstrator,
+    num_episodes: int,
+    output: Path,
+    only_success: bool = False,
+    validation_fraction: float = 0.0,
+    on_episode: Callable[[], None] = lambda: None,
+) -> Collected:
+    """Play training episodes 0 to ``num_episodes`` and write their transitions into ``output``.
+
+    Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written first.
+    The same call continues after the last file, also with a larger ``num_episodes``.
+
+    Args:
+        player: Draws its actions unless ``evaluation.deterministic``.
+        num_episodes: Number of episodes that the dataset comes from in the end.
+        output: The dataset's folder.
+        only_success: Keep only the episodes that succeed.
+        validation_fraction: Share of the episodes that form the split ``validation``, evenly spread.
+        on_episode: Called once for each episode, including those played before.
+
+    Returns:
+        Sizes of what this call added.
+
+    Raises:
+        ConfigError: The folder holds something else, or pyarrow is not installed.
+        ExpertError: The expert does not know the env.
+    """
+    splits = ("train", "validation") if validation_fraction else ("train",)
+    description = {
+        "agent": player.name,
+        "run": player.run,
+        "checkpoint": player.checkpoint,
+        "only_success": only_success,
+        "validation_fraction": validation_fraction,
+        **{key: value for key, value in player.settings.items() if key != "run_dir"},
+    }
+    folder = DatasetFolder(output, description, splits)
+    total = Collected()
+    first = folder.num_episodes
+    for _ in range(first):
+        on_episode()
+    while first < num_episodes:
+        count = min(_EPISODES_PER_FILE, num_episodes - first)
+        finished: dict[int, _Rows] = {}
+        try:
+            _record(player, first, count, finished, on_episode)
+        finally:  # also on Ctrl-C
+            rows: dict[str, _Rows] = {split: [] for split in splits}
+            last = first
+            while last in finished:  # up to the first episode that has not ended
+                steps = finished[last]
+                if steps[0]["success"] or not only_success:
+                    held_out = int((last + 1) * validation_fraction) > int(last * validation_fraction)
+                    rows["validation" if held_out else "train"] += steps
+                    total.kept += 1
+                    total.transitions += len(steps)
+                last += 1
+            if last > first:
+                folder.append(first, last - 1, rows)
+                total.episodes += last - first
+        first += count
+    return total
+
+
+def _record(
+    player: Demonstrator, first: int, count: int, finished: dict[int, _Rows], on_episode: Callable[[], None]
+) -> None:
+    """Play ``count`` episodes from number ``first``, and put each one's transitions into ``finished``."""
+    present: dict[int, _Rows] = {}  # of the present episodes, by env
+    read = PromptReader("glam", player.world.config.language)
+
+    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
+        prompts = None if player.policy is None else player.policy.prompts(observations)
+        if prompts is None:
+            prompts = [read(observation) for observation in observations]
+        for row, env in enumerate(indices):
+            observation, action = observations[row], choice.actions[row]
+            steps = present.setdefault(env, [])
+            steps.append(
+                {
+                    "step": len(steps),
+                    "goal": observation.goal,
+                    "descriptions": observation.descriptions,
+                    "past_actions": observation.past_actions,
+                    "actions": observation.actions,
+                    "prompt": prompts[row],
+                    "action": observation.actions[action],
+                    "action_index": action,
+                    "reward": float(step.rewards[env]),
+                    "done": bool(step.terminated[env] or step.truncated[env]),
+                    "log_prob": None if choice.log_probs is None else choice.log_probs[row],
+                }
+            )
+
+    seed = player.world.training_seed(1, first)
+    for number, episode in play_training_episodes(player, first, count, seed, note):
+        about = {"episode": number, "seed": episode.seed, "task": episode.task, "success": episode.success}
+        finished[number] = [about | row for row in present.pop(episode.env_index)]
+        on_episode()

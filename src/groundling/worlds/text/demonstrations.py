@@ -27,7 +27,7 @@ class Demonstrations(Collector):
         folder: A dataset of `groundling collect`, or files ``data/SPLIT-*.parquet`` with the same columns.
         num_envs: Transitions in a step of a rollout, of all processes together.
         local_rows: The transitions that this process reads.
-        actions: The admissible actions of the envs in which the policy will act; None: they list them at each step.
+        actions: The admissible actions; None: the envs list them at each step.
         history: Number of observations that the policy sees at most. None: all of an episode; its rows are then in
             sequence, so that they are read as one text.
         seed: Seed of the orders.
@@ -112,15 +112,9 @@ class Demonstrations(Collector):
         return epochs * rows, epochs * math.ceil(rows / (self._num_steps * self._total))
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the position as JSON, the same for each env."""
         return [{"position": self._position, "rows": self._rows.num_rows}] * self.num_envs
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Return to the position of `state_dict`.
-
-        Raises:
-            RunError: The dataset has another size now.
-        """
         state = states[0]
         if state["rows"] != self._rows.num_rows:
             raise RunError(
@@ -242,45 +236,34 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
 
 
 def _check_rows(path: Path, table: Any) -> None:
-    """Check that a file's rows are transitions.
+    """Raise `ConfigError` if a row of a file is no transition."""
+    number = 0
+    for batch in table.to_batches(max_chunksize=1024):
+        for row in batch.to_pylist():
+            number += 1
+            for expected, holds in _CHECKS.items():
+                if not holds(row):
+                    raise ConfigError(f"{path}, row {number}: {expected}; expected what `groundling collect` writes")
 
-    Raises:
-        ConfigError: A row lacks a goal, descriptions or actions, or its action is not one of them.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
-    def texts(name: str, levels: int, empty: bool) -> Any:
-        """Return a Boolean for each row: it has lists of texts without nulls."""
-        column, good = table[name].combine_chunks(), pc.is_valid(table[name])
-        if not empty:
-            good = pc.and_(good, pc.greater(pc.fill_null(pc.list_value_length(table[name]), 0), 0))
-        rows = None
-        for _ in range(levels):
-            parents, column = pc.list_parent_indices(column), pc.list_flatten(column)
-            rows = parents if rows is None else pc.take(rows, parents)
-            broken = set(pc.unique(pc.filter(rows, pc.is_null(column))).to_pylist())
-            if broken:
-                good = pa.array([one and row not in broken for row, one in enumerate(good.to_pylist())])
-        return good
+def _are_texts(texts: list[str | None] | None) -> bool:
+    return texts is not None and None not in texts
 
-    count = pc.fill_null(pc.list_value_length(table["actions"]), 0)
-    index = pc.fill_null(table["action_index"], -1)
-    checks = {
-        "goal must be a text": pc.is_valid(table["goal"]),
-        "descriptions must be lists of texts, one at least": texts("descriptions", 2, False),
-        "past_actions must be texts": texts("past_actions", 1, True),
-        "past_actions must be one less than descriptions": pc.equal(
-            pc.add(pc.fill_null(pc.list_value_length(table["past_actions"]), -1), 1),
-            pc.fill_null(pc.list_value_length(table["descriptions"]), 0),
-        ),
-        "actions must be texts, one at least": texts("actions", 1, False),
-        "action_index must be one of its actions'": pc.and_(pc.greater_equal(index, 0), pc.less(index, count)),
-        "reward must be a finite number": pc.fill_null(pc.is_finite(table["reward"]), False),
-        "done must be true or false": pc.is_valid(table["done"]),
-    }
-    for expected, good in checks.items():
-        rows = good.to_pylist()
-        if False in rows:
-            row = rows.index(False) + 1
-            raise ConfigError(f"{path}, row {row}: {expected}; expected what `groundling collect` writes")
+
+_CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "goal must be a text": lambda row: row["goal"] is not None,
+    "descriptions must be lists of texts, one at least": lambda row: (
+        bool(row["descriptions"]) and all(map(_are_texts, row["descriptions"]))
+    ),
+    "past_actions must be texts": lambda row: _are_texts(row["past_actions"]),
+    "past_actions must be one less than descriptions": lambda row: (
+        len(row["past_actions"]) == len(row["descriptions"]) - 1
+    ),
+    "actions must be texts, one at least": lambda row: bool(row["actions"]) and _are_texts(row["actions"]),
+    "action_index must be one of its actions'": lambda row: (
+        row["action_index"] is not None and 0 <= row["action_index"] < len(row["actions"])
+    ),
+    "reward must be a finite number": lambda row: row["reward"] is not None and math.isfinite(row["reward"]),
+    "done must be true or false": lambda row: row["done"] is not None,
+}
+"""Conditions on the columns of a row, checked in this order."""

@@ -1,4 +1,4 @@
-"""Playing episodes of text envs, by a policy, by BabyAI's expert, or at random."""
+"""Making a text world's envs, and playing episodes there: by a policy, by BabyAI's expert, or at random."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -7,15 +7,57 @@ from dataclasses import dataclass, replace
 import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
+from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_episode import Step, TextEpisode
 from groundling.envs.vector import TextVectorEnv
+from groundling.errors import UnknownEnv
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import Episode
-from groundling.worlds.text.envs import make_envs
+from groundling.worlds.text.config import TextConfig
 from groundling.worlds.world import Demonstrator, Player
+
+
+def actions_of(config: TextConfig) -> ActionNames:
+    """Return the names of the actions: the config's, GLAM's in the env's language, or the env's.
+
+    Raises:
+        ConfigError: The env is unknown, or its actions are not those that world.actions names.
+    """
+    return name_actions(config.env, config.args, config.language, config.actions)
+
+
+def known_actions_of(config: TextConfig) -> ActionNames:
+    """Return `actions_of`; for an env that is not registered here, ``world.actions``."""
+    try:
+        return actions_of(config)
+    except UnknownEnv:
+        names = None if config.actions is None else tuple(config.actions)
+        return ActionNames(names, None if names is None else len(names))
+
+
+def make_envs(
+    config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
+) -> TextVectorEnv:
+    """Make envs, not yet reset; ``seed_of`` returns a seed from the env's index and the episode's number in it.
+
+    Raises:
+        ConfigError: As `actions_of`.
+    """
+    args = {**config.args, "language": config.language}
+    if render_mode is not None:
+        args["render_mode"] = render_mode
+    return TextVectorEnv(
+        TextEnvMaker.of(config.env, **args),
+        num_envs,
+        actions_of(config).names,
+        seed_of=seed_of,
+        history=config.history,
+        num_workers=config.num_workers,
+        timeout=config.timeout,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +77,7 @@ StepListener = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step]
 
 
 def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
-    """Deal the held-out episodes to ``num_envs`` envs: episode k is the same, whatever their number."""
+    """Deal the held-out episodes to ``num_envs`` envs: episode k does not depend on their number."""
     return lambda env, episode: held_out_seed(episode * num_envs + env)
 
 
@@ -152,8 +194,8 @@ def play_training_episodes(
 ) -> Iterator[tuple[int, TextEpisode]]:
     """Play the training episodes ``first`` to ``first + count``, and yield each with its number when it ends.
 
-    They are those of a run's first env, dealt to all envs: an episode is the same, whatever their number. ``seed`` is
-    that of the player's draws.
+    They are those of a run's first env, dealt to all envs: the number of envs does not matter. ``seed`` is that of the
+    player's draws.
     """
     world = player.world
     num_envs = min(world.evaluation.num_envs, count)

@@ -1,46 +1,48 @@
-"""Frames of a text env's episode: descriptions, action probabilities and pictures."""
+"""Frames of text envs: an episode watched, and sample episodes of an evaluation, played again with pictures."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 
+from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_episode import Step, TextEpisode
-from groundling.errors import UnknownEnv
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import ConfigError, UnknownEnv
+from groundling.policies.policy import Policy
 from groundling.worlds.display import EpisodeView, Frame, Summary
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.episodes import chooser_of
-from groundling.worlds.text.samples import drawing_env, picture_of, pictures_of
+from groundling.worlds.text.episodes import chooser_of, make_envs
 from groundling.worlds.world import Player
 
 _MOST_ACTIONS = 8
 """Actions of a frame: the chosen one, and the likeliest of the others."""
 _MOST_FRAMES = 30
+_MARKS: dict[str, Literal["named", "other"]] = {"named": "named", "other": "other"}
 
 
 def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
-    """Return an episode of ``samples/*.json`` with a picture before each action.
-
-    Args:
-        config: The section ``world``, changed by the sample's overrides.
-        sample: A result of `groundling.worlds.text.samples.sample_of`.
-    """
+    """Return an episode of ``samples/*.json`` (see `sample_of`) with a picture before each action."""
     first = sample.get("first")
     steps, actions = sample["steps"][:_MOST_FRAMES], sample["actions"][:_MOST_FRAMES]
     pictures: list[np.ndarray | None] = [None] * len(actions)
     with suppress(UnknownEnv):  # the module that registers it is not imported: show the recording only
-        pictures = pictures_of(config, {**sample, "actions": actions})
+        played = replay(config, sample["seed"], actions, sample.get("task"))
+        pictures = [picture_of(env) for _, env in played]
     frames = [
         Frame(
             step["descriptions"] or ["(nothing in sight)"],
-            _drawing(picture),
+            partial(_same, picture),
             step["action"],
             likeliest(step["probabilities"], step["action"]),
             prompt=step["prompt"],
-            mark=_mark(first, number),
+            mark="" if first is None or first.get("step") != number else _MARKS[first["target"]],
         )
         for number, (step, picture) in enumerate(zip(steps, pictures, strict=False), start=1)
     ]
@@ -68,15 +70,7 @@ def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping
 
 
 def watch(config: TextConfig, player: Player, number: int, *, deterministic: bool, seed: int) -> Iterator[Frame]:
-    """Play a held-out episode step by step; the last frame has the outcome.
-
-    Args:
-        config: The section ``world``.
-        player: A policy, or a baseline.
-        number: Number of the held-out episode.
-        deterministic: Take the likeliest action.
-        seed: Seed of the run.
-    """
+    """Play a held-out episode step by step; the last frame has the outcome. ``seed`` is that of the run."""
     envs = drawing_env(config, held_out_seed(number))
     try:
         with chooser_of(player, deterministic, seed + number) as choose:
@@ -93,7 +87,7 @@ def watch(config: TextConfig, player: Player, number: int, *, deterministic: boo
                 step += 1
                 heading = f"{observation.goal} · step {step}"
                 lines = [heading, *observation.descriptions[-1], *written, f"> {action}"]
-                yield Frame(lines, _drawing(picture_of(envs.envs[0])), action, probabilities)
+                yield Frame(lines, partial(_same, picture_of(envs.envs[0])), action, probabilities)
                 taken = envs.step(choice.actions)
                 if taken.episodes:
                     yield _last_frame(taken.episodes[0], taken, number)
@@ -110,14 +104,8 @@ def _last_frame(episode: TextEpisode, step: Step, number: int) -> Frame:
     return Frame(lines, summary=Summary(title))
 
 
-def _drawing(picture: np.ndarray | None) -> Any:
-    return lambda: picture
-
-
-def _mark(first: Mapping[str, Any] | None, step: int) -> Literal["", "named", "other"]:
-    if first is None or first.get("step") != step:
-        return ""
-    return "named" if first["target"] == "named" else "other"
+def _same(picture: np.ndarray | None) -> np.ndarray | None:
+    return picture
 
 
 def _about_first(first: Mapping[str, Any]) -> str:
@@ -135,3 +123,80 @@ def _marked(mission: str, named: Sequence[str]) -> list[tuple[str, bool]]:
         return [(mission, False)]
     parts = re.split(f"({'|'.join(map(re.escape, named))})", mission)
     return [(part, part in named) for part in parts if part]
+
+
+_NUM_SAMPLES = 4
+
+
+def select(episodes: Sequence[TextEpisode]) -> list[TextEpisode]:
+    """Choose a few episodes to show: successes first, and a failure if there is one."""
+    successes = [e for e in episodes if e.success]
+    failures = [e for e in episodes if not e.success]
+    return [*successes[: _NUM_SAMPLES - bool(failures)], *failures][:_NUM_SAMPLES]
+
+
+def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[str, Any]:
+    """Play ``episode`` again and return the policy's prompts and probabilities at each step, as JSON."""
+    played = replay(config, episode.seed, episode.actions, episode.task)
+    observations = [observation for observation, _ in played]
+    nothing = [None] * len(observations)
+    prompts = policy.prompts(observations) or nothing
+    outputs = policy.outputs(observations)
+    probabilities = nothing if outputs is None else outputs.log_probs.exp().tolist()
+    return {
+        "seed": episode.seed,
+        "task": episode.task,
+        "mission": episode.mission,
+        "success": episode.success,
+        "return": episode.episode_return,
+        "actions": list(episode.actions),
+        "first": None if episode.first is None else asdict(episode.first),
+        "steps": [
+            {
+                "descriptions": observation.descriptions[-1],
+                "prompt": prompt,
+                "action": observation.actions[action],
+                "probabilities": None if p is None else dict(zip(observation.actions, p, strict=False)),
+            }
+            for observation, prompt, action, p in zip(
+                observations, prompts, episode.actions, probabilities, strict=True
+            )
+        ],
+    }
+
+
+def replay(
+    config: TextConfig, seed: int, actions: Sequence[int], task: str | None
+) -> Iterator[tuple[TextObservation, gymnasium.Env[Any, Any]]]:
+    """Play an episode again: yield the observation before each action, and the env, which draws pictures if it can."""
+    if config.args.get("draw_task") == "construction":  # the seed does not determine the task
+        config = replace(config, args={**config.args, "task": task})
+    envs = drawing_env(config, seed)
+    observation = envs.reset()[0]
+    for action in actions:
+        yield observation, envs.envs[0]
+        observation = envs.step([action]).observations[0]
+    envs.close()
+
+
+def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
+    """Make one env whose every episode has this seed; it draws pictures if it can."""
+    config = replace(config, num_workers=0)
+    envs = make_envs(config, 1, lambda env, episode: seed)
+    if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
+        # A subclass of a MiniGrid env inherits the mode and may not accept it.
+        with suppress(ConfigError):
+            drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
+            envs.close()
+            return drawing
+    return envs
+
+
+def picture_of(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
+    """Draw an env: uint8 ``(height, width, 3)``; None if it draws no picture."""
+    if env.render_mode != "rgb_array":
+        return None
+    with suppress(NotImplementedError):
+        picture: Any = env.render()
+        return picture if isinstance(picture, np.ndarray) else None
+    return None

@@ -12,7 +12,7 @@ from groundling.judges.preferences import parquet
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import in_context
-from groundling.worlds.recording import PairSettings
+from groundling.worlds.protocols import PairSettings
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import Choice, play_training_episodes
 from groundling.worlds.world import Demonstrator
@@ -45,15 +45,21 @@ def record(
     episode's end; or a segment is a whole episode. Segments are paired at random, with one of the same goal if there is
     one. Everything follows from the config's seed; after a kill the same call continues with the unfinished round.
 
-    Args:
-        players: Draw their actions unless ``evaluation.deterministic``.
-        settings: Without a length, segments are whole episodes; without a stride, they cover every step.
-        on_segment: Called once for each segment, including those recorded before.
+    Players draw their actions unless ``evaluation.deterministic``. ``on_segment`` is called once for each segment,
+    including those recorded before.
 
     Raises:
         ConfigError: The numbers do not fit, or the folder holds something else.
     """
-    length, stride = _checked(settings)
+    length, stride = settings.length or 0, settings.stride
+    if stride is not None and not length:
+        raise ConfigError(f"--stride {stride} does nothing where segments are whole episodes: give --length N, too")
+    if stride is not None and stride < length:
+        raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
+    stride = stride or length
+    if settings.format not in (None, "parquet"):
+        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
+    parquet.check_installed()  # before anything is played
     world = players[0].world
     config: TextConfig = world.config
     description = {
@@ -99,23 +105,6 @@ def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
     return [place for pair in rng.permutation(len(pairs)) for place in pairs[pair]]
 
 
-def _checked(settings: PairSettings) -> tuple[int, int]:
-    """Return length (0: whole episodes) and stride.
-
-    Raises:
-        ConfigError: They do not fit, or the format is not that of texts.
-    """
-    length, stride = settings.length or 0, settings.stride
-    if stride is not None and not length:
-        raise ConfigError(f"--stride {stride} does nothing where segments are whole episodes: give --length N, too")
-    if stride is not None and stride < length:
-        raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
-    if settings.format not in (None, "parquet"):
-        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
-    parquet.check_installed()  # before anything is played
-    return length, stride or length
-
-
 @dataclass(frozen=True)
 class _CaptionedStep:
     context: str
@@ -149,14 +138,14 @@ def _play_round(player: Demonstrator, number: int, length: int, stride: int) -> 
 
 
 def _cut(episode: list[_CaptionedStep], length: int, stride: int, rng: np.random.Generator) -> list[Recorded]:
-    """Cut an episode into segments."""
-    if not length:
-        return [_segment(episode, 0, len(episode))]
-    begins = [start + int(rng.integers(stride - length + 1)) for start in range(0, len(episode), stride)]
-    return [_segment(episode, begin, begin + length) for begin in begins if begin < len(episode)]
-
-
-def _segment(episode: list[_CaptionedStep], begin: int, end: int) -> Recorded:
-    steps = episode[begin:end]
-    segment = TextSegment(steps[0].context, [one.caption for one in steps], steps[-1].outcome)
-    return Recorded(segment, {"return": sum(one.reward for one in steps), "steps": float(begin + len(steps))})
+    """Cut an episode into segments of ``length``, one of every ``stride`` steps; 0: the whole episode."""
+    begins = [0]
+    if length:
+        begins = [start + int(rng.integers(stride - length + 1)) for start in range(0, len(episode), stride)]
+    segments = []
+    for begin in begins:
+        if steps := episode[begin : begin + (length or len(episode))]:
+            segment = TextSegment(steps[0].context, [one.caption for one in steps], steps[-1].outcome)
+            figures = {"return": sum(one.reward for one in steps), "steps": float(begin + len(steps))}
+            segments.append(Recorded(segment, figures))
+    return segments

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
@@ -12,14 +12,13 @@ from groundling.errors import ConfigError
 from groundling.io.documents import read_bundled
 from groundling.io.row_files import BEFORE_ALL, RowFile, read_rows
 from groundling.policies.policy import Policy
-from groundling.worlds.text.config import PROBE_SETS, TextConfig
-from groundling.worlds.text.envs import actions_of, known_actions_of
+from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.episodes import actions_of, known_actions_of
 
 _FILE = "probes.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """A fixed situation."""
 
     title: str
@@ -29,27 +28,19 @@ class Probe:
     right: tuple[str, ...]  # the right actions, by their names in `ACTIONS`
 
 
-def _load() -> dict[int, tuple[Probe, ...]]:
-    sets = read_bundled(Path(__file__).with_name("probes.yaml"))
-    return {
-        number: tuple(
+@cache
+def load_probes() -> dict[int, tuple[Probe, ...]]:
+    """Return the two sets by number."""
+    sets: dict[int, tuple[Probe, ...]] = {}
+    for number, probes in read_bundled(Path(__file__).with_name("probes.yaml")).items():
+        turns = [(probe, probe["turns"]) for probe in probes]  # descriptions and actions in turn
+        sets[number] = tuple(
             Probe(
-                one["title"],
-                one["goal"],
-                tuple(map(tuple, one["turns"][::2])),
-                tuple(one["turns"][1::2]),
-                tuple(one["right"]),
+                probe["title"], probe["goal"], tuple(map(tuple, said[::2])), tuple(said[1::2]), tuple(probe["right"])
             )
-            for one in probes
+            for probe, said in turns
         )
-        for number, probes in sets.items()
-    }
-
-
-PROBES = _load()
-"""The two sets by number."""
-SETS = dict(zip(PROBE_SETS, (PROBES[1], PROBES[2], PROBES[1] + PROBES[2]), strict=True))
-"""Probes by values of world.probes."""
+    return sets
 
 
 def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int | None) -> list[TextObservation]:
@@ -63,7 +54,7 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
 def right_actions(config: TextConfig) -> dict[str, list[str]]:
     """Return the right actions by a probe's title, under the config's names."""
     names = dict(zip(ACTIONS["english"], known_actions_of(config).names or (), strict=False))
-    return {p.title: [names[a] for a in p.right if a in names] for probes in PROBES.values() for p in probes}
+    return {p.title: [names[a] for a in p.right if a in names] for probes in load_probes().values() for p in probes}
 
 
 def read_probes(run_dir: Path) -> list[dict[str, Any]]:
@@ -76,7 +67,7 @@ def read_probes(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class ProbeLog:
-    """Appends to a run's ``probes.jsonl`` after the update that the run resumes from; does nothing without a set.
+    """Appends to a run's ``probes.jsonl`` after the update that the run resumes from.
 
     Raises:
         ConfigError: The env has other actions, or the policy needs more than an observation.
@@ -84,18 +75,16 @@ class ProbeLog:
 
     def __init__(self, config: TextConfig, policy: Policy, run_dir: Path, update: int) -> None:
         self._policy = policy
-        self._observations: list[TextObservation] = []
-        name = config.probes
-        if name is None:
-            return
         names = actions_of(config).names
         if names is None:
             raise ConfigError(
                 f"the probes are situations of BabyAI's, and env {config.env} has other actions at each step: set "
                 "world.probes=null"
             )
-        self._titles = [probe.title for probe in SETS[name]]
-        self._observations = observations(SETS[name], names, config.history)
+        sets = load_probes()
+        probes = [probe for number in sets if config.probes in (number, "both") for probe in sets[number]]
+        self._titles = [probe.title for probe in probes]
+        self._observations = observations(probes, names, config.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
                 f"{type(policy).__name__} has no action probabilities before it has written or remembered something: "
@@ -107,8 +96,6 @@ class ProbeLog:
 
     def log(self, row: dict[str, Any]) -> None:
         """Write the probabilities after the update with the figures ``row``."""
-        if not self._observations:
-            return
         outputs = self._policy.outputs(self._observations)
         assert outputs is not None
         by_probe = [

@@ -11,7 +11,7 @@ from typing import Any
 
 from groundling.envs.babyai_text import ACTIONS, CONTROLS, MIXED_TASKS, translate_actions
 from groundling.envs.languages import TranslationError, check_language
-from groundling.envs.make import is_grid
+from groundling.envs.make import inspect_env
 from groundling.errors import ConfigError
 from groundling.io.documents import read_bundled
 from groundling.policies.policy import policies
@@ -26,7 +26,7 @@ class Suite:
 
     about: str
     overrides: Sequence[str] = ()
-    keeps: Sequence[str] = ()  # arguments of the env that stay as in the run, of those that the overrides remove
+    keeps: Sequence[str] = ()  # arguments of the env that stay as in the run although the overrides remove others
     replacements: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of words of the prompt, by language
     form: Mapping[str, str] = field(default_factory=dict)  # by language, words that the prompt must have
     prompt: str | None = None  # the prompt that the overrides set
@@ -130,7 +130,7 @@ def suite_overrides(
 
 
 def _check_env(suite: Suite, config: TextConfig) -> None:
-    if suite.of_grids and not is_grid(config.env, config.args, config.language):
+    if suite.of_grids and not inspect_env(config.env, config.args, config.language).is_grid:
         raise ConfigError(
             f"it replaces words of BabyAI's and MiniGrid's envs, and the run's env is {config.env}: to test other "
             "words, evaluate held-out with policy.args.replacements={word: other}, or world.actions=[…]"

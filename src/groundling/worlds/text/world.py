@@ -12,9 +12,10 @@ import gymnasium
 import torch
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.bc import BehaviouralCloning
 from groundling.envs.babyai_text import ExpertError
 from groundling.envs.languages import TranslationError
-from groundling.envs.make import has_symbols, is_grid
+from groundling.envs.make import inspect_env
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import SCHEME, training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
@@ -27,22 +28,27 @@ from groundling.worlds.collector import Collector
 from groundling.worlds.config import Use
 from groundling.worlds.display import EpisodeView, Frame, Presentation, ProbeHistory, ReportTable
 from groundling.worlds.episode import Episode, Played
-from groundling.worlds.recording import Collected, PairSettings
+from groundling.worlds.protocols import Collected, PairSettings
 from groundling.worlds.text import pairs
 from groundling.worlds.text.actor import TextActor
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.control_table import FIRST_INTERACTION, MEANINGS, control_table
-from groundling.worlds.text.dataset import check_env, count_episodes, count_transitions
+from groundling.worlds.text.dataset import check_env, collect_dataset, count_episodes, count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
-from groundling.worlds.text.envs import actions_of, known_actions_of, make_envs
-from groundling.worlds.text.episodes import chooser_of, episode_of, held_out_seed_of, play
-from groundling.worlds.text.frames import view, watch
+from groundling.worlds.text.episodes import (
+    actions_of,
+    chooser_of,
+    episode_of,
+    held_out_seed_of,
+    known_actions_of,
+    make_envs,
+    play,
+)
+from groundling.worlds.text.frames import sample_of, select, view, watch
 from groundling.worlds.text.probes import ProbeLog, read_probes, right_actions
-from groundling.worlds.text.recording import collect_dataset
-from groundling.worlds.text.samples import sample_of, select
 from groundling.worlds.text.suites import SUITE_GROUPS, SUITES, suite_overrides
-from groundling.worlds.text.validation import DatasetLog
+from groundling.worlds.validation import ValidationLog
 from groundling.worlds.world import CannotPlay, Demonstrator, Player, World
 
 _BY_REWARD = (
@@ -100,7 +106,7 @@ class TextWorld(World):
             )
         offers: set[Offer] = {"words"}
         with suppress(UnknownEnv):  # a recorded run whose module is not imported
-            if has_symbols(config.env, config.args, config.language):
+            if inspect_env(config.env, config.args, config.language).has_symbols:
                 offers.add("symbols")
         return replace(
             self.offers,
@@ -165,10 +171,18 @@ class TextWorld(World):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> Iterator[Log]:
-        yield ProbeLog(self.config, policy, run_dir, update)
-        if self.config.dataset is not None:
-            measured = (self.config, self.evaluation, self.seed, policy, algorithm)
-            yield DatasetLog(*measured, run_dir, update, last_step, listeners)
+        config, evaluation = self.config, self.evaluation
+        if config.probes is not None:
+            yield ProbeLog(config, policy, run_dir, update)
+        if config.dataset is None or evaluation.every is None or not isinstance(algorithm, BehaviouralCloning):
+            return
+        folder = Path(config.dataset)
+        if count := min(count_transitions(folder, "validation"), evaluation.episodes):
+            names = actions_of(config).names
+            split = Demonstrations(folder, 1, slice(0, 1), names, config.history, self.seed, split="validation")
+            rollout = split.rollout(count)  # of the whole split, or of as many drawn from it
+            measure = lambda update: algorithm.measure(policy, rollout)  # noqa: E731
+            yield ValidationLog(measure, evaluation.every, run_dir, update, last_step, listeners)
 
     # Recording
 
@@ -244,7 +258,7 @@ class TextWorld(World):
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """Note how many episodes do not report success; MiniGrid's envs pay a reward only for success."""
         episodes = [one.record for outcome in played.values() for one in outcome.episodes]
-        if is_grid(self.config.env, self.config.args, self.config.language):
+        if inspect_env(self.config.env, self.config.args, self.config.language).is_grid:
             return {}
         count = sum(episode.success_key is None for episode in episodes)
         return {"notes": [_BY_REWARD.format(count, len(episodes))]} if count else {}

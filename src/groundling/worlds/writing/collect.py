@@ -46,14 +46,8 @@ class PoolCollector(Collector):
 class WrittenTexts(PoolCollector):
     """Lets a policy write ``num_texts`` texts in a rollout, and rewards them.
 
-    Args:
-        order: Order of the prompts.
-        encode: Encodes prompts.
-        reward: The reward, loaded.
-        num_texts: Texts of a rollout, of all processes together.
-        local_rows: The texts that this process writes.
-        num_tokens: Tokens of a text at most.
-        texts_per_prompt: Size of a group of texts to one prompt, for RLOO and GRPO; divides ``num_texts``.
+    ``texts_per_prompt``, the size of a group of texts to one prompt (RLOO, GRPO), divides ``num_texts``. The other
+    arguments are those of `PoolCollector`.
     """
 
     def __init__(
@@ -125,14 +119,7 @@ class WrittenTexts(PoolCollector):
 def texts_so_far(
     lm: LanguageModel, prompts: Sequence[TokenPrompt], rows: Sequence[Sequence[int]], per_token: bool
 ) -> list[list[str]]:
-    """Return the text after each token of each row; only the last one unless ``per_token``, the others are empty.
-
-    Args:
-        lm: The model that wrote.
-        prompts: Prompts of the rows.
-        rows: Token ids of the texts.
-        per_token: Every token is rewarded, instead of whole texts.
-    """
+    """Return the text after each token of each row; only the last one unless ``per_token``, the others are empty."""
     texts = []
     for prompt, row in zip(prompts, rows, strict=True):
         written = lm.continuation(prompt.ids)
@@ -163,18 +150,14 @@ def _padded(rewards: Tensor, num_tokens: int) -> Tensor:
 
 
 def as_writer(policy: Policy) -> TokenPolicy:
-    """Return a policy as one that writes.
-
-    Raises:
-        ConfigError: It does not write.
-    """
+    """Return a policy as one that writes; raise `ConfigError` if it does not."""
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(f"{type(policy).__name__} does not write texts: set policy.id=token for a pool")
     return policy
 
 
 def check_lengths(writer: TokenPolicy, max_prompt_length: int, num_tokens: int) -> None:
-    """Raise `ConfigError` if the model has no room for such prompts and texts, or the lengths contradict each other."""
+    """Raise `ConfigError` if lengths contradict each other, or the model has no room for such prompts and texts."""
     limit = writer.sampling.max_new_tokens
     if limit not in (None, num_tokens):
         raise ConfigError(

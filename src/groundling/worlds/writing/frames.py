@@ -53,7 +53,7 @@ def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Itera
             is_notable=False,
         )
     title = f"text {number} · {len(ids)} tokens"
-    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
+    reward = make_measured_reward(world, policy, samples)
     if reward is not None and not reward.per_token:
         worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"

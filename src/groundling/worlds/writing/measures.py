@@ -1,18 +1,20 @@
 """Writing texts to a pool's samples, and measuring them."""
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 
-from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
+from groundling.io.files import write_atomically
 from groundling.lm.write.generation import sampling_from
 from groundling.metrics import MetricResult, Scorer
 from groundling.metrics.post_processing import post_processors
@@ -20,7 +22,6 @@ from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardContext, RewardSum, chosen_parts, make_parts, measures
-from groundling.rewards.part import RewardPartConfig
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import reward_inputs, texts_so_far
 from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
@@ -65,20 +66,15 @@ class MeasuredTexts:
         ]
 
 
+@dataclass(frozen=True)
 class TextMeasures:
     """The metrics and the reward of texts written to samples."""
 
-    def __init__(
-        self,
-        world: World,
-        policy: TokenPolicy,
-        samples: Sequence[Sample],
-        metrics: Sequence[Scorer],
-        reward: RewardSum | None,
-    ) -> None:
-        self._world, self._policy = world, policy
-        self.samples = samples
-        self._metrics, self._reward = metrics, reward
+    world: World
+    policy: TokenPolicy
+    samples: Sequence[Sample]
+    metrics: Sequence[Scorer]
+    reward: RewardSum | None
 
     @classmethod
     def of_split(cls, world: World, policy: TokenPolicy, split: Split) -> "TextMeasures":
@@ -89,13 +85,12 @@ class TextMeasures:
         """
         samples = samples_of(world.config, split)
         metrics = make_metrics(world.evaluation.metrics, policy, samples)
-        reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
-        return cls(world, policy, samples, metrics, reward)
+        return cls(world, policy, samples, metrics, make_measured_reward(world, policy, samples))
 
     def forget(self) -> None:
         """Forget the texts measured before, so that the next measurement does not depend on them."""
-        if self._reward is not None:
-            self._reward.forget()
+        if self.reward is not None:
+            self.reward.forget()
 
     def measure(self, texts: Sequence[WrittenText]) -> MeasuredTexts:
         """Compute the figures of texts.
@@ -105,17 +100,17 @@ class TextMeasures:
             RunError: A metric lacks something that it needs of the samples.
         """
         samples, rows = [text.sample for text in texts], [text.ids for text in texts]
-        name = self._world.evaluation.post_process
+        name = self.world.evaluation.post_process
         process = post_processors.get(name) if name else str
-        per_token = self._reward is not None and self._reward.per_token
-        so_far = texts_so_far(self._policy.lm, [text.prompt for text in texts], rows, per_token)
+        per_token = self.reward is not None and self.reward.per_token
+        so_far = texts_so_far(self.policy.lm, [text.prompt for text in texts], rows, per_token)
         generations = [process(text[-1] if text else "") for text in so_far]
         rewards: list[float] | None = None
-        results = _compute(self._metrics, samples, generations)
-        if self._reward is not None:
+        results = _compute(self.metrics, samples, generations)
+        if self.reward is not None:
             # At every token, as training's return_mean: as they were written, not after post-processing.
             so_far = so_far if per_token else [[text] for text in generations]
-            rewarded = self._reward(reward_inputs(samples, so_far, rows if per_token else ()))
+            rewarded = self.reward(reward_inputs(samples, so_far, rows if per_token else ()))
             rewards = rewarded.total.sum(0).tolist()
         return MeasuredTexts(samples, generations, rewards, results)
 
@@ -137,6 +132,12 @@ def _compute(
                 )
             results[name], owners[name] = result, metric
     return results
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def write_texts(policy: TokenPolicy, world: World, samples: Sequence[Sample]) -> Iterator[WrittenText]:
@@ -180,11 +181,6 @@ def write(
             generations = lm.generate([p.ids for p in prompts], **settings)
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be used: {error}") from error
-    if len(generations) != len(prompts):
-        raise ConfigError(
-            f"evaluation.generation={dict(settings)} gives {len(generations)} texts to {len(prompts)} prompts, and one "
-            "to each is measured: leave num_return_sequences"
-        )
     return [written.token_ids.tolist() for written in generations]
 
 
@@ -206,22 +202,16 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
         lm.model.generation_config = kept
 
 
-def make_measured_reward(
-    reward: Mapping[str, RewardPartConfig | None],
-    spec: WorldSpec,
-    policy: TokenPolicy,
-    device: str,
-    samples: Sequence[Sample] = (),
-) -> RewardSum | None:
+def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sample] = ()) -> RewardSum | None:
     """Make the reward of texts to some of a split's ``samples``; None if the config has no reward.
 
     Parts whose reward model is trained online are left out: only training has it, and judges cost money.
     """
-    settled = {name: part for name, part in reward.items() if part is None or not part.args.get("online")}
-    if not chosen_parts(settled, spec):
+    settled = {name: part for name, part in world.reward_parts.items() if part is None or not part.args.get("online")}
+    if not chosen_parts(settled, world.spec):
         return None
-    made = make_parts(settled, spec)
-    made.begin(RewardContext(device, world=spec.subject, lm=policy.lm, samples=samples))
+    made = make_parts(settled, world.spec)
+    made.begin(RewardContext(world.device, world=world.spec.subject, lm=policy.lm, samples=samples))
     return made
 
 

@@ -12,7 +12,7 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
-from groundling.worlds.recording import PairSettings
+from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import as_writer, check_lengths, reward_inputs, texts_so_far
 from groundling.worlds.writing.config import WritingConfig
@@ -32,9 +32,7 @@ class _Writer:
         self._encode: PromptEncoder = make_prompt_encoder(world.config, self.policy)
         self._num_tokens = world.config.num_tokens
         check_lengths(self.policy, self._encode.max_prompt_length, self._num_tokens)
-        self._reward = make_measured_reward(
-            world.reward_parts, world.spec, self.policy, world.device, samples_of(world.config, "train")
-        )
+        self._reward = make_measured_reward(world, self.policy, samples_of(world.config, "train"))
 
     @torch.no_grad()
     def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
@@ -64,12 +62,8 @@ def record(
     """Let policies write two texts to each of the pool's training prompts, and return the number of pairs.
 
     Several writers take turns: a prompt's texts are one writer's and the next one's, in random order. All of it
-    follows from the config's seed; after a kill the same call continues with the unfinished batch.
-
-    Args:
-        players: Writers.
-        settings: Settings of the dataset.
-        on_segment: Called once for each text, including those recorded before.
+    follows from the config's seed; after a kill the same call continues with the unfinished batch. ``on_segment`` is
+    called once for each text, including those recorded before.
 
     Raises:
         ConfigError: A player does not write, an option has no effect here, or the folder holds something else.

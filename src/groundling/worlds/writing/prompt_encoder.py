@@ -21,7 +21,7 @@ class PromptEncoder:
     """Encodes samples' prompts for a language model.
 
     Args:
-        tokenizer: The model's tokenizer; without a padding token it pads with its end token, told apart by masks.
+        tokenizer: The model's tokenizer; without a padding token it pads with its end token, which masks exclude.
         max_prompt_length: Number of tokens at most; longer prompts are truncated.
         prompt_truncation_side: "left" keeps a prompt's end, "right" its beginning.
         chat: Chat template, by which a prompt is a user's message; None: plain prompts.

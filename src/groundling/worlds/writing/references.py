@@ -18,14 +18,9 @@ from groundling.worlds.writing.prompt_encoder import PromptEncoder
 class References(PoolCollector):
     """Gives a pool's references as rollouts, as if the policy had written them.
 
-    Args:
-        order: Order of the samples; one with several references gives another of them each time.
-        encode: Encodes prompts and references.
-        num_texts: Texts of a rollout, of all processes together.
-        local_rows: The texts that this process reads.
-        num_tokens: Tokens of a text at most, including its end token; longer ones are cut, and do not end.
-        has_decoder: The model is an encoder-decoder: it also learns the special tokens that its tokenizer puts around
-            targets (BART's ``<s>``, T5's ``</s>``).
+    A sample with several references gives another of them each time. A text of more than ``num_tokens``, including its
+    end token, is cut, and does not end. With ``has_decoder``, an encoder-decoder also learns the special tokens that
+    its tokenizer puts around targets (BART's ``<s>``, T5's ``</s>``). The other arguments are those of `PoolCollector`.
 
     Raises:
         ConfigError: A sample has no reference, or the model no end token.

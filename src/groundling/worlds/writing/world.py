@@ -13,23 +13,23 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
-from groundling.io.row_files import Log, ValidationListener
+from groundling.io.row_files import BEFORE_ALL, Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.display import Frame, Presentation
 from groundling.worlds.episode import Episode, Played
-from groundling.worlds.recording import PairSettings
+from groundling.worlds.protocols import PairSettings
+from groundling.worlds.validation import ValidationLog
 from groundling.worlds.world import Demonstrator, Player, World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.actor import WritingActor
 from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.frames import watch
-from groundling.worlds.writing.measures import TextMeasures, write_texts
+from groundling.worlds.writing.measures import TextMeasures, write_rows, write_texts
 from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
 from groundling.worlds.writing.references import References
 from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
-from groundling.worlds.writing.validation import ValidationLog
 
 _SHORT_TEXTS = 8
 
@@ -129,8 +129,24 @@ class WritingWorld(World):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> list[Log]:
-        warn_about_shared_prompts(self.config, self._training_samples, self.evaluation.every is not None)
-        return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
+        every = self.evaluation.every
+        warn_about_shared_prompts(self.config, self._training_samples, every is not None)
+        if every is None:
+            return []
+        writer, predictions = as_writer(policy), run_dir / "predictions"
+        measures = TextMeasures.of_split(self, writer, "val")
+        for path in predictions.glob("val-[0-9]*.jsonl"):
+            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # their rows are dropped
+                path.unlink()
+
+        def measure(update: int) -> dict[str, float]:
+            measures.forget()
+            samples = measures.samples[: self.evaluation.episodes]
+            measured = measures.measure(list(write_texts(writer, self, samples)))
+            write_rows(predictions / f"val-{update:06}.jsonl", measured.rows())
+            return measured.figures()
+
+        return [ValidationLog(measure, every, run_dir, update, last_step, listeners)]
 
     def record_pairs(
         self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
