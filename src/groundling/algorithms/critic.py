@@ -1,7 +1,7 @@
 """Extra training of a value head: on more epochs, over recent rollouts, without gradients into its input."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -34,23 +34,9 @@ class HeadInputs:
 
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
-        self._calls: list[Tensor] = []
         self._number = 0  # of the minibatch, equal in all processes
         self._rows: dict[int, tuple[int, Tensor]] = {}
         """By element: the minibatch that it was last evaluated in, and float32 ``(num_steps, hidden_size)``."""
-
-    @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Record the head's inputs in the block, for losses that are `watched`."""
-
-        def hook(head: nn.Module, given: Sequence[Tensor]) -> None:
-            self._calls.append(given[0].detach().flatten(0, -2))
-
-        handle = self._head.register_forward_pre_hook(hook)
-        try:
-            yield
-        finally:
-            handle.remove()
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
         """Number the minibatches: the last input of an element that several evaluate is kept."""
@@ -58,30 +44,34 @@ class HeadInputs:
             self._number += 1
             yield minibatch
 
-    def watched(self, loss: LossFunction) -> LossFunction:
+    def recorded(self, loss: LossFunction) -> LossFunction:
         """Return ``loss`` as a function that also keeps the inputs of the elements it evaluates."""
 
-        def watching(part: Batch) -> Terms:
-            self._calls.clear()
-            terms = loss(part)
+        def recording(part: Batch) -> Terms:
+            calls: list[Tensor] = []
+            handle = self._head.register_forward_pre_hook(
+                lambda head, given: calls.append(given[0].detach().flatten(0, -2))
+            )
+            try:
+                terms = loss(part)
+            finally:
+                handle.remove()
             counted = _counted(part)
-            rows = torch.cat(self._calls)[counted[_evaluated(part, counted)]]
+            rows = torch.cat(calls)[counted[_evaluated(part, counted)]]
             for i, row in zip(part.index.tolist(), rows.split(counted.sum(1).tolist()), strict=True):
                 self._rows[i] = self._number, row
             return terms
 
-        return watching
+        return recording
 
     def complete(self, learner: Learner, policy: Policy) -> None:
         """Evaluate the remaining elements, without gradients; all processes then have the inputs of all elements."""
         self._share(learner)
         missing = [i for i in range(len(self._batch)) if i not in self._rows]
         if missing:
-            evaluate = self.watched(
-                lambda part: {"loss": policy.evaluate(part.observations, part.actions).values.sum()}
-            )
-            with self.recorded(), torch.no_grad():
-                accumulate(learner, self._batch, evaluate, torch.tensor(missing), [])
+            loss = self.recorded(lambda p: {"loss": policy.evaluate(p.observations, p.actions).values.sum()})
+            with torch.no_grad():
+                accumulate(learner, self._batch, loss, torch.tensor(missing), [])
             self._share(learner)
 
     def _share(self, learner: Learner) -> None:

@@ -106,16 +106,15 @@ class PPO(ClippedOnPolicy):
             if not self.value_epochs:
                 return super().optimize(policy, batch, generator)
             inputs = HeadInputs(batch, head)
-            loss = inputs.watched(self.loss_of(policy))
-            with inputs.recorded():
-                if self._warmed_up < self.value_warmup:
-                    self._warmed_up += 1
-                    with torch.no_grad():
-                        local_figures = accumulate(self, batch, loss, torch.arange(len(batch)), [])
-                    figures = {**self.processes.sum_figures(local_figures), "grad_norm": 0.0}
-                else:
-                    minibatches = inputs.numbered(self.minibatches(batch, generator))
-                    figures = learn(self, batch, loss, minibatches, self.target_kl)
+            loss = inputs.recorded(self.loss_of(policy))
+            if self._warmed_up < self.value_warmup:
+                self._warmed_up += 1
+                with torch.no_grad():
+                    local_figures = accumulate(self, batch, loss, batch.index, [])
+                figures = {**self.processes.sum_figures(local_figures), "grad_norm": 0.0}
+            else:
+                minibatches = inputs.numbered(self.minibatches(batch, generator))
+                figures = learn(self, batch, loss, minibatches, self.target_kl)
         inputs.complete(self, policy)
         self._memory.add(*inputs.transitions())
         return figures | self._memory.fit(self, head, self.minibatch_size, self.value_epochs, generator)
