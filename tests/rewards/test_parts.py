@@ -377,13 +377,13 @@ def test_forget_restores_the_initial_state() -> None:
 )
 def test_a_state_that_json_changes_is_an_error(state: Any, message: str, tmp_path: Path) -> None:
     part = TextPart(_Seen())
-    part.reward.state = state  # type: ignore[union-attr]
+    part.reward.state = state  # type: ignore[attr-defined]
     with pytest.raises(RunError, match=re.escape(message)):
         part.save(tmp_path)
-    part.reward.state = {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[union-attr]
+    part.reward.state = {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[attr-defined]
     part.save(tmp_path)
     part.load(tmp_path)
-    assert part.reward.state == {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[union-attr]
+    assert part.reward.state == {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[attr-defined]
 
 
 def test_a_judge_trains_a_new_model_in_one_process() -> None:

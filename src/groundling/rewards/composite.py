@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.arguments import taken
 from groundling.errors import ConfigError
-from groundling.metrics.scorer import Document, Meta, References, Scorer, Texts, token_counts
+from groundling.metrics.scorer import Document, Meta, References, Scorer, Texts
 from groundling.rewards.registry import create_within, rewards
 from groundling.rewards.reward import Reward
 
@@ -48,13 +47,7 @@ class WeightedSum(Reward):
         meta: Meta = None,
         tokens: Sequence[Sequence[int]] = (),
     ) -> Tensor:
-        token_counts(texts)
-
-        def at_tokens(reward: Scorer) -> Tensor:
-            ids = taken(reward.at_tokens, {"tokens": tokens})
-            return reward.at_tokens(prompts, texts, references, meta, **ids)
-
-        return self._sum(at_tokens)
+        return self._sum(lambda reward: reward.at_tokens(prompts, texts, references, meta, tokens))
 
     def _sum(self, value: Callable[[Scorer], Tensor]) -> Tensor:
         return torch.stack([weight * value(reward) for reward, weight in self.terms]).sum(0)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.arguments import taken
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
 from groundling.fields import Provided
@@ -34,21 +33,21 @@ class TextPart(Part):
         reward: The reward; or a function that makes it from the language model under training, once that is loaded.
 
     Attributes:
-        reward: The reward; None until it is made.
+        reward: The reward; missing until it is made.
     """
 
     needs: frozenset[Evidence] = frozenset({"captions"})
+    reward: Scorer
 
     def __init__(self, reward: Scorer | Callable[[Any], Scorer]) -> None:
         self._processes = Processes()
         self._make = None if isinstance(reward, Scorer) else reward
         self.needs_model = self._make is not None
-        self.reward: Scorer | None = None
         if isinstance(reward, Scorer):
             self._use(reward)
 
     def check(self) -> None:
-        if self.reward is not None:
+        if hasattr(self, "reward"):
             self.reward.check()
 
     def begin(self, context: RewardContext) -> None:
@@ -61,7 +60,6 @@ class TextPart(Part):
             self._use(self._make(context.lm))
             self.check()
         if context.samples:
-            assert self.reward is not None
             self.reward.read_corpus(context.samples)
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
@@ -71,21 +69,14 @@ class TextPart(Part):
         return inputs.spread(inputs.captions, self._of_captions(inputs.captions))
 
     def forget(self) -> None:
-        assert self.reward is not None
         self.reward.load_state_dict(json.loads(self._initial_state))
 
     def save(self, folder: Path) -> None:
-        """Write ``state.json``, if the reward has a state.
-
-        Raises:
-            RunError: JSON cannot represent the state.
-        """
-        assert self.reward is not None
+        """Write ``state.json`` if the reward has a state; raise `RunError` if JSON cannot represent it."""
         if state := self.reward.state_dict():
             (folder / _STATE).write_text(_as_json(state), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        assert self.reward is not None
         if (folder / _STATE).exists():
             self.reward.load_state_dict(read_object(folder / _STATE))
 
@@ -97,7 +88,6 @@ class TextPart(Part):
 
     def _of_captions(self, captions: Captions) -> Tensor:
         """``(n,)``; equal samples are scored once if scores do not depend on other samples."""
-        assert self.reward is not None
         samples: Sequence[Any] = list(zip(captions.goals, captions.ids.tolist(), strict=True))
         if not self.reward.by_sample:
             samples = range(len(samples))
@@ -110,7 +100,6 @@ class TextPart(Part):
 
     def _scores(self, texts: GeneratedTexts) -> Tensor:
         """``(num_texts, longest)``; if scores depend on other samples, those of all processes are scored together."""
-        assert self.reward is not None
         reward = self.reward
         if reward.by_sample:
             return _at_tokens(reward, texts)
@@ -123,8 +112,7 @@ class TextPart(Part):
 
 
 def _at_tokens(reward: Scorer, texts: GeneratedTexts) -> Tensor:
-    ids = taken(reward.at_tokens, {"tokens": texts.tokens})
-    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, **ids)
+    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, texts.tokens)
 
 
 def _as_json(state: Mapping[str, Any]) -> str:
