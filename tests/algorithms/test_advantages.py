@@ -156,7 +156,7 @@ def test_cut_episodes_of_envs_are_compared_by_their_returns_so_far() -> None:
     assert torch.allclose(leave_one_out(rollout, returns), returns - torch.tensor(baselines)[which])
 
 
-def test_parts_of_the_reward_are_logged_unless_the_world_s_is_the_only_one() -> None:
+def test_parts_of_the_reward_are_logged_unless_env_is_the_only_one() -> None:
     ones = torch.ones(4, 2)
 
     def logged(*names: str) -> dict[str, float]:

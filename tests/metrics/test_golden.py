@@ -52,7 +52,7 @@ def test_compat_gives_the_figures_of_the_original(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(SINGLES[0]["metrics"]) - set(FAULTY)))
-def test_the_default_gives_the_original_s_correct_figures(name: str) -> None:
+def test_the_default_gives_the_originals_correct_figures(name: str) -> None:
     for case in ASCII:
         results = measured(name, case, None)
         for key, figures in case["metrics"][name].items():

@@ -101,7 +101,7 @@ def _motif(
     return total(RewardInputs((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
 
 
-def test_motif_s_formula_by_hand() -> None:
+def test_motifs_formula_by_hand() -> None:
     env, raw, counts = [50.0, 1000.0, 0.0], [4.5, 400.5, 4.5], [1.0, 1.0, 2.0]
     # Intrinsic: 2; 200, neither clipped nor scaled; 2 / 8.
     expected = [0.1 * 5 + 0.1 * 2, 0.1 * 10 + 0.1 * 200, 0.1 * 0.25]
@@ -122,7 +122,7 @@ def test_motif_s_formula_by_hand() -> None:
     st.sampled_from([0, *QUANTILE_LEVELS]),
 )
 @settings(max_examples=50, deadline=None)
-def test_motif_s_formula_bit_by_bit(steps: list[tuple[float, int, float]], quantile: float) -> None:
+def test_motifs_formula_bit_by_bit(steps: list[tuple[float, int, float]], quantile: float) -> None:
     raw, counts, env = (torch.tensor(column, dtype=torch.float32) for column in zip(*steps, strict=True))
     normal = (raw - 0.5) / math.sqrt(4.0)
     kept = torch.where(normal > (NORMALIZATION.threshold(quantile) if quantile else -math.inf), normal, 0.0)

@@ -110,7 +110,7 @@ def test_any_sequence_of_batches_is_scored_as_by_the_model(batches: list[list[in
     assert sum(model.asked) == len({texts[i] for batch in batches for i in batch})
 
 
-def test_motif_s_network_through_the_table() -> None:
+def test_motifs_network_through_the_table() -> None:
     torch.manual_seed(0)
     model = MotifRewardModel()
     captions = random_texts(300, 5)

@@ -102,13 +102,18 @@ class LexicalMetric(Metric):
         if self.splits_characters:
             generations = [spaced(text) for text in generations]
             references = [[spaced(text) for text in given] for given in references]
-        elif self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
+        else:
+            self.check_letters(generations, references)
+        return super().compute(prompts, generations, references, meta)
+
+    def check_letters(self, generations: Texts, references: References) -> None:
+        """Warn if texts that are not split have scripts without spaces."""
+        if self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
             warnings.warn(
                 f"with compat={self.compat} {self.name} takes a run of Chinese, Japanese, Thai, … characters as one "
                 "word, as the original did: leave compat out to count characters",
-                stacklevel=2,
+                stacklevel=3,
             )
-        return super().compute(prompts, generations, references, meta)
 
 
 metrics: Registry[Metric] = Registry("metric")

@@ -15,13 +15,15 @@ from groundling.envs.text_generation.words import words
 from groundling.errors import GroundlingError, RunError
 from groundling.fields import Gt
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import LexicalMetric, Metric, metrics
+from groundling.metrics.metric import LexicalMetric, metrics
 from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts, mean_of
 from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 RougeTokenizer = Literal["unicode", "ascii"]
 _SHORTEST_STEMMED = 4
+_OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha", "weight_factor", "stemming")
+"""Arguments of py-rouge's class."""
 
 
 @dataclass(kw_only=True)
@@ -46,13 +48,9 @@ class _RougeMetric(LexicalMetric):
     def splits_characters(self) -> bool:
         return not self.is_ascii
 
-    def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
-        if not self.is_ascii:
-            return super().compute(prompts, generations, references, meta)
-        self._check_letters([*generations, *(text for given in references for text in given)])
-        return Metric.compute(self, prompts, generations, references, meta)
-
-    def _check_letters(self, texts: Sequence[str]) -> None:
+    def check_letters(self, generations: Texts, references: References) -> None:
+        """Warn if letters are dropped; raise `RunError` if a text has no others."""
+        texts = [*generations, *(text for given in references for text in given)]
         dropping = [text for text in texts if any(c.isalpha() and not c.isascii() for c in text.lower())]
         for text in dropping:
             if self.compat is None and not re.search("[a-z0-9]", text.lower()):
@@ -174,17 +172,8 @@ class RougeLMax(_RougeMetric):
             def tokenize_text(text: str, language: str = "english") -> list[str]:
                 return words(text)  # as py-rouge does, but without NLTK's sentence splitter and its data
 
-        return PyRouge(
-            metrics=["rouge-l"],
-            max_n=self.max_n,
-            limit_length=self.limit_length,
-            length_limit=self.length_limit,
-            length_limit_type=self.length_limit_type,
-            apply_avg=True,
-            alpha=self.alpha,
-            weight_factor=self.weight_factor,
-            stemming=self.stemming,
-        )
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        return PyRouge(metrics=["rouge-l"], apply_avg=True, **options)
 
 
 class _Separators:
