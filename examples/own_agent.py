@@ -5,8 +5,7 @@ groundling train demo model.path=starter --import examples.own_agent policy.id=f
 
 from torch import Tensor, nn
 
-from groundling import LanguageModel
-from groundling.policies import ActionScoringPolicy, policies
+from groundling.policies import ActionScoringPolicy, TrainedModel, policies
 
 
 class SuccessHead(nn.Module):
@@ -27,7 +26,7 @@ class FrozenEncoderPolicy(ActionScoringPolicy):
     Acting, learning, checkpoints and evaluation are inherited.
     """
 
-    def __init__(self, lm: LanguageModel, most: float = 20.0) -> None:
+    def __init__(self, lm: TrainedModel, most: float = 20.0) -> None:
         super().__init__(lm)
         self.value_head = SuccessHead(lm.hidden_size, most).to(lm.device)
         lm.model.get_encoder().requires_grad_(False)

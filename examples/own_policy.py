@@ -8,9 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from groundling import LanguageModel
-from groundling.policies import policies
-from groundling.policies.token import TokenPolicy
+from groundling.policies import ReferenceModel, TokenPolicy, TrainedModel, policies
 
 
 @policies.register("bounded")
@@ -19,8 +17,8 @@ class BoundedPolicy(TokenPolicy):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        reference: LanguageModel | None = None,
+        lm: TrainedModel,
+        reference: ReferenceModel = None,
         generation: Mapping[str, Any] | None = None,
         width: int = 32,
     ) -> None:

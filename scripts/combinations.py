@@ -13,12 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
+from groundling.config.checks import check_used
 from groundling.config.compose import from_values
 from groundling.config.schema import Config
-from groundling.config.used import check_used
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
 from groundling.policies.policy import has_model
@@ -140,10 +139,10 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     """
     config = copy.deepcopy(_world(one.world))
     world = config.world
-    config.policy = ComponentConfig(one.policy, dict(_POLICY_ARGS.get(one.policy, {})))
+    config.policy = ComponentConfig(id=one.policy, args=dict(_POLICY_ARGS.get(one.policy, {})))
     if one.policy == "symbolic" and isinstance(world, TextConfig):
-        world.history = TextConfig.history  # it sees only the present; other values are refused
-    config.algorithm = ComponentConfig(one.algorithm, dict(_ALGORITHM_ARGS[one.algorithm]))
+        world.history = TextConfig.defaults()["history"]  # it sees only the present; other values are refused
+    config.algorithm = ComponentConfig(id=one.algorithm, args=dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model
     if one.policy == "action_head" and one.world == "text, actions change":
@@ -175,7 +174,7 @@ def _world(name: str) -> Config:
         "algorithm": {"id": "ppo"},
         "training": {"steps": 10**6},
     }
-    return from_values(OmegaConf.create(values))
+    return from_values(values)
 
 
 def verdict(config: Config) -> str | None:

@@ -96,7 +96,7 @@ _WORLDS = {folder.parent.name for folder in (_SOURCE / "worlds").glob("*/__init_
 def _knows_a_world(module: str) -> bool:
     """Whether a file may: of a world's folder, of the envs, or one that reads what others' or older files said."""
     folders = {f"groundling.worlds.{world}" for world in _WORLDS} | {"groundling.envs", "groundling.convert"}
-    return module == "groundling.config.renamed" or any(f"{module}.".startswith(f"{f}.") for f in folders)
+    return any(f"{module}.".startswith(f"{f}.") for f in folders)
 
 
 def _asks_for_a_world(node: ast.AST) -> bool:

@@ -2,7 +2,6 @@
 every combination."""
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,9 @@ def _composed(world: str) -> Config:
 
 def _make(world: str, policy: ComponentConfig, algorithm: ComponentConfig, **more: Any) -> None:
     config = _composed(world)
-    config = replace(config, policy=policy, algorithm=algorithm, world=replace(config.world, **more))
+    config = config.model_copy(
+        update={"policy": policy, "algorithm": algorithm, "world": config.world.model_copy(update={**more})}
+    )
     policy_of(config, learns=True)
 
 
@@ -91,7 +92,7 @@ _BY_TEXTS = {"action_generating", "action_scoring", "action_writing"}
 @pytest.mark.usefixtures("no_model")
 def test_refusals_name_alternatives(world: str, policy: str, algorithm: str, named: dict[str, set[str]]) -> None:
     with pytest.raises(ConfigError) as refused:
-        _make(world, ComponentConfig(policy), ComponentConfig(algorithm))
+        _make(world, ComponentConfig(id=policy), ComponentConfig(id=algorithm))
     message = str(refused.value)
     assert message.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
     for key in ("policy.id", "algorithm.id"):
@@ -101,25 +102,25 @@ def test_refusals_name_alternatives(world: str, policy: str, algorithm: str, nam
         assert bundled == named.get(key, set())  # beside those of other tests
 
 
-_NO_MASK, _MASK = ComponentConfig("token"), ComponentConfig("token", {"mask_type": "learned_top_p"})
-_PENALISED = ComponentConfig("ppo", {"kl_coefficient": 0.1})
-_CHOICE = ComponentConfig("bc", {"objective": "choice"})
+_NO_MASK, _MASK = (ComponentConfig(id="token"), ComponentConfig(id="token", args={"mask_type": "learned_top_p"}))
+_PENALISED = ComponentConfig(id="ppo", args={"kl_coefficient": 0.1})
+_CHOICE = ComponentConfig(id="bc", args={"objective": "choice"})
 
 
 @pytest.mark.parametrize(
     ("world", "policy", "algorithm", "more", "reason"),
     [
-        ("writing", _NO_MASK, ComponentConfig("nlpo"), {}, "policy.args.mask_type=learned_top_p"),
-        ("writing", _MASK, ComponentConfig("nlpo"), {}, None),
-        ("writing", _NO_MASK, ComponentConfig("grpo"), {"texts_per_prompt": 1}, "texts_per_prompt must be"),
-        ("writing", _NO_MASK, ComponentConfig("grpo"), {"texts_per_prompt": 2}, None),
+        ("writing", _NO_MASK, ComponentConfig(id="nlpo"), {}, "policy.args.mask_type=learned_top_p"),
+        ("writing", _MASK, ComponentConfig(id="nlpo"), {}, None),
+        ("writing", _NO_MASK, ComponentConfig(id="grpo"), {"texts_per_prompt": 1}, "texts_per_prompt must be"),
+        ("writing", _NO_MASK, ComponentConfig(id="grpo"), {"texts_per_prompt": 2}, None),
         ("writing", _NO_MASK, _PENALISED, {}, None),
-        ("babyai", ComponentConfig("action_scoring"), _PENALISED, {}, None),
-        ("babyai", ComponentConfig("action_writing"), _PENALISED, {}, None),
-        ("babyai", ComponentConfig("symbolic"), _PENALISED, {}, "kl_coefficient=0.1 needs a reference"),
-        ("dataset", ComponentConfig("drrn"), ComponentConfig("bc"), {}, "algorithm.args.objective=choice"),
-        ("dataset", ComponentConfig("drrn"), _CHOICE, {}, None),
-        ("dataset", ComponentConfig("symbolic"), _CHOICE, {}, "it looks at symbols, and dataset nowhere"),
+        ("babyai", ComponentConfig(id="action_scoring"), _PENALISED, {}, None),
+        ("babyai", ComponentConfig(id="action_writing"), _PENALISED, {}, None),
+        ("babyai", ComponentConfig(id="symbolic"), _PENALISED, {}, "kl_coefficient=0.1 needs a reference"),
+        ("dataset", ComponentConfig(id="drrn"), ComponentConfig(id="bc"), {}, "algorithm.args.objective=choice"),
+        ("dataset", ComponentConfig(id="drrn"), _CHOICE, {}, None),
+        ("dataset", ComponentConfig(id="symbolic"), _CHOICE, {}, "it looks at symbols, and dataset nowhere"),
     ],
 )
 @pytest.mark.usefixtures("no_model")

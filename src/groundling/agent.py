@@ -1,4 +1,4 @@
-"""Trained agents, to be taken along: into an env of one's own loop, another program, a notebook."""
+"""Trained agents for custom loops, other programs and notebooks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium
 import torch
 
-from groundling.config.trust import ENV
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.io.console import warn
@@ -16,13 +15,13 @@ from groundling.worlds.protocols import ActsElsewhere
 
 
 class Agent:
-    """A policy with its weights, the prompt that it reads, and what it remembers of an episode; from `load`.
+    """A trained policy with its prompt and its memory of the current episode; made by `load`.
 
-    It acts in one env: load it again for a second one.
+    It acts in one env; load it again for a second one.
 
     Attributes:
         policy: The policy, a `torch.nn.Module`.
-        name: What its run was called.
+        name: The name of its run.
     """
 
     def __init__(self, name: str, policy: Policy, target: Target, seed: int) -> None:
@@ -36,53 +35,52 @@ class Agent:
 
     @classmethod
     def of(cls, target: Target, seed: int = 0) -> "Agent":
-        """That of a run, a checkpoint or a published folder.
+        """Make the agent of a run, a checkpoint or a published folder.
 
         Raises:
             ConfigError: the target is not trained, or does not suit its world.
         """
         policy = target.policy(target.agent)
         if policy is None:
-            raise ConfigError(f"{target.agent} is no trained agent: name a run's folder")
+            raise ConfigError(f"{target.agent} is not a trained agent: name a run's folder")
         return cls(target.config.name, policy, target, seed)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, {type(self.policy).__name__})"
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """A new env of the world that it was trained in; not of a writer.
+        """Make a new env of the world in which the agent was trained; not for agents that write texts.
 
         Args:
-            args: Keyword arguments of the env beside the run's, such as ``render_mode="human"``.
+            args: Keyword arguments of the env in addition to the run's, such as ``render_mode="human"``.
 
         Raises:
-            ConfigError: there is no such env here.
+            ConfigError: the env is not registered here.
         """
         return self._actor.make_env(**args)
 
     def reset(self) -> None:
-        """Tell it that an episode begins, so that it forgets the last one."""
+        """Begin a new episode and forget the last one."""
         self._actor.reset()
 
     def act(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
-        """Choose an action, or write a text: drawn, or the likeliest, as the run's evaluations have it.
+        """Choose an action, or write a text; drawn or the likeliest, as in the run's evaluations.
 
         Args:
-            observation: Of a text world or NetHack what the env shows; of a writer the prompt.
-            info: Of a text world what the env gives beside it: descriptions, and the admissible actions where these
-                change.
+            observation: The env's observation, or the prompt of a text.
+            info: The env's info in a text world: descriptions, and the admissible actions where these change.
 
         Returns:
-            What the env's ``step`` takes; of a writer the text.
+            The action for the env's ``step``, or the text.
 
         Raises:
-            ConfigError: what is shown lacks what the agent reads.
+            ConfigError: the observation lacks something that the agent reads.
         """
         return self._actor.act(observation, info or {})
 
     @property
     def probabilities(self) -> Mapping[str, float] | None:
-        """Of each action at the last `act`; None of agents that tell none."""
+        """Probability of each action at the last `act`; None for agents without them."""
         return self._actor.probabilities
 
 
@@ -96,23 +94,22 @@ def load(
 ) -> Agent:
     """Load a trained agent.
 
-    Nothing in the files is run or unpickled: they hold settings, which are checked, and safetensors. Policies, prompts
-    and other components of yours must be registered before, by importing their modules. The env need not be:
-    `Agent.act` reads what your own loop gives it, and only `Agent.make_env` needs the module. Without it, an agent of
-    an env that lists its actions returns the action's text, not its index.
+    No code in the files is run: they hold settings, which are checked, and safetensors. Import the modules of your own
+    policies, prompts and other components first. The env's module is needed only for `Agent.make_env`; without it, an
+    agent of an env that lists its actions returns the action's text, not its index.
 
     Args:
-        name: A run's folder, one of its checkpoints, a folder that ``groundling publish`` wrote, or its hub id. Or an
-            experiment, whose model acts untrained: with ``overrides=["model.path=FOLDER"]`` any language model in
-            Transformers' layout, such as one that RL4LMs saved, acts or writes as the experiment has it.
-        device: Where it computes; ``auto`` takes the accelerator if there is one.
-        seed: Of its draws.
-        revision: Of a hub id: branch, tag or commit.
+        name: A run's folder, one of its checkpoints, a published policy's folder or hub id, or an experiment, whose
+            model acts untrained: with ``overrides=["model.path=FOLDER"]`` any language model in Transformers' layout,
+            such as one saved by RL4LMs.
+        device: PyTorch device; ``auto`` takes the accelerator if there is one.
+        seed: Seed of sampled actions.
+        revision: Branch, tag or commit of a hub id.
         overrides: Changes to its configuration, as on the command line.
 
     Raises:
-        ConfigError: there is no such agent, or it is of a world that is not here.
+        ConfigError: there is no such agent, or its kind of world is not registered.
         RunError: a file is broken, or the hub cannot be reached.
     """
     words = [f"device={device}", *overrides]
-    return Agent.of(find(str(name), words, warn, ENV, revision=revision), seed)
+    return Agent.of(find(str(name), words, warn, "acting", revision=revision), seed)

@@ -1,127 +1,116 @@
-"""Whether the values that a user gives a component are of the types that it expects."""
+"""Arguments of components: pydantic models derived from their constructors."""
 
-import collections.abc
 import inspect
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, make_dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from groundling.errors import ConfigError
-from groundling.fields import Ge, Gt, Le, Lt
+from groundling.errors import ConfigError, unknown
+from groundling.fields import Provided, one_line
 
-_BOUNDS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
-    Ge: ("ge", "at least", operator.ge),
-    Gt: ("gt", "greater than", operator.gt),
-    Le: ("le", "at most", operator.le),
-    Lt: ("lt", "less than", operator.lt),
-}
-"""By type of a bound, its attribute, how a message reads it, and the comparison."""
-
-
-def check_bounds(section: Any, prefix: str) -> None:
-    """Check the fields of a dataclass against the bounds of their annotations; None passes.
-
-    Args:
-        section: The dataclass's instance.
-        prefix: Stands before a field's name in a message: ``world.``, say.
-
-    Raises:
-        ConfigError: a value is out of bounds.
-    """
-    for f in fields(section):
-        _check_bound(f"{prefix}{f.name}", getattr(section, f.name, None), f.type)
-
-
-def _check_bound(key: str, value: Any, hint: Any) -> None:
-    for bound in getattr(hint, "__metadata__", ()):
-        if type(bound) not in _BOUNDS or not isinstance(value, int | float):
-            continue
-        name, words, holds = _BOUNDS[type(bound)]
-        if not holds(value, getattr(bound, name)):
-            raise ConfigError(f"{key} must be {words} {getattr(bound, name)}, got {value}")
-
-
-def check_types(factory: Any, prefix: str, args: Mapping[str, Any]) -> None:
-    """Check values against the type hints of what is made from them.
-
-    Args:
-        factory: A class, or a function with the signature of what it makes.
-        prefix: Stands before an argument's name in a message: ``policy.args.``, say.
-        args: As YAML gives them.
-
-    Raises:
-        ConfigError: a value of the wrong type, or out of the bounds of its annotation.
-    """
-    hints = _hints(factory)
-    for name, value in args.items():
-        hint = hints.get(name, Any)
-        _check_type(f"{prefix}{name}", value, get_args(hint)[0] if get_origin(hint) is Annotated else hint)
-        _check_bound(f"{prefix}{name}", value, hint)
-
-
-def _hints(factory: Any) -> dict[str, Any]:
-    """Of each argument; of annotations that only a type checker can resolve none: what is made checks those itself."""
-    if not inspect.isclass(factory):
-        parameters = inspect.signature(factory).parameters.values()
-        known = (p for p in parameters if p.annotation is not p.empty and not isinstance(p.annotation, str))
-        return {p.name: p.annotation for p in known}
-    try:
-        return get_type_hints(factory if is_dataclass(factory) else factory.__init__, include_extras=True)
-    except NameError:
-        return {}
-
-
-def _check_type(key: str, value: Any, hint: Any) -> None:
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ConfigError(f"{key} must be one of {', '.join(map(repr, get_args(hint)))}, got {value!r}")
-        return
-    if get_origin(hint) in (Union, UnionType):
-        hint = _part_for(hint, value)
-    if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
-        hint = list[get_args(hint)[0]]  # type: ignore[misc]
-    schema = _schema_of(hint)
-    if schema is None:
-        return  # not a type that YAML can hold: the component checks it itself
-    try:
-        read = OmegaConf.merge(schema, {"value": value}).value
-        if isinstance(value, str) and isinstance(read, bool | int | float):
-            raise OmegaConfBaseException  # OmegaConf reads "no" as false, but the component would be given the text
-        if isinstance(read, str) and not isinstance(value, str):  # the other way round: 123 as text
-            raise ConfigError(f"{key} must be text, got {value!r}: quote it, on a command line as '\"{value}\"'")
-    except OmegaConfBaseException:
-        name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
-        raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
-
-
-def _part_for(union: Any, value: Any) -> Any:
-    """What of a union a value is checked against: OmegaConf knows none that has a sequence in it."""
-    sequences = [one for one in get_args(union) if get_origin(one) is collections.abc.Sequence]
-    if not sequences:
-        return union
-    if isinstance(value, list | tuple):
-        return sequences[0]
-    return Union[tuple(one for one in get_args(union) if one not in sequences)]  # noqa: UP007 (of a tuple)
+_NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @cache
-def _schema_of(hint: Any) -> DictConfig | None:
-    """Of a value of that type, to be merged with it; None of a type that YAML cannot hold."""
+def named_parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters that can be given by name."""
+    parameters = inspect.signature(factory).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind in _NAMED}
+
+
+def declarations(factory: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the metadata of each argument's annotation: bounds and facts."""
+    return {name: getattr(one.annotation, "__metadata__", ()) for name, one in named_parameters(factory).items()}
+
+
+def provided(factory: Callable[..., Any]) -> dict[str, Provided]:
+    """Return the arguments that a run provides to a component, by name."""
+    declared = declarations(factory).items()
+    return {name: fact for name, metadata in declared for fact in metadata if isinstance(fact, Provided)}
+
+
+def missing_arguments(factory: Callable[..., Any], given: Collection[str]) -> list[str]:
+    """Return the names of required arguments that are not given, in order."""
+    needed = [name for name, one in named_parameters(factory).items() if one.default is one.empty]
+    return [name for name in needed if name not in given]
+
+
+@cache
+def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
+    """Derive a model of the arguments that a config may set, which checks types and bounds strictly."""
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
+    types = {name: _type(one) for name, one in named_parameters(factory).items()}
+    types |= {name: one.settable for name, one in provided(factory).items()}
+    config = ConfigDict(
+        extra="allow" if takes_any else "forbid",
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+    fields: dict[str, Any] = {name: (one, None) for name, one in types.items() if one is not None}
+    return create_model("Arguments", __config__=config, **fields)
+
+
+def _type(parameter: inspect.Parameter) -> Any:
+    """Return a parameter's type; Any for forward references."""
+    hint = parameter.annotation
+    return Any if hint is parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint) else _of_yaml(hint)
+
+
+def _of_yaml(hint: Any) -> Any:
+    """Accept a list for a tuple, which YAML lacks; entries stay strict."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return Annotated[_of_yaml(args[0]), *args[1:]]
+    if not args or origin not in (tuple, list, Sequence, dict, Mapping, Union, UnionType):
+        return hint
+    inside = tuple(_of_yaml(one) for one in args)
+    if origin in (Union, UnionType):
+        return Union[inside]  # noqa: UP007 (of a tuple)
+    return Annotated[tuple[inside], Field(strict=False)] if origin is tuple else origin[inside]
+
+
+def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], component: str, prefix: str = "") -> None:
+    """Check the arguments that a config sets.
+
+    Args:
+        factory: A class, or a function that makes the component.
+        args: As read from YAML.
+        component: Name of the component in messages, such as ``policy 'token'``.
+        prefix: Prefix of argument names in messages, such as ``policy.args.``.
+
+    Raises:
+        ConfigError: an unknown argument, or a value of the wrong type or out of bounds.
+    """
+    model = arguments_model(factory)
+
+    def refuse(key: str, known: Collection[str]) -> str:
+        name = key.removeprefix(prefix)
+        if (given := provided(factory).get(name)) is not None:
+            return f"{key} cannot be set: the run gives it to the {component}, by {given.decided_by or given.role}"
+        takes_out = f"; ~{prefix[:-1]} takes the experiment's out" if prefix.endswith("args.") else ""
+        return unknown(f"argument of {component}", name, model.model_fields) + takes_out
+
     try:
-        schema: DictConfig = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
-    except (OmegaConfBaseException, NameError):  # NameError: a forward reference
-        return None
-    return schema
+        model.model_validate(dict(args))
+    except ValidationError as error:
+        raise ConfigError(one_line(error, model, prefix, refuse)) from error
+
+
+def check_bounds(section: Any, prefix: str) -> None:
+    """Check the fields of a dataclass instance as `check_arguments` does; ``prefix`` precedes their names."""
+    known = {*arguments_model(type(section)).model_fields} - {*provided(type(section))}
+    values = {f.name: getattr(section, f.name) for f in fields(section) if f.name in known}
+    check_arguments(type(section), values, type(section).__name__, prefix)
 
 
 def taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the ``given`` keyword arguments that a function takes."""
+    """Return the ``given`` keyword arguments that a function takes."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in given.items() if takes_all or name in parameters}

@@ -1,21 +1,24 @@
-"""Errors whose message is meant for the user: the command line prints them as one line."""
+"""Errors with a message for the user, which the command line prints as one line."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_MOST_NAMES = 25
+"""Largest number of names in a message."""
 
 
 class GroundlingError(Exception):
-    """Something the user can mend; the message says what was wrong, what was expected, and how."""
+    """An error that the user can fix; the message says what was wrong, what was expected, and how to fix it."""
 
 
 class ConfigError(GroundlingError):
-    """A key, a value, an id or a combination of them that cannot be run."""
+    """An invalid key, value or id, or an invalid combination of them."""
 
 
 class UnusedKey(ConfigError):
-    """A key that is set, and that nothing which the config chooses uses."""
+    """A key that is set without effect: no chosen component uses it."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -23,26 +26,26 @@ class UnusedKey(ConfigError):
 
 
 class UnknownEnv(ConfigError):
-    """An env that nothing has registered in this process: the module that does is not imported, or it is misspelt."""
+    """An env that is not registered in this process: its module is not imported, or its id is misspelt."""
 
 
 class ForeignError(GroundlingError):
-    """Code that is not ours raised: an env, a reward, a judge. Its ``__cause__`` is shown with its traceback.
+    """A user's code raised: an env, a reward, a judge. Its ``__cause__`` is shown with the traceback.
 
-    An exit that such code asks for, too, is an error: a run that is not complete must not end as if it were.
+    `SystemExit` in such code is an error, too: an incomplete run must not end as if it were complete.
     """
 
 
 class RunError(GroundlingError):
-    """A run that cannot go on: its folder, its checkpoints, its device or its figures."""
+    """A run that cannot continue, because of its folder, checkpoints, device or figures."""
 
 
 class TimeIsUp(SystemExit):
-    """Whoever started the process will soon end it: it is to stop."""
+    """The time limit of the process is near, and it must stop."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Recognise exhausted memory of the machine or a GPU, in errors of Python, NumPy, PyTorch and safetensors."""
+    """Return True for out-of-memory errors of Python, NumPy, PyTorch and safetensors, on the CPU or a GPU."""
     said = str(error).lower()
     return isinstance(error, MemoryError) or (
         (isinstance(error, RuntimeError | OSError) or type(error).__name__ == "SafetensorError")
@@ -51,20 +54,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def pass_out_of_memory(error: BaseException) -> None:
-    """Raise ``error`` again if memory has run out, which says nothing about the model or file that needed it."""
+    """Raise ``error`` again if it is an out-of-memory error, which says nothing about the file that was read."""
     if is_out_of_memory(error):
         raise error
 
 
 @contextmanager
 def foreign(what: str) -> Iterator[None]:
-    """Tell whose code it was that raised in the block.
+    """Report exceptions of a user's code as `ForeignError`.
 
     Args:
-        what: Whose, and at what: the beginning of a message.
+        what: The code and what it did: the beginning of the message.
 
     Raises:
-        ForeignError: it raised, or asked to exit. What is ours, a full disk, memory that has run out, a launcher's
+        ForeignError: the code raised or exited. Groundling's own errors, `OSError`, out-of-memory errors, a launcher's
             time limit and Ctrl-C pass.
     """
     try:
@@ -75,3 +78,18 @@ def foreign(what: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
+    """Suggest the nearest names, ignoring case; empty if none has `difflib`'s similarity ``cutoff``."""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff)
+    return f"did you mean {' or '.join(repr(by_lower[one]) for one in near)}? " if near else ""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the message about an unknown ``name`` with the nearest names, and the advice ``otherwise``."""
+    names = sorted(known)
+    hint = did_you_mean(name, names, 0.5) + otherwise
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"

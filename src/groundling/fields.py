@@ -1,10 +1,6 @@
-"""Facts about settings, declared at the field of a section or at the argument of a component.
-
-A section of the config is a pydantic model and declares them at its fields. A component declares them in the signature
-of its constructor, or at the fields of a dataclass; its id's arguments are checked by them before it is built::
+"""Sections of a config, and facts about settings, declared at a section's field or a component's argument.
 
     class NetHackConfig(WorldConfig):
-        num_envs: Annotated[int, Ge(1)] = 32
         num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
 
     @judges.register("openai")
@@ -15,35 +11,22 @@ of its constructor, or at the fields of a dataclass; its id's arguments are chec
     class MyPolicy(Policy):
         def __init__(self, lm: Annotated[LanguageModel, Provided("lm")], size: Annotated[int, Ge(1)] = 64) -> None: ...
 
-    @algorithms.register("ppo")
-    @dataclass(kw_only=True)
-    class PPO(OnPolicy):
-        clip_range: Annotated[float, Gt(0)] = 0.2
-
-Resuming, trust, publishing and evaluation read the facts; a key's name stands nowhere but at its declaration.
+Sections are pydantic models; a component's arguments are checked against the annotations of its constructor. Resuming,
+trust, publishing and evaluation read the facts: a key's name stands nowhere but at its declaration.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge as Ge
+from annotated_types import Gt as Gt
+from annotated_types import Le as Le
+from annotated_types import Lt as Lt
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = [
-    "CommandLineOnly",
-    "Fact",
-    "FixedByTraining",
-    "Ge",
-    "Gt",
-    "Le",
-    "Lt",
-    "MayChangeOnResume",
-    "NoEffectOnResults",
-    "Private",
-    "Provided",
-    "ReadByModel",
-    "TrainingOnly",
-]
+from groundling.errors import ConfigError, unknown
 
 
 @dataclass(frozen=True)
@@ -52,12 +35,12 @@ class Fact:
 
     name: str
     entries: tuple[str, ...] | None = None
-    """Entries of a mapping that it holds of, such as arguments of another library; None: of the whole value."""
+    """Entries of a mapping to which it applies; None: the whole value."""
     condition: Callable[[Any], bool] | None = None
-    """Values that it holds of; None: of all."""
+    """Values to which it applies; None: all."""
 
     def of(self, *entries: str) -> "Fact":
-        """Restrict it to entries of a mapping: ``lora: Annotated[dict[str, Any], CommandLineOnly.of("megatron")]``."""
+        """Restrict it to entries of a mapping, such as arguments of another library."""
         return replace(self, entries=entries)
 
     def when(self, condition: Callable[[Any], bool]) -> "Fact":
@@ -68,23 +51,31 @@ class Fact:
 MayChangeOnResume = Fact("MayChangeOnResume")
 """A run may be resumed with another value."""
 NoEffectOnResults = Fact("NoEffectOnResults")
-"""Runs and evaluations that differ in it alone agree up to rounding and chance. It may change on resume, too."""
-CommandLineOnly = Fact("CommandLineOnly")
-"""No file may set it, only the present command line or call: it runs code, names a server or a key, or writes files.
-None, False and 0 turn such a setting off and are free."""
-Private = Fact("Private")
-"""Left out of everything that is shared: reports, published policies, results of studies."""
-ReadByModel = Fact("ReadByModel")
-"""Text that a model reads or writes: shared unchanged, since another wording would be another agent."""
-TrainingOnly = Fact("TrainingOnly")
-"""Without use for an agent that only plays: what a file sets is then ignored where it would be refused."""
+"""Runs and evaluations that differ in it alone agree up to rounding and chance; it may change on resume, too."""
+OfEvaluation = Fact("OfEvaluation")
+"""Affects what an evaluation measures: recorded with its figures, which are compared only if it is equal."""
 FixedByTraining = Fact("FixedByTraining")
-"""Decided the weights of a checkpoint: no evaluation of it can change it."""
+"""Affected the weights of a checkpoint: its evaluations cannot change it."""
+TrainingOnly = Fact("TrainingOnly")
+"""Unused by an agent that only plays: such a setting of a file is then ignored instead of refused."""
+CommandLineOnly = Fact("CommandLineOnly")
+"""Only the command line or the call may set it, not a file: it runs code, names a server or a key, or writes files.
+None, False and 0, which turn it off, are allowed."""
+Private = Fact("Private")
+"""Removed from everything that is shared: reports, published policies, results of studies."""
+ReadByModel = Fact("ReadByModel")
+"""Text that a model reads or writes: shared unchanged, since another wording is another agent."""
+
+
+def are_texts(value: Any) -> bool:
+    """Check for a text, or a list or mapping of texts, as in ``Annotated[list[str], ReadByModel.when(are_texts)]``."""
+    values = [*value, *value.values()] if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
+    return isinstance(values, list | tuple) and all(isinstance(one, str) for one in values)
 
 
 @dataclass(frozen=True)
 class Provided:
-    """An argument that the run gives to a component, as metadata of `typing.Annotated`; never matched by its name.
+    """An argument that the run provides to a component, as metadata of `typing.Annotated`.
 
     Roles of a policy's arguments: ``lm`` (the model of ``model.path``), ``reference`` (the model as training began,
     where the algorithm penalises the distance from it), ``value_base`` (the same, for an adapter of the values),
@@ -92,5 +83,201 @@ class Provided:
     """
 
     role: str
-    settable: bool = False
-    """A config may set the argument itself, which takes precedence."""
+    settable: type | None = None
+    """Type of the value that a config may set instead, which has precedence; None: it may not."""
+    decided_by: str = ""
+    """Config key on which it depends, for messages."""
+
+
+@dataclass(frozen=True)
+class ArgumentsOf:
+    """Marks a `ComponentConfig`, or a mapping of arguments next to an id, with the registry of the component."""
+
+    registry: Any
+    id: str = "id"
+    """Key of the id next to the mapping."""
+
+
+_names: dict[str, set[str]] = {}
+
+
+def record(declarations: Mapping[str, Iterable[Any]]) -> None:
+    """Record the names of fields or arguments that declare a fact, from the metadata of their annotations."""
+    for name, metadata in declarations.items():
+        for fact in metadata:
+            if isinstance(fact, Fact) and fact.condition is None:
+                _names.setdefault(fact.name, set()).update(fact.entries or [name])
+
+
+def names_with(fact: Fact) -> Collection[str]:
+    """Return the names that any section or registered component declares with a fact.
+
+    A name that is private in one place is private under every key, also among the arguments of components that are not
+    registered in this process.
+    """
+    return _names.get(fact.name, ())
+
+
+_TYPE_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    **dict.fromkeys((list, tuple, Sequence), "a list, [value, value]"),
+    **dict.fromkeys((dict, Mapping), "a mapping, {name: value}"),
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("greater than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+"""Words and name in the error's context of each bound, by pydantic's type of error."""
+
+Refuse = Callable[[str, Collection[str]], str]
+"""Returns the message about an unknown key, from the key and the known keys of its section."""
+
+
+class Section(BaseModel):
+    """A section of a config, whose fields declare types, bounds and facts; the string under a field documents it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        record({name: field.metadata for name, field in cls.model_fields.items()})
+
+    @classmethod
+    def of(cls, values: Any, refuse: Refuse | None = None) -> Self:
+        """Make a section from plain values.
+
+        Args:
+            values: By key, nested.
+            refuse: As in `one_line`.
+
+        Raises:
+            ConfigError: an unknown or missing key, or a value of the wrong type or out of bounds.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(one_line(error, cls, refuse=refuse)) from error
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the default of each key, nested; ``???``, as in OmegaConf, for required keys."""
+        values: dict[str, Any] = {}
+        for name, field in cls.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+                values[name] = field.annotation.defaults()
+            else:
+                values[name] = "???" if field.is_required() else field.get_default(call_default_factory=True)
+        return values
+
+    def declared(self, fact: Fact) -> dict[str, Any]:
+        """Return the values of the fields that declare a fact, by name, as plain data."""
+        return self.model_dump(include={name for name, one in type(self).model_fields.items() if fact in one.metadata})
+
+
+def leaves(key: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested values by key, such as ``a.b[0]``; empty mappings and lists have no leaves."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from leaves(f"{key}.{name}" if key else str(name), value)
+    elif isinstance(node, list | tuple):
+        for place, value in enumerate(node):
+            yield from leaves(f"{key}[{place}]", value)
+    else:
+        yield key, node
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted key; lists and empty mappings are values."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself, without `Annotated`."""
+    if get_origin(hint) is Annotated:
+        return alternatives(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(one for member in get_args(hint) for one in alternatives(member))
+    return (hint,)
+
+
+def children(hint: Any, name: str) -> Iterator[Any]:
+    """Yield the possible types of the entry ``name`` of a type, annotated with its facts."""
+    for one in alternatives(hint):
+        if is_section(one):
+            if (field := one.model_fields.get(name)) is not None:
+                yield Annotated[field.annotation, None, *field.metadata]
+        elif isinstance(one, type) and is_dataclass(one):
+            if name in (hints := get_type_hints(one, include_extras=True)):
+                yield hints[name]
+        elif get_origin(one) in (dict, list, Mapping, Sequence):
+            yield get_args(one)[-1]
+
+
+def is_section(hint: Any) -> bool:
+    """Return True for a pydantic model class."""
+    return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+
+def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", refuse: Refuse | None = None) -> str:
+    """Format one error of a model, unknown keys first: the key with its ``prefix``, the allowed values, and the value."""
+    errors = error.errors(include_url=False)
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    kind, value, context = first["type"], first["input"], first.get("ctx", {})
+    key, hint, known = _place(first["loc"], model, prefix)
+    if kind == "extra_forbidden":
+        return refuse(key, known) if refuse else unknown("config key", key, known)
+    if kind == "missing":
+        return f"{key} is not set: give {key} a value"
+    if kind == "finite_number":
+        expected = "a finite number"
+    elif kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        expected = f"{words} {context[name]:.10g}"
+    elif kind == "too_short":
+        expected = f"a list or mapping of at least {context['min_length']}"
+    elif kind == "value_error":
+        expected = str(context["error"])
+    else:
+        expected = _expected(hint)
+    return f"{key} must be {expected}, got {'null' if value is None else repr(value):.100}"
+
+
+def _place(loc: tuple[int | str, ...], model: type[BaseModel], prefix: str) -> tuple[str, Any, list[str]]:
+    """Return the dotted key of an error's location, its type, and the known keys of its section."""
+    key, known = prefix, list[str]()
+    hint: Any = model
+    for name in loc:
+        if name == "[key]":  # of a mapping whose keys are checked
+            break
+        here = [f"{key}{field}" for one in alternatives(hint) if is_section(one) for field in one.model_fields]
+        child = next(children(hint, str(name)), None)
+        if child is None and not here:
+            continue  # pydantic also counts the members of a union as places
+        key = f"{key[:-1]}[{name}]." if isinstance(name, int) else f"{key}{name}."
+        hint, known = child, here or known
+    return key[:-1], hint, known
+
+
+def _expected(hint: Any) -> str:
+    """Describe the values of a type."""
+    wanted = []
+    for one in alternatives(hint):
+        origin = get_origin(one) or one
+        if origin is Literal:
+            wanted.append(f"one of {', '.join(map(str, get_args(one)))}")
+        elif is_section(origin):
+            wanted.append("a mapping of its keys, {name: value}")
+        elif origin is not type(None):
+            wanted.append(_TYPE_NAMES.get(origin) or str(getattr(origin, "__name__", origin)))
+    return " or ".join(dict.fromkeys(wanted))

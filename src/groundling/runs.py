@@ -1,7 +1,8 @@
-"""Runs from Python: train one, see what came of it, and take its agent along."""
+"""Runs in Python: training, results and agents."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,16 @@ import gymnasium
 
 from groundling.agent import Agent
 from groundling.config.compose import compose, from_file
-from groundling.config.grammar import write
+from groundling.config.overrides import Change
 from groundling.config.schema import Config, WorldConfig
-from groundling.config.trust import ENV, EVERYTHING
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_generation import pools
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, did_you_mean
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
 from groundling.io.console import episode_bars, make_console, warn
 from groundling.lm.load.sources import STARTERS
-from groundling.registry import did_you_mean
 from groundling.reports import plots
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
@@ -29,7 +28,7 @@ from groundling.worlds import World, kind, worlds
 from groundling.worlds.episode import Figure, Played
 
 _KNOWN = ("__main__", "groundling.", "gymnasium.", "minigrid.", "nle.")
-"""Where modules begin of which nobody is told to import them: ours are, and a script cannot be."""
+"""Prefixes of modules that need no --import: they are imported already, or cannot be (a script)."""
 
 
 def train(
@@ -46,63 +45,64 @@ def train(
     overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> "Run":
-    """Train, or go on with a run that was stopped: the same call with the same folder resumes it.
+    """Train, or resume a run that was stopped: the same call with the same folder continues it.
 
-    Whatever is None is as the experiment has it. Where no experiment is named, the world and the model decide from
-    which one training starts, and the run is called after them: its learning rate and the like suit the bundled models,
-    or GLAM's for others, and are yours to change by ``overrides``.
+    None keeps the experiment's value. Without an experiment, the world and the model select one to start from, and the
+    run is named after them. Its settings suit the bundled models, or are GLAM's for others; ``overrides`` change them.
 
     Args:
         experiment: One of ``groundling list experiments``, or of ``config_dir``.
-        world: An env's id as Gymnasium knows it, one of NetHack's tasks, or a pool of texts.
+        world: A Gymnasium env id, one of NetHack's tasks, or a pool of texts.
         model: A bundled model, a folder, a GGUF file, or a hub id.
-        policy: How the model acts: one of ``groundling list policies``; another one than the experiment's has its usual
-            settings.
-        algorithm: One of ``groundling list algorithms``; another one than the experiment's has its usual settings.
-        reward: What is learnt from, in the place of the experiment's parts: a part's id, or coefficients by id. The
-            world's own pay is ``env``.
-        steps: Env steps, or tokens, in all.
-        seed: Of the run.
-        run_dir: Its folder.
-        overrides: Words such as ``"algorithm.args.learning_rate=1e-4"``, in Hydra's syntax, as on the command line;
-            they have the last word.
-        config_dir: A folder with ``experiment/*.yaml`` of your own.
+        policy: One of ``groundling list policies``; one other than the experiment's has its default settings.
+        algorithm: One of ``groundling list algorithms``; one other than the experiment's has its default settings.
+        reward: Parts that replace the experiment's: a part's id, or coefficients by id. The world's own reward is
+            ``env``.
+        steps: Total number of env steps, or tokens.
+        seed: Seed of the run.
+        run_dir: Folder of the run.
+        overrides: Words in Hydra's syntax as on the command line, such as ``"algorithm.args.learning_rate=1e-4"``; they
+            have precedence.
+        config_dir: A folder with your own ``experiment/*.yaml``.
 
     Raises:
-        ConfigError: there is no such world, model, …, or two of them do not suit each other.
-        RunError: the folder is another run's, or training cannot go on; the last checkpoint stays.
-        KeyboardInterrupt: it was stopped (Ctrl-C), after the present update and with a checkpoint.
+        ConfigError: an unknown name, or components that do not suit each other.
+        RunError: the folder is another run's, or training cannot continue; the last checkpoint stays.
+        KeyboardInterrupt: training was stopped (Ctrl-C) after the current update, with a checkpoint.
     """
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides must be a list of words, got a text: overrides=[{overrides!r}]")
     folder = None if config_dir is None else Path(config_dir)
     chosen = _Chosen(world, model, policy, algorithm, reward, steps, seed, run_dir)
-    config = compose(experiment or chosen.experiment(), chosen.words(experiment, folder, overrides), folder)
-    config = replace(config, imports=[*config.imports, *_modules_of(config.world)])
+    changes = chosen.changes(experiment, folder)
+    config = compose(experiment or chosen.experiment, [*changes, *overrides], folder)
+    config.imports += _modules_of(config.world)
     if not train_run(config, make_console(), warn):
-        raise KeyboardInterrupt(f"stopped; the same call goes on from the last checkpoint of {config.run_dir}")
+        raise KeyboardInterrupt(f"stopped; the same call continues from the last checkpoint of {config.run_dir}")
     return Run(config.run_dir)
 
 
 def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: Any) -> World:
-    """A world for a loop of your own.
+    """Make a world for a custom loop.
 
     Args:
         place: As ``world`` of `train`.
-        seed: Of the training episodes.
-        device: Where reward models compute.
-        settings: Those of the config's section ``world``, such as ``num_envs``, ``num_steps`` or ``history``; and
-            ``reward``, as of `train`.
+        seed: Seed of the training episodes.
+        device: PyTorch device of reward models.
+        settings: Keys of the config's section ``world``, such as ``num_envs``, ``num_steps`` or ``history``; and
+            ``reward``, as in `train`.
 
     Raises:
-        ConfigError: there is no such world, or a setting is wrong.
+        ConfigError: the world is unknown, or a setting is invalid.
     """
     chosen = _Chosen(world=place, reward=settings.pop("reward", None), seed=seed)
-    words = [write(f"world.{key}", value) for key, value in settings.items()]
-    return world_of(compose(chosen.experiment(), chosen.words(None, None, [*words, write("device", device)])))
+    changes = [*chosen.changes(None, None), Change("world", settings), Change("device", device)]
+    return world_of(compose(chosen.experiment, changes))
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What `train` is told, apart from the experiment."""
+    """The keywords of `train`, converted to changes of an experiment."""
 
     world: str | None = None
     model: str | None = None
@@ -113,11 +113,12 @@ class _Chosen:
     seed: int | None = None
     run_dir: str | Path | None = None
 
-    def _kind(self) -> type[World]:
-        """The kind of world that has the one that is named; of several the youngest, as of `home_of`.
+    @cached_property
+    def kind(self) -> type[World]:
+        """Kind of the named world; the last registered one if several have it, as in `home_of`.
 
         Raises:
-            ConfigError: no world is named, or none is called so.
+            ConfigError: no world is given, or it is unknown.
         """
         if self.world is None:
             raise ConfigError("name an experiment, or a world: groundling list experiments, groundling list envs")
@@ -131,57 +132,50 @@ class _Chosen:
             "`groundling list envs` and `… pools`"
         )
 
+    @property
     def experiment(self) -> str:
-        """From which one training starts where none is named."""
-        kind = self._kind()
+        """The experiment to start from if none is given."""
         is_small = self.model is None or self.model in STARTERS
-        experiment = kind.starter_experiment if is_small else None
-        if (experiment := experiment or kind.experiment) is None:
-            raise ConfigError(f"a {kind.__name__} names no experiment to start from: give one")
+        experiment = (self.kind.starter_experiment if is_small else None) or self.kind.experiment
+        if experiment is None:
+            raise ConfigError(f"a {self.kind.__name__} names no experiment to start from: give one")
         return experiment
 
-    def words(self, experiment: str | None, config_dir: Path | None, overrides: Sequence[str]) -> list[str]:
-        """What it changes of an experiment, None for the one that it starts from, and the caller's words after that.
+    def changes(self, experiment: str | None, config_dir: Path | None) -> list[Change]:
+        """Return the changes to an experiment, or to the one that the world starts from.
 
         Raises:
-            ConfigError: the words or the reward are of another type.
+            ConfigError: the reward has the wrong type.
         """
-        if isinstance(overrides, str):
-            raise ConfigError(f"overrides must be a list of words, got a text: overrides=[{overrides!r}]")
         if self.reward is not None and not isinstance(self.reward, str | Mapping):
             raise ConfigError(
                 f"reward must be a part's id, or coefficients by id, got {self.reward!r:.80}: register a function of "
                 "yours with @groundling.rewards.register(ID), and give ID"
             )
-        there = compose(experiment or self.experiment(), (), config_dir)
-        words, place = [], there.world.PLACE
+        base = compose(experiment or self.experiment, (), config_dir)
+        place, changes = base.world.PLACE, []
         if experiment is None:
-            parts = (self.world, self.policy, self.algorithm or there.algorithm.id)
-            baselines = ["zero-shot", *({"random"} & {*self._kind().baselines})]
-            words += [
-                write("name", "-".join(part for part in parts if part)),
-                write("evaluation.baselines", baselines),
+            parts = (self.world, self.policy, self.algorithm or base.algorithm.id)
+            baselines = ["zero-shot", *({"random"} & {*self.kind.baselines})]
+            changes += [
+                Change("name", "-".join(part for part in parts if part)),
+                Change("evaluation.baselines", baselines),
             ]
-        if self.world is not None and self.world != getattr(there.world, place):
-            words += [*_without(getattr(there.world, "args", {}), "world.args"), write(f"world.{place}", self.world)]
+        if self.world is not None and self.world != getattr(base.world, place):
+            if hasattr(base.world, "args"):
+                changes.append(Change("world.args", takes_out=True))
+            changes.append(Change(f"world.{place}", self.world))
         for section, id in (("policy", self.policy), ("algorithm", self.algorithm)):
-            present = getattr(there, section)
-            if id is not None and id != present.id:
-                words += [*_without(present.args, f"{section}.args"), write(f"{section}.id", id)]
-        words += self._reward_words(there, is_named=experiment is not None)
-        for key, value in (
-            ("model.path", self.model),
-            ("training.steps", self.steps),
-            ("seed", self.seed),
-            ("run_dir", None if self.run_dir is None else str(self.run_dir)),
-        ):
-            if value is not None:
-                words.append(write(key, value))
-        return [*words, *overrides]
+            if id is not None and id != getattr(base, section).id:
+                changes += [Change(f"{section}.args", takes_out=True), Change(f"{section}.id", id)]
+        changes += self._reward_changes(base, is_named=experiment is not None)
+        run_dir = None if self.run_dir is None else str(self.run_dir)
+        values = {"model.path": self.model, "training.steps": self.steps, "seed": self.seed, "run_dir": run_dir}
+        return [*changes, *(Change(key, value) for key, value in values.items() if value is not None)]
 
-    def _reward_words(self, there: Config, is_named: bool) -> list[str]:
-        """Those that set the parts of the reward; of an experiment that is not named, the world's own pay alone."""
-        pays = "env" in kind(there.world.id).offers.evidence
+    def _reward_changes(self, base: Config, is_named: bool) -> list[Change]:
+        """Return the changes to the reward; without an experiment it is the world's own reward by default."""
+        pays = "env" in kind(base.world.id).offers.evidence
         given = {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
         if given is None and is_named:
             return []
@@ -190,47 +184,43 @@ class _Chosen:
                 f'{self.world} gives no reward: name one, as reward="rouge"; see `groundling list rewards`'
             )
         kept = {"env"} if given is None else {*given}
-        present = {*there.reward, *(["env"] if pays else [])}
+        present = {*base.reward, *(["env"] if pays else [])}
         return [
-            *(f"reward.{name}=null" for name in sorted(present - kept)),
-            *(write(f"reward.{name}.coefficient", value) for name, value in (given or {}).items()),
+            *(Change(f"reward.{name}", None) for name in sorted(present - kept)),
+            *(Change(f"reward.{name}.coefficient", value) for name, value in (given or {}).items()),
         ]
 
 
 def _modules_of(world: WorldConfig) -> list[str]:
-    """The caller's module that registers the env: whoever has the run's folder is told what to import."""
+    """Return the user's module that registers the env, for `Config.imports`."""
     spec = gymnasium.registry.get(getattr(world, world.PLACE))
     module = None if spec is None else TextEnvMaker.of(spec.id).module
     return [] if module is None or module.startswith(_KNOWN) else [module]
 
 
-def _without(args: Mapping[str, Any], key: str) -> list[str]:
-    return [f"~{key}"] if args else []
-
-
 class Run:
-    """A run's folder, and what it tells: ``gl.Run("runs/demo")`` comes back to one, in another script, too.
+    """Results and agent of a run's folder: ``gl.Run("runs/demo")``.
 
-    Its `metrics` and `plot` need no module of yours. To `evaluate` it, import the modules first that register the env
-    and components of yours; its `agent` needs those of its policy and prompt alone.
+    `metrics` and `plot` need no modules of yours. For `evaluate`, first import the modules that register your env and
+    components; `agent` needs only those of its policy and prompt.
 
     Args:
-        folder: Where `train`, or ``groundling train``, wrote it.
+        folder: A folder written by `train` or ``groundling train``.
 
     Raises:
-        ConfigError: there is no run.
+        ConfigError: the folder holds no run.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._config: Config = from_file(self.folder / "config.yaml", unused=EVERYTHING)
+        self._config: Config = from_file(self.folder / "config.yaml", purpose="showing")
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One row for each update, as ``metrics.jsonl`` has them; ``pandas.DataFrame(run.metrics)`` is a table."""
+        """Rows of ``metrics.jsonl``, one for each update; ``pandas.DataFrame(run.metrics)`` is a table."""
         return read_metrics(self.folder)
 
     def evaluate(
@@ -243,15 +233,15 @@ class Run:
         """Let the trained agent and its baselines play the same held-out episodes.
 
         Args:
-            suite: Which test; None: the usual one, held-out episodes or the test split.
-            episodes: How many; None: as many as the run's config says.
+            suite: Test suite; None: held-out episodes, or the test split.
+            episodes: Number of episodes; None: the run's ``evaluation.episodes``.
             overrides: Changes to the configuration, as on the command line.
-            name: What the results are called beside the suite, as ``evaluation/SUITE-NAME.json``; None: they take the
-                place of the suite's own, and those of other overrides move to ``evaluation/replaced/``.
+            name: Suffix of the results' files, ``evaluation/SUITE-NAME.json``; None: they replace the suite's own
+                results, and those of other overrides move to ``evaluation/replaced/``.
 
         Raises:
             ConfigError: the suite does not suit the run, or the name is not a word or is a checkpoint's.
-            RunError: there is no checkpoint.
+            RunError: the run has no checkpoint.
         """
         target = find(str(self.folder), overrides, warn).named(name)
         world = target.world
@@ -274,7 +264,7 @@ class Run:
             figures: Columns of `metrics`; none: the success rate, or the return in a world without success.
 
         Returns:
-            A Matplotlib figure, which notebooks show; ``run.plot().savefig("curve.png")`` keeps it.
+            A Matplotlib figure, which notebooks show; ``run.plot().savefig("curve.png")`` saves it.
 
         Raises:
             RunError: no update has such a figure.
@@ -298,29 +288,29 @@ class Run:
         return plots.draw_curves(groups, {name: name for name in names}, {})
 
     def agent(self) -> Agent:
-        """The trained agent, as `groundling.load` gives it."""
-        return Agent.of(find(str(self.folder), [], warn, ENV))
+        """Load the trained agent, as `groundling.load` does."""
+        return Agent.of(find(str(self.folder), [], warn, "acting"))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What agents did in a test."""
+    """Results of the agents in one test suite."""
 
     suite: str
     world: str
-    """What it is called."""
+    """Name of the world."""
     unit: str
-    """What was played: episodes, or texts."""
+    """``episodes`` or ``texts``."""
     played: Mapping[str, Played]
-    """By agent, the trained one first; each episode with its figures."""
+    """Episodes with their figures by agent, the trained one first."""
     heading: str
     """World, suite, number of episodes, and the overrides that change a result."""
 
     @property
     def figures(self) -> dict[str, dict[str, Figure]]:
-        """By agent and name, means with 95 % intervals: ``evaluation.figures["trained"]["success"].value``."""
+        """Means with 95 % intervals by agent and name: ``evaluation.figures["trained"]["success"].value``."""
         return {name: one.figures() for name, one in self.played.items()}
 
     def table(self) -> None:
-        """Print the figures, a column for each agent."""
+        """Print the figures with a column for each agent."""
         make_console().print(figures_table(self.heading, self.figures))

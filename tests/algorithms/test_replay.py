@@ -134,8 +134,8 @@ def test_drrn_learns_from_its_replay_memory_and_restores_it(tmp_path: Path) -> N
         name="replay",
         device="cpu",
         world=TextConfig(env="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"], num_steps=4),
-        policy=ComponentConfig("drrn", policy),
-        algorithm=ComponentConfig("drrn", {**args, "replay_size": 20}),
+        policy=ComponentConfig(id="drrn", args=policy),
+        algorithm=ComponentConfig(id="drrn", args={**args, "replay_size": 20}),
         training=TrainingConfig(steps=32),
     )
     run = Trainer(config, tmp_path, warn=print)

@@ -15,11 +15,10 @@ import yaml
 from groundling.cli.main import main
 from groundling.config import Config
 from groundling.config.compose import changed, compose, from_file, recorded, to_yaml
-from groundling.config.flat import flat
-from groundling.config.trust import EVERYTHING, TRAINING_ALONE
+from groundling.config.sharing import shareable, shareable_words
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.evaluate import played_with
-from groundling.io.redaction import shareable, shareable_words
+from groundling.fields import flat
 from groundling.lm import LanguageModel
 from groundling.lm.load.adapters import adapter_base
 from groundling.lm.load.sources import STARTERS
@@ -291,7 +290,7 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
     assert "GROUNDLING_SECRET" not in asked
     config = from_file(judged, words)
     assert _online(config)["args"] == args
-    assert _online(from_file(judged, unused=TRAINING_ALONE))["args"] == {"model": "m"}  # to be played
+    assert _online(from_file(judged, purpose="playing"))["args"] == {"model": "m"}  # to be played
     mine = [*words[:-1], f"{_ONLINE}.args.api_key_env=MINE"]
     assert _online(from_file(judged, mine))["args"]["api_key_env"] == "MINE"
     for overrides in (words[:-1], words[1:]):
@@ -422,9 +421,9 @@ def test_a_run_that_recorded_its_games_is_played_without_recording(tmp_path: Pat
     path, values = tmp_path / "config.yaml", demo_values()
     values["world"]["args"] = {"savedir": "games", "save_ttyrec_every": 1}
     path.write_text(yaml.safe_dump(values))
-    assert from_file(path, unused=TRAINING_ALONE).world.args == {}
+    assert from_file(path, purpose="playing").world.args == {}
     words = ["world.args.savedir=mine", "world.args.save_ttyrec_every=2"]
-    assert from_file(path, words, TRAINING_ALONE).world.args == {"savedir": "mine", "save_ttyrec_every": 2}
+    assert from_file(path, words, purpose="playing").world.args == {"savedir": "mine", "save_ttyrec_every": 2}
     with pytest.raises(ConfigError, match=r"sets world.args.save_ttyrec_every, world.args.savedir, and no"):
         from_file(path)
     values["world"]["args"] = {"save_ttyrec_every": 0}  # nothing is recorded
@@ -536,17 +535,6 @@ def test_a_resolver_that_is_put_together_is_none(tmp_path: Path, asked: list[str
     assert "GROUNDLING_SECRET" not in asked
 
 
-def test_references_to_other_keys_stay(tmp_path: Path) -> None:
-    assert compose("demo-easy", ["name=a", "seed=3"]).run_dir == "runs/a-seed3"
-    assert compose("demo-easy", ["run_dir=x/${world.env}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
-    path = tmp_path / "experiment" / "own.yaml"
-    path.parent.mkdir()
-    path.write_text("# @package _global_\ndefaults: [demo, _self_]\nname: own\nrun_dir: there/${name}/${seed}\n")
-    assert compose("own", ["seed=2"], tmp_path).run_dir == "there/own/2"
-    with pytest.raises(ConfigError, match=r"run_dir: \$\{world.envs\} names no key: name one"):
-        compose("demo-easy", ["run_dir=x/${world.envs}"])
-
-
 @pytest.mark.parametrize("command", ["evaluate", "collect", "watch", "dry run", "train", "report", "publish"])
 @pytest.mark.usefixtures("_modules")
 def test_a_received_run_reads_no_environment(
@@ -630,7 +618,7 @@ def test_overrides_that_lie_in_a_run_change_nothing_dangerous() -> None:
     config = demo()
     with pytest.raises(ConfigError, match="trust_remote_code"):
         changed(config, [TRUST])
-    assert changed(config, [TRUST, "seed=3"], EVERYTHING) == changed(config, ["seed=3"])
+    assert changed(config, [TRUST, "seed=3"], "showing") == changed(config, ["seed=3"])
     trusted = compose("demo-easy", [TRUST])
     assert changed(trusted, [TRUST]) == trusted
 

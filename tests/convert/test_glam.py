@@ -1,7 +1,6 @@
 """Hydra files of GLAM and Lamorel become experiments that train as they did."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +141,8 @@ def test_special_tokens_of_prompts(tmp_path: Path) -> None:
     config, _ = read(write(tmp_path, "lamorel-rlhf"), words)
     lengths = {}
     for add in (False, True):
-        one = replace(config, model=replace(config.model, add_special_tokens=add))
+        model = config.model.model_copy(update={"add_special_tokens": add})
+        one = config.model_copy(update={"model": model})
         encode = make_prompt_encoder(one.world, policy_of(one))
         lengths[add] = len(encode([Sample("0", "Say left", ())])[0].ids)
     assert lengths[True] == lengths[False] + 1

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> Path:
     run_dir = tmp_path / "original"
     run_dir.mkdir()
     config = _config(run_dir, "evaluation.baselines=[]", "evaluation.metrics=[]")
-    write_settings(run_dir, asdict(config))
+    write_settings(run_dir, config.model_dump())
     for update in (1, 2):
 
         def write(folder: Path, update: int = update) -> None:
@@ -73,7 +73,7 @@ def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def policy(target: Target, agent: str) -> None:
         assert target.checkpoint is not None
-        tokens = asdict(target.config)["world"]["num_tokens"]
+        tokens = target.config.model_dump()["world"]["num_tokens"]
         record.update(text=checkpoint.digest_of(target.checkpoint), tokens=tokens)
 
     def measure(*arguments: object) -> Played:

@@ -40,7 +40,7 @@ def test_an_episode_with_a_random_task_is_replayed_in_that_task() -> None:
 class _Lists(Corridor):
     """Lists a render mode that its constructor does not take, as a subclass of a MiniGrid env may."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
 
 class _Takes(_Lists):

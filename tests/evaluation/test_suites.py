@@ -8,7 +8,6 @@ import pytest
 from groundling.cli.main import main
 from groundling.config.compose import changed, compose, from_file, to_yaml
 from groundling.config.schema import Config
-from groundling.config.trust import EVERYTHING
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
@@ -167,4 +166,4 @@ def test_probes_of_training_are_off_in_evaluations(tmp_path: Path) -> None:
         assert run.under(suite).config.world.probes is None
     untrained = find("glam/drrn", ["world.probes=both", "world.language=french"], print)
     assert untrained.under("french").config.world.language == "french"
-    assert from_file(tmp_path / "config.yaml", unused=EVERYTHING).world.probes == 1  # reports show it
+    assert from_file(tmp_path / "config.yaml", purpose="showing").world.probes == 1  # reports show it

@@ -151,7 +151,7 @@ def test_cider_takes_document_frequencies_from_the_whole_split() -> None:
 
 def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
     split = [Sample(str(i), f"p{i}", (text,)) for i, text in enumerate(["a b", "c", "d"])]
-    (metric,) = make_metrics([ComponentConfig("cider")], SimpleNamespace(), split)
+    (metric,) = make_metrics([ComponentConfig(id="cider")], SimpleNamespace(), split)
     assert metric.compute(["p0"], ["a b"], [["a b"]])["lexical/cider"].corpus == 5
     parts: Any = {"cider": RewardPartConfig()}
     world: Any = SimpleNamespace(reward_parts=parts, spec=WritingWorld.offers, device="cpu")

@@ -15,7 +15,6 @@ from groundling.errors import ConfigError
 from groundling.policies import DRRNPolicy
 from groundling.policies.policy import policies
 from groundling.prompts import Conversation, PromptReader
-from groundling.registry import ComponentConfig, check_component
 from groundling.training.build import world_of
 from groundling.worlds.protocols import Suites
 from groundling.worlds.text.world import TextWorld
@@ -101,12 +100,7 @@ def test_texts_and_conversations_are_not_mixed() -> None:
 def test_every_policy_with_prompts_takes_several(chat: str = "http://localhost:1/v1") -> None:
     args = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
     for name in ("action_scoring", "action_writing", "action_generating", "action_head", "drrn", "chat_server"):
-        check_component(
-            policies,
-            ComponentConfig(name, {"prompt": ["glam", "brief"], **args.get(name, {})}),
-            "policy",
-            filled_in=("lm",),
-        )
+        policies.check(name, {"prompt": ["glam", "brief"], **args.get(name, {})}, "policy")
     drrn = DRRNPolicy(prompt=["glam", "brief"])
     assert drrn.read([_SEEN], ["tagged"]) == [PromptReader("tagged")(_SEEN)]
 

@@ -6,7 +6,6 @@ which are to be the same on both.
 
 import collections
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -90,7 +89,7 @@ def combinations() -> Iterator[Combination]:
 
 def trained(config: Config, device: str, folder: Path, updates: int = 2) -> Outcome:
     """What updates make of a run's figures and weights."""
-    run = Trainer(dataclasses.replace(config, device=device), folder, warn=_fail)
+    run = Trainer(config.model_copy(update={"device": device}), folder, warn=_fail)
     with _told_apart(run):
         progress = TrainingProgress(_CONSOLE, config.training.steps, 0)
         rows = [run.update(progress) for _ in range(updates)]
@@ -102,12 +101,12 @@ def whole_run(config: Config, device: str, folder: Path) -> Outcome:
     """What is left of a run that is stopped at a checkpoint and resumed, and of its evaluation."""
     steps = config.world.num_rows * config.world.steps_per_row
     for updates in (1, 2):
-        training = dataclasses.replace(config.training, steps=updates * steps, checkpoint_every=1)
-        evaluation = dataclasses.replace(config.evaluation, episodes=2, baselines=["zero-shot"])
+        training = config.training.model_copy(update={"steps": updates * steps, "checkpoint_every": 1})
+        evaluation = config.evaluation.model_copy(update={"episodes": 2, "baselines": ["zero-shot"]})
         parts = {"device": device, "training": training, "evaluation": evaluation, "run_dir": str(folder / "run")}
         with phase("run with checkpoints"):
             UNITS["run with checkpoints"] += 1
-            assert train(dataclasses.replace(config, **parts), _CONSOLE, _fail)
+            assert train(config.model_copy(update={**parts}), _CONSOLE, _fail)
     target = find(str(folder / "run"), [f"device={device}"], _fail)
     with phase("evaluation"):
         played = evaluate(target, next(iter(target.world.suites)), 2, warn=_fail)
@@ -146,7 +145,7 @@ def variants() -> Iterator[tuple[str, Config]]:
     config.policy.args = {"value": "lora", "value_lora": dict(lora), "filtered_log_probs": False}
     yield "values by an adapter", config
     for algorithm, mask in (("nlpo", "learned_top_k"), ("ppo", "topk")):
-        config = settings(dataclasses.replace(writing, algorithm=algorithm))
+        config = settings(writing.model_copy(update={"algorithm": algorithm}))
         config.policy.args |= {"mask_type": mask, "top_mask": 20}
         config.policy.args.pop("min_tokens_to_keep", None)
         yield f"{algorithm.upper()} under the mask {mask}", config

@@ -2,12 +2,10 @@
 
 import base64
 import copy
-import dataclasses
 import functools
 import json
 import re
 import time
-import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,10 @@ from PIL import Image
 
 from groundling.cli.main import main
 from groundling.config.compose import compose, from_values, to_yaml
+from groundling.config.facts import facts_of
+from groundling.config.sharing import shareable
 from groundling.errors import GroundlingError
-from groundling.io.redaction import _READ, shareable
+from groundling.fields import Section
 from groundling.reports import plots
 from groundling.reports.run_folder import usual_suite
 from groundling.training import checkpoint
@@ -51,16 +51,15 @@ FREE = {
 
 
 def _plants(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """By dotted key, a value with `MARK` for each setting of a dataclass that may hold a text."""
-    hints = typing.get_type_hints(type(node))
-    for field in dataclasses.fields(node):
-        under, hint, value = f"{key}{field.name}", str(hints[field.name]), getattr(node, field.name)
+    """By dotted key, a value with `MARK` for each setting of a section that may hold a text."""
+    for name, field in type(node).model_fields.items():
+        under, hint, value = f"{key}{name}", str(field.annotation), getattr(node, name)
         planted = f"{MARK}{under}"
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, Section):
             yield from _plants(value, f"{under}.")
-        elif isinstance(value, dict) and any(map(dataclasses.is_dataclass, value.values())):
-            for name, part in value.items():
-                yield from _plants(part, f"{under}.{name}.")
+        elif isinstance(value, dict) and any(isinstance(one, Section) for one in value.values()):
+            for part, inside in value.items():
+                yield from _plants(inside, f"{under}.{part}.")
         elif isinstance(value, dict) and value:
             yield under, {name: planted if isinstance(one, str) else one for name, one in value.items()}
         elif isinstance(value, dict):
@@ -85,11 +84,11 @@ def _settings(world: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A run's settings, and what can be planted in them: a setting whose text is refused is in no run."""
     config = compose(*EXPERIMENTS[world])
     values = yaml.safe_load(to_yaml(config))
-    plants = {key: value for key, value in _plants(config) if not _READ.fullmatch(key)}
+    plants = {key: value for key, value in _plants(config) if "ReadByModel" not in {f.name for f in facts_of(key)}}
     del plants["model.revision"]  # which needs a hub id as model.path
     while True:
         try:
-            world_of(from_values(OmegaConf.create(_planted_with(values, plants, MARK)))).spec  # noqa: B018
+            world_of(from_values(_planted_with(values, plants, MARK))).spec  # noqa: B018
             return values, plants
         except GroundlingError as error:
             refused = [key for key in plants if re.search(rf"{MARK}{re.escape(key)}(?!\w)", str(error))]

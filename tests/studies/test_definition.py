@@ -79,10 +79,10 @@ def test_mistakes_are_reported_in_one_line_before_anything_runs(
         ("about: learns fast", "abut: learns fast", "abut"),
         ("experiment: random", "experiment: random\n    data: slw", "'slow'"),
         ("arms:", "arms: {}\nmore:", "more"),
-        ("name: tiny", "name: ../tiny", "names '../tiny'"),
-        ("  slow:", "  /slow:", "names '/slow'"),
+        ("name: tiny", "name: ../tiny", "got '../tiny'"),
+        ("  slow:", "  /slow:", "got '/slow'"),
         ("seeds: [1, 2]", "seeds: [1, 1]", "seeds must be numbers, each once, as in 1,2,3, got [1, 1]"),
-        ("episodes: 4", "episodes: 0", "episodes must be a positive number, got 0"),
+        ("episodes: 4", "episodes: 0", "episodes must be at least 1, got 0"),
         ("common:", "common:\n  - training.epochs=7", "training.epochs=7 for all arms, and none of them uses it"),
     ],
 )

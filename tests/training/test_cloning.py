@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -49,8 +48,8 @@ def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str =
         run_dir=str(run_dir),
         device="cpu",
         world=TextConfig(env="BabyAI-GoToObj-v0", num_envs=8, history=2, num_steps=2, dataset=str(dataset)),
-        policy=ComponentConfig(policy, heads.get(policy, small)),
-        algorithm=ComponentConfig("bc", {**args, "learning_rate_schedule": "constant", "warmup": 0.0}),
+        policy=ComponentConfig(id=policy, args=heads.get(policy, small)),
+        algorithm=ComponentConfig(id="bc", args={**args, "learning_rate_schedule": "constant", "warmup": 0.0}),
         training=TrainingConfig(steps=96),
         evaluation=TextEvaluation(),
     )
@@ -102,7 +101,9 @@ def test_held_out_data_is_measured_and_not_learnt(tmp_path: Path) -> None:
     target.world.record_episodes(target.demonstrator(), 8, folder, validation_fraction=0.25)
     config = _config(folder, run_dir, "choice", "drrn")
     config.evaluation = TextEvaluation(every=2)
-    assert train(replace(config, training=replace(config.training, steps=48)), Console(quiet=True))
+    assert train(
+        config.model_copy(update={"training": config.training.model_copy(update={"steps": 48})}), Console(quiet=True)
+    )
     assert train(config, Console(quiet=True))  # resumes
     rows = read_rows(run_dir / "validation.jsonl")
     assert [(row["update"], row["step"]) for row in rows] == [(0, 0), (2, 32), (3, 48), (4, 64), (6, 96)]

@@ -104,8 +104,8 @@ def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
         name="cut",
         device="cpu",
         world=TextConfig(env="test/Corridor-v0", num_envs=2, actions=_ACTIONS, bootstrap_truncated=True),
-        policy=ComponentConfig("test-table"),
-        algorithm=ComponentConfig("ppo", {"gamma": 0.75}),
+        policy=ComponentConfig(id="test-table"),
+        algorithm=ComponentConfig(id="ppo", args={"gamma": 0.75}),
     )
     policy = policy_of(config)
     algorithm = algorithm_of(config, policy)

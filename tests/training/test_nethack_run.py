@@ -1,7 +1,6 @@
 """Runs of NetHack's agents from a config: resumed, by several processes, misconfigured."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,7 +192,7 @@ def test_evaluation_uses_the_model_learnt_online(tmp_path: Path) -> None:
     assert "normalised" in view(config.reward, "cpu", tmp_path, sample).frames[0].lines[0]
 
     part = config.reward["reward_model"]
-    named = replace(part, args={**part.args, "path": str(_save(tmp_path / "model", seed=3))})
+    named = part.model_copy(update={"args": {**part.args, "path": str(_save(tmp_path / "model", seed=3))}})
     both = {"reward_model": named}
     assert make_message_scores(both, "cpu", checkpoint).of([message])[0].raw == scores.of([message])[0].raw
     assert make_message_scores(both, "cpu").of([message])[0].raw != scores.of([message])[0].raw

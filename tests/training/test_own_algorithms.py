@@ -135,8 +135,8 @@ def _run(folder: Path, **args: str) -> Trainer:
         name="mine",
         device="cpu",
         world=TextConfig(env="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"], num_steps=4),
-        policy=ComponentConfig("test-table"),
-        algorithm=ComponentConfig("test-likelihood", args),
+        policy=ComponentConfig(id="test-table"),
+        algorithm=ComponentConfig(id="test-likelihood", args=args),
         training=TrainingConfig(steps=64),
     )
     return Trainer(config, folder, warn=print)

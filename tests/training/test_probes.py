@@ -39,8 +39,8 @@ def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
         run_dir=str(run_dir),
         device="cpu",
         world=_world(probes),
-        policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [8]}),
-        algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
+        policy=ComponentConfig(id="action_scoring", args={"value_hidden_sizes": [8]}),
+        algorithm=ComponentConfig(id="ppo", args={"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
         training=TrainingConfig(steps=steps),
     )
 
@@ -144,7 +144,7 @@ def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     config = _config(tmp_path)
-    config.policy = ComponentConfig("symbolic", {"channels": 8, "hidden_size": 8, "recurrence": 2})
+    config.policy = ComponentConfig(id="symbolic", args={"channels": 8, "hidden_size": 8, "recurrence": 2})
     with pytest.raises(ConfigError, match=r"world\.probes=null"):
         train(config, Console(quiet=True))
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,8 @@ def _corridor(run_dir: Path) -> Config:
         run_dir=str(run_dir),
         device="cpu",
         world=TextConfig(env="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"], num_steps=10),
-        policy=ComponentConfig("test-table"),
-        algorithm=ComponentConfig("ppo", {"learning_rate": 0.01, "minibatch_size": 16}),
+        policy=ComponentConfig(id="test-table"),
+        algorithm=ComponentConfig(id="ppo", args={"learning_rate": 0.01, "minibatch_size": 16}),
         training=TrainingConfig(steps=_UPDATES * 4 * 10),
     )
 
@@ -59,8 +58,8 @@ def _starter(run_dir: Path) -> Config:
         run_dir=str(run_dir),
         device="cpu",
         world=_level(),
-        policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [16]}),
-        algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
+        policy=ComponentConfig(id="action_scoring", args={"value_hidden_sizes": [16]}),
+        algorithm=ComponentConfig(id="ppo", args={"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
         training=TrainingConfig(steps=_UPDATES * 4 * 4),
         evaluation=TextEvaluation(),
     )
@@ -236,7 +235,7 @@ def test_another_configuration_is_refused_and_the_run_unchanged(whole_corridor: 
 
 def test_a_second_process_is_excluded(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
-    with open_run(Path(config.run_dir), asdict(config)), pytest.raises(RunError, match="another process"):
+    with open_run(Path(config.run_dir), config.model_dump()), pytest.raises(RunError, match="another process"):
         _train(config)
 
 
@@ -349,7 +348,7 @@ def test_metrics_are_kept_if_all_checkpoints_are_broken(whole_corridor: Path, tm
 def test_a_run_with_only_a_broken_checkpoint_does_not_restart(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
     config.training.checkpoint_every = 100
-    with open_run(Path(config.run_dir), asdict(config)) as folder:  # stops after the first update, and saves
+    with open_run(Path(config.run_dir), config.model_dump()) as folder:  # stops after the first update, and saves
         assert not Trainer(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
     before = (tmp_path / "metrics.jsonl").read_text()
     assert before.count("\n") == 1
@@ -380,7 +379,7 @@ def test_the_recorded_checkpoint_interval_counts(whole_corridor: Path, tmp_path:
     with pytest.raises(RunError, match="no checkpoint to resume from"):
         _train(rarely)
     assert len(read_metrics(tmp_path)) == _UPDATES
-    write_settings(tmp_path, asdict(rarely))  # as if it had been begun so, and killed before its first checkpoint
+    write_settings(tmp_path, rarely.model_dump())  # as if it had been begun so, and killed before its first checkpoint
     _train(_corridor(tmp_path))
     _assert_equal_runs(whole_corridor, tmp_path)
 

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +149,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     parts = ["evaluation.every=2", "evaluation.metrics=[{id:diversity},{id:increasing_numbers}]"]
     train(_config(tmp_path / "whole", *parts), Console(quiet=True))
     stopped = _config(tmp_path / "stopped", *parts)
-    with open_run(Path(stopped.run_dir), asdict(stopped)):
+    with open_run(Path(stopped.run_dir), stopped.model_dump()):
         assert not Trainer(stopped, tmp_path / "stopped", print).loop(Console(quiet=True), lambda: True)
     train(stopped, Console(quiet=True))
 

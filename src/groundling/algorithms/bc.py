@@ -15,7 +15,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Ge, Gt, Lt
+from groundling.fields import Ge, Gt, Lt, NoEffectOnResults
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy
 
@@ -47,7 +47,7 @@ class BehaviouralCloning(Algorithm):
     """AdamW's weight decay, for matrices only."""
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
-    micro_batch_size: Annotated[int | None, Ge(1)] = None
+    micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
     """Transitions or texts per forward and backward pass, which changes only memory and speed. None: the whole
     minibatch."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0

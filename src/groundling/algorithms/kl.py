@@ -1,6 +1,5 @@
 """KL penalty against a reference policy, and the controller of its coefficient."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import kl_estimate, masked_mean
 from groundling.algorithms.regularizers import Regularizer
 from groundling.algorithms.rollout import Rollout
+from groundling.arguments import provided
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Evaluation, Policy
@@ -95,4 +95,5 @@ class KLPenalty(Regularizer):
 
 def _has_reference(policy: type[Policy]) -> bool:
     """Return True for a policy that is made with a reference, or computes one itself."""
-    return "reference" in inspect.signature(policy).parameters or "reference_log_probs" in vars(policy)
+    has_role = any(one.role == "reference" for one in provided(policy).values())
+    return has_role or "reference_log_probs" in vars(policy)

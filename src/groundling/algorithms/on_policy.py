@@ -20,7 +20,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Ge, Gt, Le, Lt
+from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults
 from groundling.policies.policy import Evaluation, Policy
 
 _ROUNDING = 1e-6
@@ -40,7 +40,7 @@ class OnPolicy(Algorithm):
     """"linear" or "cosine" let the learning rate fall to 0 over the training."""
     warmup: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of the training in which the learning rate rises from a tenth."""
-    micro_batch_size: Annotated[int | None, Ge(1)] = None
+    micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
     """Steps per forward and backward pass; gradients accumulate to the same mean, so only memory and speed depend on
     it. It is halved if the memory does not suffice. None: as many as the optimizer steps on."""
     gamma: Annotated[float, Ge(0), Le(1)] = 0.99

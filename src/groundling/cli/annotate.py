@@ -92,7 +92,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from groundling.arguments import check_types
+    from groundling.arguments import check_arguments
     from groundling.config.trust import check_plain
     from groundling.judges import judges
 
@@ -108,8 +108,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
         raise ConfigError(
             f"--judge {id}: a value cannot be read as YAML: quote it, as in 'model=\"[name]\"'"
         ) from None
-    judges.check_arguments(id, values)
-    check_types(judges.get(id), f"--judge {id}: ", values)
+    check_arguments(judges.get(id), values, f"judge {id!r}", f"--judge {id}: ")
     try:
         return judges.create(id, **values)
     except TypeError as error:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
-from groundling.errors import ConfigError, foreign
+from groundling.errors import ConfigError, did_you_mean, foreign
 from groundling.io.console import make_console, warn
-from groundling.registry import did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from groundling.evaluation.preferences import Preferences
     from groundling.policies.policy import Policy
 
-_SETTINGS = ("world.args", "world.actions", "world.history", "policy.", "model.", "~policy.", "~world.")
 _SHOWN_ACTIONS = 5
 _SHOWN_GROUPS = 3
 _MOST_READ = 1_000
@@ -88,10 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> "Config":
     from groundling.config.compose import compose
+    from groundling.config.facts import has_fact
+    from groundling.fields import OfEvaluation
 
     id = _registered(arguments.env)
     for text in arguments.overrides:
-        if not text.startswith(_SETTINGS):
+        key = text.lstrip("+~").partition("=")[0]
+        if not key.startswith(("policy.", "model.")) and not (
+            key.startswith("world.") and has_fact(OfEvaluation, key)
+        ):
             raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
     if arguments.experiment is not None:
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)

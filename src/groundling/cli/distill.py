@@ -52,43 +52,28 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     Raises:
         ConfigError: a key, model or argument is unknown, or a value is invalid.
     """
-    from dataclasses import fields
-
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
-    from groundling.config.grammar import read
+    from groundling.arguments import check_arguments, named_parameters
+    from groundling.config.overrides import parse, set_value
+    from groundling.errors import unknown
     from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences import open_pairs
     from groundling.judges.reward_models import reward_models
-    from groundling.registry import check_component, unknown
+    from groundling.registry import ComponentConfig
     from groundling.training.distillation import DistillationConfig
 
-    known = {f.name for f in fields(DistillationConfig)} - {"dataset", "preferences"}
-    for text in arguments.overrides:
-        key, equals, _ = text.partition("=")
-        if not equals:
-            raise ConfigError(f"cannot read {text!r}: expected key=value, such as learning_rate=1e-4")
-        if key.partition(".")[0] not in known:
-            raise ConfigError(unknown("key", key, known))
-    changes = [read(text) for text in arguments.overrides]
+    changes = parse(arguments.overrides)
+    known = set(named_parameters(DistillationConfig)) - {"dataset", "preferences"}
+    model = arguments.model or find_subject(open_pairs(arguments.dataset).world).reward_model
+    values = {"dataset": arguments.dataset, "preferences": arguments.preferences, "model": {"id": model}}
     for text, change in zip(arguments.overrides, changes, strict=True):
-        if change.is_delete() or change.is_sweep_override():
-            raise ConfigError(f"cannot read {text!r:.200}: expected key=value, with one value")
-    named = {
-        "dataset": arguments.dataset,
-        "preferences": arguments.preferences,
-        "model": {"id": arguments.model or find_subject(open_pairs(arguments.dataset).world).reward_model},
-    }
-    try:
-        schema = OmegaConf.structured(DistillationConfig)
-        merged = OmegaConf.merge(schema, named)
-        for change in changes:
-            OmegaConf.update(merged, change.key_or_group, change.value(), merge=True)
-        config = OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
-    assert isinstance(config, DistillationConfig)
-    check_component(reward_models, config.model, "model")
+        if change.takes_out:
+            raise ConfigError(f"cannot read {text!r:.200}: expected key=value")
+        if change.key.partition(".")[0] not in known:
+            raise ConfigError(unknown("key", change.key, known))
+        set_value(values, change.key, change.value)
+    values["model"] = ComponentConfig.of(values["model"])
+    check_arguments(DistillationConfig, values, "groundling distill")
+    config = DistillationConfig(**values)
+    reward_models.check(config.model.id, config.model.args, "model")
     return config

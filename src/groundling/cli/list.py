@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     kinds = inventory()
     if arguments.kind is not None and arguments.kind not in kinds:
-        from groundling.registry import unknown
+        from groundling.errors import unknown
 
         raise ConfigError(unknown("kind", arguments.kind, kinds))
     things = {kind: kinds[kind]() for kind in ([arguments.kind] if arguments.kind else kinds)}

@@ -31,14 +31,13 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from groundling.config.trust import EVERYTHING
     from groundling.evaluation.hub import upload
     from groundling.evaluation.target import find
     from groundling.reports.publish import publish
 
     if arguments.private and arguments.upload is None:
         raise ConfigError("--private is for a repository on the hub: name one with --upload OWNER/NAME")
-    target = find(arguments.run_dir, [], warn, unused=EVERYTHING)
+    target = find(arguments.run_dir, [], warn, purpose="showing")
     folder = publish(target, arguments.output, warn, license=arguments.license, repository=arguments.upload)
     console = make_console()
     console.print(f"written to {folder}")

@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from groundling.io.redaction import shareable_words
+    from groundling.config.sharing import shareable_words
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures
     from groundling.studies.page import write_page

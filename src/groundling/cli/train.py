@@ -3,7 +3,6 @@
 import argparse
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    from groundling.config.grammar import sweep
+    from groundling.config.overrides import sweep
 
     if arguments.config_dir is not None and _is_file(arguments.experiment):
         raise ConfigError(
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = sweep(overrides)
     if any(text.startswith("imports") for text in overrides):
         raise ConfigError("imports is set by --import: give --import MODULE instead")
-    configs = [replace(_compose(arguments, words), imports=arguments.imports) for words in runs]
+    configs = [_compose(arguments, words).model_copy(update={"imports": arguments.imports}) for words in runs]
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
             "two runs of this sweep have the same run_dir: put what differs into it, as in run_dir=runs/${seed}"

@@ -1,157 +1,332 @@
-"""From an experiment's name, or a file, and overrides to a checked `Config`.
+"""Compose a checked `Config` from an experiment or a file and overrides.
 
-Whatever comes in goes one way: words are parsed (`overrides`), an experiment or a file is read (`reading`), settled on
-the schema of its kind of world (`settling`), changed by the words (`changing`), and checked (`checking`), also for what
-only the command line can say (`trust`).
+An experiment or file is read as nested values over the defaults of its kind of world; overrides change them; settings
+that only the command line may give are checked; then the values become a `Config`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import functools
+import os
+from collections.abc import Collection, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from groundling.config import reading, trust
-from groundling.config.changing import change
-from groundling.config.checking import check
-from groundling.config.overrides import Overrides, parse
-from groundling.config.reading import Read, check_config_dir, experiments
-from groundling.config.schema import Config
-from groundling.config.settling import settle
-from groundling.config.used import check_said
-from groundling.config.wording import errors_in_one_line, one_line
-from groundling.errors import ConfigError
-
-__all__ = [
-    "changed",
-    "check_config_dir",
-    "check_words",
-    "compose",
-    "experiments",
-    "from_file",
-    "from_values",
-    "recorded",
-    "to_yaml",
-]
+from groundling.config.checks import check, naming_modules
+from groundling.config.facts import types_of
+from groundling.config.overrides import Change, Overrides, apply, given, merged, parse
+from groundling.config.schema import Config, config_of
+from groundling.config.trust import Purpose, admit, check_plain
+from groundling.errors import ConfigError, UnusedKey, unknown
+from groundling.fields import TrainingOnly, leaves
+from groundling.io.documents import DocumentError, check_expansion, check_numbers, read_yaml
+from groundling.worlds import World, kind, worlds
 
 
-@errors_in_one_line()
 def compose(
-    experiment: str, overrides: Sequence[str] = (), config_dir: Path | None = None, unused: Sequence[str] = ()
+    experiment: str, overrides: Overrides = (), config_dir: Path | None = None, purpose: Purpose = "training"
 ) -> Config:
     """Compose an experiment with overrides such as ``world.num_envs=16``.
 
     Args:
         experiment: A bundled experiment, or one of ``config_dir/experiment/``.
-        overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/): ``key=value`` sets,
-            a dict is merged into what is there, ``~key`` takes a free argument out again or empties a dict.
-        config_dir: A folder of the user's own YAML files, searched beside the bundled ones.
-        unused: As in `from_file`.
+        overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/): ``key=value`` sets a
+            key, a dict is merged into the present one, ``~key`` removes an argument or empties a dict. Or values by
+            dotted key.
+        config_dir: A folder of the user's own YAML files, searched in addition to the bundled ones.
+        purpose: Use of the config.
 
     Raises:
-        ConfigError: no such experiment, key or id, a value of the wrong type, or one that `trust` refuses.
+        ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
-    parsed = parse(overrides)
-    return _made(reading.from_experiment(experiment, config_dir), parsed, unused)
+    changes = parse(overrides)
+    return from_values(read_experiment(experiment, config_dir), changes, f"the experiment {experiment}", purpose)
 
 
-@errors_in_one_line()
-def from_file(path: Path, overrides: Sequence[str] = (), unused: Sequence[str] = ()) -> Config:
+def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training") -> Config:
     """Read a run's ``config.yaml``, with overrides as in `compose`.
 
     Args:
-        path: The file, which may be another's.
-        overrides: The command line's; only they can give what `trust.only_said` names.
-        unused: What the caller makes nothing of, as in `trust.admit`: there, such settings of the file's are not
-            refused but left out.
+        path: The file, which may come from another author.
+        overrides: Overrides of the command line.
+        purpose: Use of the config.
 
     Raises:
-        ConfigError: the file is missing, broken, or has keys or values that no longer exist, or some that `trust`
-            refuses.
+        ConfigError: the file is missing or broken, or has invalid keys or values, or settings that `trust` refuses.
     """
-    parsed = parse(overrides)
-    return _made(reading.from_file(path), parsed, unused)
+    return from_values(read_file(path), overrides, str(path), purpose)
 
 
-@errors_in_one_line()
-def from_values(values: DictConfig, overrides: Sequence[str] = (), where: str = "the config") -> Config:
-    """Check nested values of a file that stand over the schema's defaults, with overrides as in `compose`.
+def from_values(
+    values: Mapping[str, Any], overrides: Overrides = (), where: str = "the config", purpose: Purpose = "training"
+) -> Config:
+    """Check nested values over the defaults, with overrides as in `compose`.
 
     Args:
-        values: The file's.
-        overrides: The command line's.
-        where: The file, for messages.
+        values: Not resolved.
+        overrides: Overrides of the command line.
+        where: Source of the values, for messages.
+        purpose: Use of the config.
 
     Raises:
-        ConfigError: no such key or id, a value of the wrong type, one that is missing, or one that `trust` refuses.
+        ConfigError: an unknown key or id, a missing value, one of the wrong type, or one that `trust` refuses.
     """
-    parsed = parse(overrides)
-    return _made(reading.from_values(values, where), parsed)
+    check_plain(values, where)
+    changes = parse(overrides)
+    return _made(values, changes, given(changes), where, purpose)
 
 
-def _made(read: Read, overrides: Overrides, unused: Sequence[str] = ()) -> Config:
-    settled = settle(read)
-    change(settled, overrides.changes)
-    config = check(settled, read.where, overrides.given, unused)
-    check_said(config, overrides.given)
+def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
+    """Return ``config`` with overrides as in `compose`, which may include those that it was made with.
+
+    The overrides may come from a file: `CommandLineOnly` settings must equal those of ``config``.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong type, or one that `trust` refuses.
+    """
+    values = config.model_dump()
+    return _made(values, parse(overrides), dict(leaves("", values)), "an override", purpose, again=True)
+
+
+def _made(
+    values: Mapping[str, Any],
+    changes: list[Change],
+    said: Mapping[str, Any],
+    where: str,
+    purpose: Purpose,
+    again: bool = False,
+) -> Config:
+    world = _world(values, changes, where)
+    model = config_of(world)
+    settled = merged(model.defaults(), values)
+    apply(changes, settled, model, "env" in world.offers.evidence, again)
+    admitted = admit(resolve_names(settled, where), said, where, purpose)
+    config = _typed(admitted, model, where, said)
+    if purpose == "playing":
+        usual, unneeded = type(config.world).defaults(), config.world.declared(TrainingOnly)
+        config.world = config.world.model_copy(update={name: usual[name] for name in unneeded})
+    with naming_modules(config.imports, where):
+        check(config, {} if again else said, purpose)
     return config
 
 
-@errors_in_one_line()
-def changed(config: Config, overrides: Sequence[str | Mapping[str, Any]], unused: Sequence[str] = ()) -> Config:
-    """``config`` with overrides as in `compose`, or as values by dotted key: Hydra's dicts know no accents in a key.
+def _world(values: Mapping[str, Any], changes: list[Change], where: str) -> type[World]:
+    """Return the kind of world, which overrides cannot change."""
+    section = values.get("world")
+    id = section.get("id") if isinstance(section, Mapping) else None
+    if not isinstance(id, str) or id == "???":
+        raise ConfigError(
+            f"{where} does not say which kind of world it is for: give world.id, one of {', '.join(worlds)}"
+        )
+    try:
+        world = kind(id)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    for one in changes:
+        section = one.value if one.key == "world" and isinstance(one.value, Mapping) else {}
+        value = one.value if one.key == "world.id" and not one.takes_out else section.get("id", id)
+        if value != id:
+            raise ConfigError(
+                f"world.id={value}: the world here is {id}, and an override cannot change its kind: begin with an "
+                f"experiment of a {value} world (`groundling list experiments`)"
+            )
+    return world
 
-    They may be those that ``config`` was made with: what has been taken out is not missed.
 
-    The overrides may come from a file: what `trust.only_said` names they can only give as ``config`` has it already.
-
-    Args:
-        config: What is changed.
-        overrides: How.
-        unused: As in `from_file`.
+def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return nested values with each ``${name}`` resolved.
 
     Raises:
-        ConfigError: no such key, or a value of the wrong type, or one that `trust` refuses.
+        ConfigError: a name is no key, a value is not set, or exceeds a limit of `groundling.io.documents`.
     """
-    parsed = parse(overrides)
-    settled = OmegaConf.structured(config)
-    change(settled, parsed.changes, again=True)
-    return check(settled, "an override", dict(trust.leaves("", asdict(config))), unused)
+    check_expansion(values, where)
+    for key, value in leaves("", values):
+        if value == "???":
+            raise ConfigError(f"{key} is not set: give {key} a value")
+    try:
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        check_numbers(resolved)
+    except InterpolationKeyError as error:
+        name = str(error).partition("'")[2].partition("'")[0]
+        raise ConfigError(
+            f"{error.full_key}: ${{{name}}} names no key: name one, as in ${{world.env}}, or write the value itself"
+        ) from error
+    except OmegaConfBaseException as error:
+        sentence = str(error).splitlines()[0]
+        raise ConfigError(f"{error.full_key}: {sentence}" if error.full_key else sentence) from error
+    except DocumentError as error:  # but the values are of several files and the command line
+        raise ConfigError(str(error)) from error
+    check_plain(resolved, where)  # interpolations may have put a resolver together
+    check_expansion(resolved, where)
+    return dict(resolved)
 
 
-@errors_in_one_line()
+def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collection[str] = ()) -> Config:
+    def refuse(key: str, known: Collection[str]) -> str:
+        owners = [id for id in worlds if types_of(config_of(kind(id)), key)]
+        if not owners:
+            is_said = any(f"{one}.".startswith(f"{key}.") for one in said)
+            return ("" if is_said else f"{where}: ") + unknown("config key", key, known)
+        named = f"{' and '.join(owners)} world{'s' if len(owners) > 1 else ''}"
+        raise UnusedKey(
+            key,
+            f"{key} does nothing in {kind(values['world']['id']).offers.name}, it is a key of {named}: leave it out. "
+            f"The keys here are {', '.join(known)}",
+        )
+
+    return model.of(values, refuse)
+
+
 def recorded(path: Path) -> dict[str, Any]:
-    """What a run's ``config.yaml`` says, all of it, to be compared or shown: nothing is to be made from it.
+    """Read a run's ``config.yaml`` as plain values, to compare or show them.
 
     Raises:
         ConfigError: as `from_file`.
     """
-    settled = settle(reading.from_file(path))
-    try:
-        values: Any = OmegaConf.to_container(settled, resolve=True, enum_to_str=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"cannot read {path}: {one_line(error)}") from error
-    trust.check_plain(values, str(path))
-    assert isinstance(values, dict)
-    return values
+    values, where = read_file(path), str(path)
+    model = config_of(_world(values, [], where))
+    return _typed(resolve_names(merged(model.defaults(), values), where), model, where).model_dump()
 
 
 def to_yaml(config: Config) -> str:
-    """The complete configuration as YAML; `from_file` reads it again."""
-    return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
+    """Return the complete configuration as YAML; `from_file` reads it again."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump()))
 
 
-def check_words(written: Sequence[str], said: Sequence[str], where: str) -> None:
-    """Check overrides that stand in a file for what only the command line can say.
+def check_words(written: Overrides, said: Overrides, where: str) -> None:
+    """Check overrides in a file for settings that only the command line may give.
 
     Args:
-        written: The file's overrides.
-        said: The command line's for the same run.
+        written: Overrides of the file.
+        said: Overrides of the command line for the same run.
         where: The file, for the message.
 
     Raises:
-        ConfigError: one is refused by `trust`, or cannot be read.
+        ConfigError: `trust` refuses an override, or it cannot be parsed.
     """
-    trust.admit(parse(written).given, parse(said).given, where)
+    admit(given(parse(written)), given(parse(said)), where)
+
+
+class _UsersFiles(FileConfigSource):
+    """Files of ``--config-dir``, read with limits and without resolvers."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "users"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path) / self._normalize_file_name(config_path)
+        if path.is_file():  # otherwise Hydra says what is missing
+            read_yaml(path)  # within limits; Hydra reads it itself
+        loaded = super().load_config(config_path)
+        plain_values(loaded.config, str(path))
+        return loaded
+
+
+def plain_values(loaded: Any, where: str) -> dict[str, Any]:
+    """Return a loaded OmegaConf config as nested values, not resolved; raise `ConfigError` on a resolver."""
+    plain: Any = OmegaConf.to_container(loaded, resolve=False)
+    check_plain(plain, where)
+    return {str(name): value for name, value in plain.items()}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a run's ``config.yaml``, which may come from another author.
+
+    Raises:
+        ConfigError: the file is missing or broken, or has a resolver.
+    """
+    try:
+        return plain_values(read_yaml(path), str(path))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {path}: expected a run's folder, made by `groundling train`") from None
+    except (OSError, DocumentError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def read_experiment(experiment: str, config_dir: Path | None = None) -> Mapping[str, Any]:
+    """Compose an experiment, not resolved.
+
+    Args:
+        experiment: A bundled experiment, or one of ``config_dir/experiment/``.
+        config_dir: A folder of the user's own YAML files, searched in addition to the bundled ones.
+
+    Raises:
+        ConfigError: the folder or experiment is missing or cannot be composed, or a file has a resolver.
+    """
+    check_config_dir(config_dir)
+    known = experiments(config_dir)
+    if experiment not in known:
+        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
+            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
+        raise ConfigError(unknown("experiment", experiment, known))
+    if config_dir is None:
+        return _bundled(experiment)
+    Plugins.instance().register(_UsersFiles)
+    # A file could have Hydra copy variables of the environment into its own part of a config.
+    return _composed(experiment, f"hydra.searchpath=[users://{config_dir.resolve()}]", "hydra.job.env_copy=[]")
+
+
+def _composed(experiment: str, *words: str) -> dict[str, Any]:
+    try:
+        with hydra.initialize_config_module("groundling.config", version_base="1.3"):
+            composed = hydra.compose("config", [f"experiment={experiment}", *words])
+    except HydraException as error:
+        raise ConfigError(" ".join(str(error).splitlines()[:1])) from error
+    finally:
+        GlobalHydra.instance().clear()
+    values = plain_values(composed, f"the experiment {experiment}")
+    if "experiment" in values:
+        raise ConfigError(
+            f"the experiment {experiment}: its keys lie under 'experiment': begin the file with the line "
+            "# @package _global_"
+        )
+    return values
+
+
+# Hydra takes a tenth of a second, and a study composes the same experiment for every seed.
+_bundled = functools.cache(_composed)
+
+
+def check_config_dir(config_dir: Path | None) -> None:
+    """Raise `ConfigError` if the folder is given and missing."""
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(
+            f"--config-dir {config_dir} is not a folder: name the one that holds your experiment/*.yaml, or leave it out"
+        )
+
+
+def experiments(config_dir: Path | None = None) -> dict[str, str]:
+    """Return the experiments by name, the bundled ones with their headlines."""
+    known = dict(_bundled_experiments())
+    if config_dir is not None:
+        folder = config_dir / "experiment"
+        known |= {p.relative_to(folder).with_suffix("").as_posix(): "" for p in folder.rglob("*.yaml")}
+    return known
+
+
+@functools.cache
+def _bundled_experiments() -> dict[str, str]:
+    root = resources.files("groundling.config") / "experiment"
+    with resources.as_file(root) as folder:
+        return {
+            path.relative_to(folder).with_suffix("").as_posix(): headline(path)
+            for path in sorted(folder.rglob("*.yaml"))
+        }
+
+
+def headline(path: Path) -> str:
+    """Return the first sentence of the comment at the head of an experiment's file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.lstrip("# ").strip()
+        if line.startswith("#") and text and not text.startswith("@package"):
+            return text
+    return ""

@@ -1,40 +1,53 @@
-"""What a run can be told. The text under a field is its documentation; YAML files give the values."""
+"""The sections of a run's config. The text under a field is its documentation."""
 
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, Literal
 
-from omegaconf import MISSING
+from pydantic import AfterValidator, SerializeAsAny, create_model
 
-from groundling.fields import Ge
+from groundling.algorithms.algorithm import algorithms
+from groundling.fields import (
+    ArgumentsOf,
+    CommandLineOnly,
+    FixedByTraining,
+    Ge,
+    Lt,
+    MayChangeOnResume,
+    NoEffectOnResults,
+    Section,
+)
+from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig
+from groundling.rewards import parts
 from groundling.rewards.part import RewardPartConfig
+from groundling.worlds import World
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 
 
-class Init(StrEnum):
-    """Where a language model's weights come from."""
-
-    pretrained = "pretrained"
-    random = "random"
-    embeddings = "embeddings"
+def _check_line(text: str) -> str:
+    if not text.strip() or not text.isprintable():  # it gets into job files, line by line
+        raise ValueError("one line of printable characters")
+    return text
 
 
-@dataclass
-class ModelConfig:
+Line = Annotated[str, AfterValidator(_check_line)]
+"""A non-empty text of one line."""
+
+
+class ModelConfig(Section):
     """The language model."""
 
-    path: str = "starter"
+    path: Annotated[str, FixedByTraining] = "starter"
     """A folder, a hub id, a GGUF file, one of the bundled models (starter, starter-causal), or smollm2."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     tokenizer: str | None = None
     """Folder or hub id of the tokenizer, for models saved without one; null: where the model is."""
-    init: Init = Init.pretrained
+    init: Annotated[Literal["pretrained", "random", "embeddings"], FixedByTraining] = "pretrained"
     """pretrained; random: from its config alone; embeddings: random but for the token embeddings."""
     dtype: str = "float32"
     """float32, bfloat16 or float16: how the weights are kept."""
-    attention: str | None = None
+    attention: Annotated[str | None, CommandLineOnly.when(lambda value: "/" in value)] = None
     """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice, and eager for T5
     on CPUs, where it is faster."""
     device_map: str | None = None
@@ -42,79 +55,85 @@ class ModelConfig:
     one device."""
     load_in_4bit: bool = False
     """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, NoEffectOnResults] = False
     """Compute activations again in the backward pass: less memory, a third more time."""
     fsdp: bool = False
-    """Deal the layers' weights, gradients and the optimizer's moments out over the run's processes while it learns
-    (fully sharded data parallel); for policies that write."""
+    """Shard the layers' weights, gradients and the optimizer's moments over the run's processes while it learns (fully
+    sharded data parallel); for policies that write."""
     compile: bool = False
     """Compile what training reads texts with (torch.compile): a minute or more at each start."""
-    lora: dict[str, Any] = field(default_factory=dict)
+    lora: Annotated[dict[str, Any], CommandLineOnly.of("megatron_core")] = {}
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: Annotated[int | None, Ge(1)] = None
     """Keep only a prompt's last tokens, with a warning; null: a prompt too long for the model is an error."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the beginning for Llama 2. false:
     none, as Lamorel since November 2023; an error for tokenizers that add none."""
-    trust_remote_code: bool = False
-    """Run code that comes with a model, once you have read it; counts only where the command line says it."""
+    trust_remote_code: Annotated[bool, CommandLineOnly] = False
+    """Run code that comes with a model, once you have read it; only the command line can set it."""
 
 
-@dataclass
-class CloningConfig:
-    """Demonstrations that the policy clones before it learns from its own episodes, in the same run folder."""
+class CloningConfig(Section):
+    """Behavioural cloning of demonstrations before the policy learns from its own episodes, in the same folder."""
 
     episodes: Annotated[int | None, Ge(1)] = None
-    """How many; null: no cloning. They are recorded in RUN/demonstrations, and the clone is a run in RUN/clone."""
+    """Number of episodes; null: no cloning. They are recorded in RUN/demonstrations; RUN/clone is the clone's run."""
     agent: str = "expert"
     """The demonstrator: one of the world's own agents."""
     epochs: Annotated[int, Ge(1)] = 1
-    """Passes over them."""
-    args: dict[str, Any] = field(default_factory=dict)
+    """Passes over the demonstrations."""
+    args: dict[str, Any] = {}
     """Arguments of algorithm bc, such as {objective: choice, learning_rate: 1.0e-3}."""
 
 
-@dataclass
-class TrainingConfig:
-    """How long, and what is kept."""
+class TrainingConfig(Section):
+    """Length of a run, checkpoints and tracking."""
 
-    steps: Annotated[int, Ge(1)] = 1_500_000
+    steps: Annotated[int, Ge(1), MayChangeOnResume] = 1_500_000
     """Env steps, or tokens written, in total; GLAM took 1.5 million."""
-    epochs: Annotated[int | None, Ge(1)] = None
+    epochs: Annotated[int | None, Ge(1), MayChangeOnResume] = None
     """Passes over a dataset or a pool's references, instead of steps; the last update of a pass may be short."""
-    checkpoint_every: Annotated[int, Ge(1)] = 1
-    """Updates between checkpoints: what a killed run can lose at most."""
-    keep_checkpoints: Annotated[int, Ge(1)] = 2
-    """How many of the latest checkpoints stay on disk."""
-    wandb: str | None = None
-    """A project of Weights & Biases that is told every update's figures, too (extra wandb; WANDB_MODE=offline keeps
-    them on this machine); null: none."""
-    trackio: str | None = None
-    """A project of Trackio that is told them, too, on this machine (extra trackio); null: none."""
+    checkpoint_every: Annotated[int, Ge(1), NoEffectOnResults] = 1
+    """Updates between checkpoints; a killed run loses at most as many."""
+    keep_checkpoints: Annotated[int, Ge(1), NoEffectOnResults] = 2
+    """Number of checkpoints kept on disk, the latest ones."""
+    wandb: Annotated[Line | None, NoEffectOnResults] = None
+    """A project of Weights & Biases that also gets every update's figures (extra wandb; WANDB_MODE=offline keeps them
+    on this machine); null: none."""
+    trackio: Annotated[Line | None, NoEffectOnResults] = None
+    """A project of Trackio that also gets them, on this machine (extra trackio); null: none."""
 
 
-@dataclass
-class Config:
-    """One run."""
+class Config(Section):
+    """One run. `config_of` makes the class for a kind of world, which has its sections ``world`` and ``evaluation``."""
 
-    name: str = MISSING
-    """What the run is called in reports; runs of one name and several seeds share a curve."""
-    seed: Annotated[int, Ge(0)] = 1
-    run_dir: str = "runs/${name}-seed${seed}"
+    name: Line
+    """The run's name in reports; runs of one name and several seeds share a curve."""
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 1
+    run_dir: Annotated[Line, NoEffectOnResults] = "runs/${name}-seed${seed}"
     """The run's folder: the same command with the same folder resumes."""
-    imports: list[str] = field(default_factory=list)
-    """Modules of your own that the run was made with, as --import named them: told here, never imported by it."""
-    device: str = "auto"
+    imports: Annotated[list[str], NoEffectOnResults] = []
+    """Modules of your own that the run was made with, as --import named them: recorded, never imported from here."""
+    device: Annotated[str, NoEffectOnResults] = "auto"
     """cpu, cuda, cuda:1, …; auto takes the accelerator if there is one."""
-    world: WorldConfig = field(default_factory=WorldConfig)
-    """Where experience comes from: ``world.id`` says of which kind it is, and each kind has keys of its own."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    reward: dict[str, RewardPartConfig | None] = field(default_factory=dict)
-    """What is learnt from: the sum of parts, by name. What the world itself pays is the part env, which is always one;
+    world: SerializeAsAny[WorldConfig]
+    """The source of experience: ``world.id`` names its kind, and each kind has keys of its own."""
+    model: ModelConfig = ModelConfig()
+    reward: dict[str, Annotated[RewardPartConfig, ArgumentsOf(parts)] | None] = {}
+    """The reward, a sum of named parts. The world's own reward is the part env, which is present by default;
     null, or ~reward.NAME, takes a part out."""
-    policy: ComponentConfig = field(default_factory=ComponentConfig)
-    algorithm: ComponentConfig = field(default_factory=ComponentConfig)
-    cloning: CloningConfig = field(default_factory=CloningConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """Each kind of world has keys of its own here, too."""
+    policy: Annotated[ComponentConfig, ArgumentsOf(policies), FixedByTraining.of("id")]
+    algorithm: Annotated[ComponentConfig, ArgumentsOf(algorithms), FixedByTraining]
+    cloning: Annotated[CloningConfig, FixedByTraining] = CloningConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: Annotated[SerializeAsAny[EvaluationConfig], MayChangeOnResume]
+    """Held-out episodes; each kind of world has keys of its own here, too."""
+
+
+@cache
+def config_of(world: type[World]) -> type[Config]:
+    """Return the class of the configs of a kind of world."""
+    fields = Config.model_fields
+    sections = {"world": world.config_class, "evaluation": world.evaluation_class}
+    typed: dict[str, Any] = {n: (Annotated[one, *fields[n].metadata], ...) for n, one in sections.items()}
+    return create_model("Config", __base__=Config, **typed)

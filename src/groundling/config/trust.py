@@ -1,114 +1,92 @@
-"""Where trust ends: what counts only if this command line says it, and what no file can do.
+"""Settings that only the command line may give.
 
-Whoever gives a run, an experiment, a study or a dataset away gives files away. Files are settings, and settings
-cannot run code, choose servers, name the variable of an API key, have envs write files or read the environment.
-`only_said` tells which settings could: those count if the words of the present command give them, and are refused if
-only a file does. What is read from a file passes `check_plain`, for OmegaConf's resolvers read the environment. What is
-given away passes `groundling.io.redaction`.
+Runs, experiments, studies and datasets are shared as files, so settings in a file must not run code, choose servers,
+name the variable of an API key, make envs write files, or read the environment. Fields and arguments declare such
+settings as `CommandLineOnly`; a file that sets one is refused. `check_plain` refuses OmegaConf's resolvers, which can
+read the environment. `groundling.config.sharing` redacts settings before they are shared.
 """
 
-import inspect
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from groundling.envs.nethack import RECORDING
+from groundling.config.facts import facts_of
 from groundling.errors import ConfigError
-from groundling.io.redaction import SERVERS
+from groundling.fields import CommandLineOnly, TrainingOnly, leaves, names_with
 
-EVERYTHING = ("",)
-"""As ``unused`` of a reader: a run is only looked at, and what only the command line can say is of no use."""
-TRAINING_ALONE = (r"reward\..+\.args\.online\.", rf"world\.args\.({'|'.join(RECORDING)})$")
-"""As ``unused``: what an agent that is only played does not need, and what recorded the games of its training."""
-ENV = (*TRAINING_ALONE, r"world\.env$")
-"""As ``unused``: what an agent in the user's own loop does not need, where the env is the caller's."""
+Purpose = Literal["training", "playing", "acting", "showing"]
+"""Use of a config: training; playing in its world (evaluate, collect, watch); acting in the caller's env; or showing
+recorded results. `CommandLineOnly` settings of a file are ignored where they are unused: those of training in playing
+and acting, all of them in showing."""
 
-_CODE = ("trust_remote_code", "custom_generate", "megatron_core")
-"""Arguments of Transformers and peft that have Python loaded: from the hub, a folder, or a module by its name."""
-_ONLINE_JUDGE = re.compile(r"reward\..+\.args\.online\.judge")
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
 _PLAIN = re.compile(r"\$\{\.*[A-Za-z_]\w*(\.\w+|\[\w+\])*\}")
 _SHOWN = 120
-"""Characters of a value that a message repeats."""
+"""Characters of a value in a message."""
 
 
-def only_said(key: str, value: Any) -> bool:
-    """Whether a setting counts only if the command line gives it.
-
-    That is what runs code that comes with a model, what names a server (a URL anywhere, a judge that asks one), what
-    names the variable of an API key, and what has an env write files.
+def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = None) -> bool:
+    """Check whether only the command line may give a setting: names declared so, in any section, and all URLs.
 
     Args:
         key: Dotted, from the root of a `Config`.
-        value: No mapping and no list: one of their `leaves`.
+        value: No mapping and no list.
+        values: The config's settings, as of `facts_of`.
     """
     if value is None or value == 0:  # or False: it is off
         return False
-    if any(name in _CODE + SERVERS + RECORDING for name in re.split(r"[.\[]", key)):
+    names = set(re.split(r"[.\[]", key))
+    if not names.isdisjoint(names_with(CommandLineOnly)) or (isinstance(value, str) and _URL.match(value)):
         return True
-    if _ONLINE_JUDGE.fullmatch(key):
-        return asks_a_server(str(value))
-    if not isinstance(value, str):
-        return False
-    is_kernel = key == "model.attention" and "/" in value  # compiled code of the hub's, to Transformers
-    return is_kernel or _URL.match(value) is not None
+    return _by_value(key, value, values)
 
 
-def asks_a_server(judge: str) -> bool:
-    """Whether a judge of `groundling list judges` sends requests, with an API key if there is one."""
-    from groundling.judges import judges
-
-    return "api_key_env" in inspect.signature(judges.get(judge)).parameters
-
-
-def leaves(key: str, node: Any) -> Iterator[tuple[str, Any]]:
-    """The values in ``node`` by their keys, dotted and with ``[i]``; empty mappings and lists have none."""
-    if isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from leaves(f"{key}.{name}" if key else str(name), value)
-    elif isinstance(node, list | tuple):
-        for place, value in enumerate(node):
-            yield from leaves(f"{key}[{place}]", value)
-    else:
-        yield key, node
+def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
+    """Check whether a value, such as a judge's id, may be chosen only on the command line."""
+    conditional = (fact for fact in facts_of(key, values) if fact.name == CommandLineOnly.name and fact.condition)
+    return isinstance(value, str) and any(fact.condition(value) for fact in conditional)  # type: ignore[misc]
 
 
 def admit(
-    values: Mapping[str, Any], said: Mapping[str, Any], where: str, unused: Sequence[str] = ()
+    values: Mapping[str, Any], said: Mapping[str, Any], where: str, purpose: Purpose = "training"
 ) -> dict[str, Any]:
-    """Nested settings as they may be obeyed.
+    """Return the settings that may be used.
 
     Args:
         values: Of a whole `Config`, the command line's among them.
         said: The `leaves` that the command line gives.
-        where: Who else gives settings, for a message: a file or an experiment.
-        unused: The beginnings of keys whose settings nobody is going to use, as regular expressions: there, what the
-            command line does not give is left out instead of refused.
-
-    Returns:
-        ``values`` without what is left out.
+        where: The other source of settings, for a message: a file or an experiment.
+        purpose: The use of the config.
 
     Raises:
-        ConfigError: something counts only if it is said, and is not; the message has the words to say.
+        ConfigError: a file gives a setting that only the command line may give; the message has the words to add.
     """
-    unsaid = {key: value for key, value in leaves("", values) if only_said(key, value)}
-    unsaid = {key: value for key, value in unsaid.items() if key not in said or said[key] != value}
-    refused = {key: value for key, value in unsaid.items() if not any(re.match(one, key) for one in unused)}
+    unsaid = {
+        key: value
+        for key, value in leaves("", values)
+        if (key not in said or said[key] != value) and command_line_only(key, value, values)
+    }
+    refused = {key: value for key, value in unsaid.items() if not _is_useless(key, purpose)}
     if refused:
         raise ConfigError(
             f"{where} sets {', '.join(refused)}, and no file may run code, choose a server, name an API key or have an "
             f"env write files: if you trust it, add to the command: {' '.join(map(_word, refused, refused.values()))}"
         )
-    # Who judged remains: it tells what a run's reward was, and only training makes the judge.
-    left_out = {key for key in unsaid if not _ONLINE_JUDGE.fullmatch(key)}
+    # A choice such as the judge's stays: it says what a run's reward was.
+    left_out = {key for key, value in unsaid.items() if not _by_value(key, value, values)}
     return {name: _without(value, name, left_out) for name, value in values.items()}
 
 
+def _is_useless(key: str, purpose: Purpose) -> bool:
+    is_of_training = not set(re.split(r"[.\[]", key)).isdisjoint(names_with(TrainingOnly))
+    return purpose == "showing" or (purpose != "training" and is_of_training)
+
+
 def _without(node: Any, key: str, keys: Collection[str]) -> Any:
-    """``node`` but for the leaves at ``keys``."""
+    """Return ``node`` but for the leaves at ``keys``."""
     if not keys:
         return node
     if isinstance(node, Mapping):
@@ -122,7 +100,7 @@ def _without(node: Any, key: str, keys: Collection[str]) -> Any:
 
 
 def _word(key: str, value: Any) -> str:
-    """What to type, safe to be copied into a shell: the file's author chose the value and perhaps the key."""
+    """Return the override to type, safe to copy into a shell: the value, and perhaps the key, come from a file."""
     name, bracket, _ = key.partition("[")
     if bracket or len(key) > _SHOWN or not key.isprintable():
         return shlex.quote(f"{name[:_SHOWN]}=[…]" if name.isprintable() else "KEY=[…]")
@@ -135,16 +113,16 @@ def _word(key: str, value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text as the value of an override: Hydra's grammar reads a backslash as itself, but for those before a quote."""
+    """Quote a text as the value of an override; Hydra's grammar unescapes backslashes only before quotes."""
     return QuotedString(text, Quote.single).with_quotes()
 
 
 def check_plain(node: Any, where: str) -> None:
-    """Check that texts hold no interpolation but ``${key}``, before OmegaConf sees to them.
+    """Check that texts hold no interpolation but ``${key}``, before OmegaConf reads them.
 
     Args:
         node: A text, or nested values, not yet resolved.
-        where: Where they stand, for the message.
+        where: Their source, for the message.
 
     Raises:
         ConfigError: one has a resolver, such as ``${oc.env:NAME}``.

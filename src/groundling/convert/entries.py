@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from groundling.config.grammar import check_written
+from groundling.config.overrides import read
 from groundling.config.trust import check_plain
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.io.documents import DocumentError, check_expansion, read_yaml
-from groundling.registry import unknown
 
 _MOST_BITS = 1000
 """Largest size of a whole number: a float holds at most 1024 bits."""
@@ -105,7 +102,9 @@ class Entries:
         for key, value in tree.items():
             self._add(key, value, strict=format.strict)
         for word in words:
-            self._override(_parse(word))
+            if (override := read(word)).is_sweep_override():
+                raise ConfigError(f"{word}: give one value; `groundling train` takes several, as in seed=1,2,3")
+            self._override(override)
         single = {*format.same, *format.derived} - {*format.lists}
         for key, value in self.values.items():
             if isinstance(value, list) and key in single:
@@ -214,18 +213,6 @@ class Entries:
                 is_off = value is None or value is False or value in ("", [])
                 reasons["switched off" if is_off else self.format.ignored[key]].append(key)
         self.notes += [f"{', '.join(keys)}: no effect here ({reason})" for reason, keys in reasons.items()]
-
-
-def _parse(word: str) -> Override:
-    check_plain(word, "an override")
-    try:
-        parsed = OverridesParser.create().parse_override(word)
-    except (HydraException, RecursionError, ValueError) as error:
-        raise ConfigError(f"cannot read the override {word!r:.200}: expected key=value") from error
-    check_written(word, parsed)
-    if parsed.is_sweep_override():
-        raise ConfigError(f"{word}: give one value; `groundling train` takes several, as in seed=1,2,3")
-    return parsed
 
 
 def number(value: Any) -> Any:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from groundling.config.compose import from_values
+from groundling.config.overrides import set_value
 from groundling.config.schema import Config
 from groundling.convert import glam, rl4lms
 from groundling.convert.entries import load
@@ -21,7 +22,7 @@ class Converted:
 
     path: Path
     """The file."""
-    values: DictConfig
+    values: dict[str, Any]
     """Nested config values; other keys keep their defaults."""
     config: Config
     """The complete config."""
@@ -33,7 +34,7 @@ class Converted:
         notes = (" ".join(note.split()) for note in self.notes)  # a name in a note could contain a line break
         comments = (textwrap.fill(note, 110, initial_indent="# - ", subsequent_indent="#   ") for note in notes)
         head = ["# @package _global_", "#", f"# Converted from {' '.join(self.path.name.split())}.", *comments]
-        return "\n".join([*head, OmegaConf.to_yaml(self.values)])
+        return "\n".join([*head, OmegaConf.to_yaml(OmegaConf.create(self.values))])
 
 
 def convert(path: Path, words: Sequence[str] = ()) -> Converted:
@@ -57,12 +58,7 @@ def convert(path: Path, words: Sequence[str] = ()) -> Converted:
             f"{path} is no config of GLAM or Lamorel (it lacks lamorel_args and rl_script_args) or of RL4LMs (it lacks "
             "alg or datapool)"
         )
-    nested = _nested(values)
-    return Converted(path, nested, from_values(nested, (), str(path)), notes)
-
-
-def _nested(values: dict[str, Any]) -> DictConfig:
-    nested = OmegaConf.create({})
+    nested: dict[str, Any] = {}
     for key, value in values.items():
-        OmegaConf.update(nested, key, value)
-    return nested
+        set_value(nested, key, value)
+    return Converted(path, nested, from_values(nested, (), str(path)), notes)

@@ -261,7 +261,7 @@ class _Reader:
 
     def _drrn(self) -> Values:
         """Values of the original's DRRN: a gradient step every four steps of each env."""
-        num_envs = self.entries.count(f"{RL}.number_envs", TextConfig.num_envs, least=0)
+        num_envs = self.entries.count(f"{RL}.number_envs", TextConfig.defaults()["num_envs"], least=0)
         return {
             "policy.id": "drrn",
             "algorithm.id": "drrn",

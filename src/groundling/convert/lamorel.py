@@ -36,7 +36,7 @@ def writer(entries: Entries) -> Values:
     texts = entries.get(STRINGS)
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
         raise ConfigError(f"{STRINGS} must be a list of texts, as in [turn left], got {texts!r:.80}")
-    longest = entries.count(f"{RL}.max_ep_len", WritingConfig.num_tokens, least=0)
+    longest = entries.count(f"{RL}.max_ep_len", WritingConfig.defaults()["num_tokens"], least=0)
     if longest < 1:
         raise ConfigError(f"{RL}.max_ep_len={longest} leaves no token to write: give at least 1")
     tokens = entries.count(f"{RL}.steps_per_epoch", 256, least=0)

@@ -29,9 +29,8 @@ from groundling.convert.rl4lms_entries import (
     ROLLOUT,
     TRAINING,
 )
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.lm.write.settings import check_generation
-from groundling.registry import unknown
 
 Values = dict[str, Any]
 _DEFAULT_TOP_K = 50

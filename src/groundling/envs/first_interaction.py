@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 Target = Literal["named", "other", "none"]
 _TARGETS: tuple[Target, ...] = get_args(Target)

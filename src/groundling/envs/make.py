@@ -17,8 +17,8 @@ from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
 from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
 from groundling.envs.text_env import check_characters, read_text_step
-from groundling.errors import ConfigError, UnknownEnv, foreign
-from groundling.registry import IMPORT, did_you_mean, imported_modules
+from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
+from groundling.registry import IMPORT, imported_modules
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
 """Gymnasium's envs that make one of Gym's by its id, and import the module of an id ``module:ID``."""

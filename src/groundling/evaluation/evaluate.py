@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from groundling.config.schema import Config
+from groundling.config.sharing import shareable
 from groundling.errors import RunError
 from groundling.evaluation.tables import csv_text
 from groundling.evaluation.target import Target
+from groundling.fields import OfEvaluation
 from groundling.io.documents import read_object
 from groundling.io.files import replace_result
 from groundling.io.locks import LOCK, locked, remove_partial_files
-from groundling.io.redaction import shareable
 from groundling.lm.load.adapters import merge_adapters
 from groundling.worlds import CannotPlay, World, agents
 from groundling.worlds.episode import Figure, Played
 from groundling.worlds.protocols import CorpusMeasures, Exhibit
 from groundling.worlds.world import Player
-
-_CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
-"""Keys of the section evaluation without effect on an agent's figures, or recorded elsewhere."""
 
 
 def evaluate(
@@ -152,8 +150,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 def played_with(config: Config) -> dict[str, Any]:
     """Return the settings, other than the world's, that decide how an agent plays and what is measured, as JSON."""
-    evaluation = {name: value for name, value in asdict(config.evaluation).items() if name not in _CHANGES_NO_FIGURE}
-    about = shareable({"policy": asdict(config.policy), "evaluation": evaluation})
+    about = shareable({"policy": config.policy.model_dump(), "evaluation": config.evaluation.declared(OfEvaluation)})
     settings: dict[str, Any] = json.loads(json.dumps(about))
     return settings
 

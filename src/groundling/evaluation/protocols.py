@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from groundling.config.compose import check_config_dir, compose, experiments
-from groundling.config.overrides import parse
-from groundling.config.trust import leaves
+from groundling.config.overrides import given, parse
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation.evaluate import read_evaluation, summary_of
 from groundling.evaluation.target import Target, find
+from groundling.fields import leaves
 from groundling.io.chat_server import check_address
 from groundling.io.files import write_atomically
 from groundling.lm.load.sources import resolve
@@ -81,7 +81,7 @@ def find_player(
 
 def _keys(word: str) -> Iterator[str]:
     """Keys that an override sets or removes: ``world={env: …}`` sets ``world.env``."""
-    for change in parse([word]).changes:
+    for change in parse([word]):
         yield from [change.key] if change.takes_out else (key for key, _ in leaves(change.key, change.value))
 
 
@@ -96,7 +96,7 @@ def _with_model(model: str, protocol: str, words: Sequence[str], overrides: Sequ
 
 def num_episodes(target: Target, protocol: str) -> int:
     """Return the protocol's number of episodes per task, unless the command gives ``evaluation.episodes``."""
-    if "evaluation.episodes" in parse(target.overrides).given:
+    if "evaluation.episodes" in given(parse(target.overrides)):
         return target.config.evaluation.episodes
     return compose(protocol).evaluation.episodes
 

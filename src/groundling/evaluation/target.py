@@ -3,31 +3,30 @@
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.config.checking import naming_modules
+from groundling.config.checks import naming_modules
 from groundling.config.compose import changed, check_config_dir, compose, experiments, from_file
-from groundling.config.flat import flat
+from groundling.config.facts import has_fact
 from groundling.config.schema import Config
-from groundling.config.trust import TRAINING_ALONE
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.config.sharing import shareable, shareable_words
+from groundling.config.trust import Purpose
+from groundling.errors import ConfigError, GroundlingError, RunError, unknown
 from groundling.evaluation import hub
-from groundling.io.redaction import shareable, shareable_words
+from groundling.fields import FixedByTraining, NoEffectOnResults, flat
 from groundling.lm.load.sources import resolve
 from groundling.policies.policy import Policy, has_model
-from groundling.registry import unknown
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.checkpoint import Hold
-from groundling.training.folder import CLONE, changes_no_result
+from groundling.training.folder import CLONE
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.protocols import Suites
 from groundling.worlds.world import Demonstrator
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_FIXED_BY_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.", "cloning.")
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,9 @@ class Target:
 
     @property
     def changes(self) -> list[str]:
-        """Its overrides that change results, without paths and servers."""
-        return [
-            word
-            for word in shareable_words(self.overrides)
-            if not changes_no_result(word.lstrip("+~").partition("=")[0])
-        ]
+        """Its overrides that change a result, without paths and servers."""
+        words = shareable_words(self.overrides)
+        return [word for word in words if not has_fact(NoEffectOnResults, _key(word))]
 
     @property
     def players(self) -> list[str]:
@@ -100,7 +96,7 @@ class Target:
         if suite not in self.world.suites:
             raise ConfigError(unknown("suite", suite, self.world.suites))
         try:
-            config = changed(self.config, self.overrides_under(suite), TRAINING_ALONE)
+            config = changed(self.config, self.overrides_under(suite), "playing")
             in_suite = replace(self, config=config, suite=suite)
             if isinstance(world := in_suite.world, Suites):
                 world.check_suite()
@@ -121,7 +117,7 @@ class Target:
             self.agent,
             self.policy(self.agent),
             world=self.world,
-            settings=flat(shareable(asdict(self.config))),
+            settings=flat(shareable(self.config.model_dump())),
             run=named[0],
             checkpoint=named[1],
         )
@@ -149,11 +145,16 @@ class Target:
             return make_policy(config.policy, config.model, config.algorithm, world)
 
 
+def _key(override: str) -> str:
+    """Return the key of an override."""
+    return override.lstrip("+~").partition("=")[0]
+
+
 def find(
     name: str,
     overrides: Sequence[str],
     warn: Callable[[str], None],
-    unused: Sequence[str] = TRAINING_ALONE,
+    purpose: Purpose = "playing",
     config_dir: Path | None = None,
     revision: str | None = None,
 ) -> Target:
@@ -164,7 +165,7 @@ def find(
             `groundling.worlds.agents`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Called with each broken checkpoint that is skipped.
-        unused: Settings that the caller does not use, as in `groundling.config.from_file`.
+        purpose: What the configuration is for.
         config_dir: A folder of the user's own experiments, as in `compose`.
         revision: Branch, tag or commit of a hub id.
 
@@ -181,19 +182,19 @@ def find(
     is_run = (path / "config.yaml").exists()
     if is_run or (path.parent.name == "checkpoints" and path.parent.is_dir()):
         for text in changes:
-            if text.startswith(_FIXED_BY_CHECKPOINT):
+            if has_fact(FixedByTraining, _key(text)):
                 raise ConfigError(
                     f"{text} would change how the checkpoint of {path} was trained, which no evaluation can change: "
                     "leave it out, or train another run"
                 )
         run_dir = path if is_run else path.parent.parent
-        config = from_file(run_dir / "config.yaml", overrides, unused)
+        config = from_file(run_dir / "config.yaml", overrides, purpose)
         return _trained(Target("trained", run_dir, config, None, changes), path, results, warn)
     if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
     if name in experiments(config_dir):
-        config = compose(name, overrides, config_dir, unused)
+        config = compose(name, overrides, config_dir, purpose)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     if (path / "config.json").exists():
         raise ConfigError(

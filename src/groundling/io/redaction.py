@@ -1,20 +1,12 @@
 """Remove paths, servers, accounts and keys from settings and texts before they are shared."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PureWindowsPath
 from typing import Any
 
-SERVERS = ("base_url", "api_key_env")
-"""Arguments of a judge that asks a server: its address, and the environment variable that holds the key."""
-_READ = re.compile(
-    r"(?:.*\.)?(?:"
-    r"(?P<one>policy\.args\.(?:system|invalid_action|thought_begins|thought_ends|replacements\..+)|world\.system|"
-    r"world\.args\.(?:prompt_prefix|prompt_suffix|prefix|concept_separator_token|concept_end_token))|"
-    r"(?P<several>world\.actions)|(?P<replaced>policy\.args\.replacements))",
-    re.DOTALL,
-)
-"""Keys of settings whose texts a model reads or writes: with other words it would be another agent."""
+from groundling.fields import Private, names_with
+
 _SECRETS = re.compile(
     r"(?:\w*_)?(?:(?:api|secret|private|access)_?key|password|passwd|secret|credentials?|authorization)|"
     r"(?:(?:hf|auth|access|use_auth|api|bearer|bot|github|hub|session)_)?token"
@@ -52,29 +44,37 @@ _ADDRESS = re.compile(
     r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
     r"AKIA[A-Z\d]{16}|AIza[\w-]{35}|gsk_\w{20,}|nvapi-[\w-]{20,}|eyJ[\w-]{10,999}\.eyJ[\w-]{1,999}\.[\w-]+)"
 )
-_OF_A_SERVER = re.compile(rf"{_ADDRESS.pattern}|\b({'|'.join(SERVERS)})\b")
+IsRead = Callable[[str, Any], bool]
+"""Tell, from a dotted key and its value, texts that a model reads: with other words it would be another agent."""
 
 
-def shareable(node: Any, key: str = "") -> Any:
-    """Settings, or one text, as they may be shared.
+def _never(key: str, value: Any) -> bool:
+    return False
+
+
+def shareable(node: Any, key: str = "", is_read: IsRead = _never) -> Any:
+    """Return settings, or one text, as they may be shared.
 
     An absolute path becomes its last name. URLs, host:port, user@host, IPv4 addresses and API keys are cut out of a
-    single text; an entry or item of nested settings that has one is left out whole, and so are the settings that name
-    a server or hold a credential. Texts that a model reads (`_READ`) stay as they are.
+    single text; an entry or item of nested settings that has one is left out whole, and so are settings that are
+    declared `Private` or hold a credential.
 
     Args:
         node: The settings.
         key: Their dotted key, if they are only a part.
+        is_read: Tells texts that stay as they are.
     """
-    if _is_read(key, node):
+    if key and is_read(key, node):
         return node
     if isinstance(node, Mapping):
-        return {
-            name if _is_read(under, value) else shareable(name): shareable(value, under)
-            for name, value in node.items()
-            if _is_read(under := f"{key}.{name}", value)
-            or not (_is_secret(name, value) or _has_address(name) or _has_address(value))
-        }
+        kept = {}
+        for name, value in node.items():
+            under = f"{key}.{name}" if key else str(name)
+            if is_read(under, value):
+                kept[name] = value
+            elif not (_is_secret(name, value) or _has_address(name) or _has_address(value)):
+                kept[shareable(name)] = shareable(value, under, is_read)
+        return kept
     if isinstance(node, list | tuple):
         return [shareable(value) for value in node if not _has_address(value)]
     if not isinstance(node, str):
@@ -85,40 +85,29 @@ def shareable(node: Any, key: str = "") -> Any:
     return _ABSOLUTE_INSIDE.sub(lambda path: PureWindowsPath(path[0]).name, node)
 
 
-def _is_read(key: str, value: Any) -> bool:
-    """Whether a model reads this, and it is a text, or texts, as it should be."""
-    matched = _READ.fullmatch(key)
-    kind = None if matched is None else matched.lastgroup
-    if kind == "replaced":
-        return isinstance(value, Mapping) and _are_texts([*value, *value.values()])
-    if kind == "several":
-        return isinstance(value, list | tuple) and _are_texts(value)
-    return kind == "one" and _are_texts([value])
-
-
-def _are_texts(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
 def _is_secret(name: Any, value: Any) -> bool:
-    return name in SERVERS or (isinstance(value, str) and _SECRETS.fullmatch(str(name).lower()) is not None)
+    return str(name).rpartition(".")[2] in names_with(Private) or (
+        isinstance(value, str) and _SECRETS.fullmatch(str(name).lower()) is not None
+    )
 
 
 def _has_address(value: Any) -> bool:
     return isinstance(value, str) and _ADDRESS.search(value) is not None
 
 
-def shareable_words(words: Sequence[str]) -> list[str]:
-    """A command line as it may be shared, as `shareable`; an override that names a server or a key is left out whole.
-
-    Those of texts that a model reads stay as they are.
-    """
+def shareable_words(words: Sequence[str], is_read: IsRead = _never) -> list[str]:
+    """Return a command line as it may be shared; an override that names a server or a key is left out whole."""
+    private = (
+        re.compile(rf"\b({'|'.join(sorted(map(re.escape, names_with(Private))))})\b") if names_with(Private) else None
+    )
     kept = []
     for word in words:
-        if _READ.fullmatch(word.partition("=")[0].lstrip("+")):
+        name, _, text = word.partition("=")
+        if is_read(name, text):
             kept.append(word)
             continue
         key, equals, value = word.rpartition("=") if "{" not in word else word.partition("=")
-        if not _OF_A_SERVER.search(word) and not _is_secret(key.rpartition(".")[2], value):
+        is_private = _ADDRESS.search(word) or (private and private.search(word))
+        if not is_private and not _is_secret(key.rpartition(".")[2], value):
             kept.append(f"{key}{equals}{shareable(value)}")
     return kept

@@ -5,10 +5,10 @@ from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, unknown
 from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Scorer, Texts, check_samples
 from groundling.metrics.tokens import spaced, stands_apart
-from groundling.registry import Registry, unknown
+from groundling.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class CausalPerplexity(Metric):
     once. The original gave the mean of the first window the weight of one token too many: with ``compat``.
     """
 
-    lm: Annotated["LanguageModel | str", Provided("lm", settable=True)] = field(repr=False)
+    lm: Annotated["LanguageModel | str", Provided("lm", settable=str)] = field(repr=False)
     """The language model under training, or the folder or hub id of another."""
     stride: Annotated[int, Ge(1)] = 512
     """Tokens between the beginnings of windows; fewer give every token more context, and cost more."""

@@ -10,6 +10,7 @@ from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, Work, policies
 from groundling.policies.prompt_policy import LanguageModelPolicy, PromptPolicy
+from groundling.policies.provided import ReferenceModel, TrainedModel
 from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
 from groundling.policies.texts import TokenPrompt, Writing, Written
@@ -35,10 +36,12 @@ __all__ = [
     "Policy",
     "PromptPolicy",
     "RandomPolicy",
+    "ReferenceModel",
     "Segment",
     "SymbolicPolicy",
     "TokenPolicy",
     "TokenPrompt",
+    "TrainedModel",
     "Turn",
     "TurnTokens",
     "Work",

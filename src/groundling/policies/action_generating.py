@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
+from groundling.fields import ReadByModel, are_texts
 from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
 from groundling.policies.action_writing import ActionWritingPolicy
 from groundling.policies.answer import Answer, AnswerRules
 from groundling.policies.policy import Action, Evaluation, Outputs, Work, policies
+from groundling.policies.provided import Language, ReferenceModel, TrainedModel
 from groundling.policies.text_states import scatter
 from groundling.policies.turns import Turn, TurnTokens
 
@@ -58,19 +60,19 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        reference: LanguageModel | None = None,
+        lm: TrainedModel,
+        reference: ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
-        system: str | None = None,
+        language: Language = "english",
+        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
+        system: Annotated[str | None, ReadByModel] = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         temperature: float = 1.0,
         guided: bool = True,
         max_action_tokens: int | None = None,
-        invalid_action: str | None = None,
-        thought_begins: str | None = None,
-        thought_ends: str | None = None,
+        invalid_action: Annotated[str | None, ReadByModel] = None,
+        thought_begins: Annotated[str | None, ReadByModel] = None,
+        thought_ends: Annotated[str | None, ReadByModel] = None,
         max_thought_tokens: int | None = None,
     ) -> None:
         super().__init__(lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature)

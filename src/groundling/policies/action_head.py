@@ -1,15 +1,18 @@
 """A language model reads and a head chooses: GLAM's ablation without action texts."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.lm import ActionHead, LanguageModel, ValueHead
+from groundling.fields import ReadByModel, are_texts
+from groundling.lm import ActionHead, ValueHead
 from groundling.policies.policy import policies
 from groundling.policies.prompt_policy import LanguageModelPolicy
+from groundling.policies.provided import Language, NumActions, TrainedModel
 
 
 @policies.register("action_head")
@@ -28,12 +31,12 @@ class ActionHeadPolicy(LanguageModelPolicy):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        num_actions: int,
+        lm: TrainedModel,
+        num_actions: NumActions,
         prompt: str | Sequence[str] = "glam",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
-        system: str | None = None,
+        language: Language = "english",
+        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
+        system: Annotated[str | None, ReadByModel] = None,
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)

@@ -1,14 +1,16 @@
 """GLAM's policy: a language model scores the admissible actions given a prompt."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
 from groundling.errors import ConfigError
+from groundling.fields import ReadByModel, are_texts
 from groundling.lm import LanguageModel, Prompts
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import policies
+from groundling.policies.provided import Language, ReferenceModel, TrainedModel
 
 
 @policies.register("action_scoring")
@@ -27,12 +29,12 @@ class ActionScoringPolicy(ActionTextPolicy):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        reference: LanguageModel | None = None,
+        lm: TrainedModel,
+        reference: ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
-        system: str | None = None,
+        language: Language = "english",
+        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
+        system: Annotated[str | None, ReadByModel] = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         normalize: Literal["sum", "token", "word"] = "sum",
         temperature: float = 1.0,

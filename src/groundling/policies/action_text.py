@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from safetensors.torch import save_file
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
+from groundling.fields import ReadByModel, are_texts
 from groundling.lm import LanguageModel, Prompts, ValueHead
 from groundling.policies.prompt_policy import LanguageModelPolicy
+from groundling.policies.provided import Language, ReferenceModel, TrainedModel
 from groundling.policies.reference import Reference
 from groundling.policies.weights import read_vector
 
@@ -38,12 +41,12 @@ class ActionTextPolicy(LanguageModelPolicy):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        reference: LanguageModel | None = None,
+        lm: TrainedModel,
+        reference: ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
-        system: str | None = None,
+        language: Language = "english",
+        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
+        system: Annotated[str | None, ReadByModel] = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         temperature: float = 1.0,
         calibration: int = 0,

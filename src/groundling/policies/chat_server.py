@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
+from groundling.fields import CommandLineOnly, Private, ReadByModel, are_texts
 from groundling.io.chat_server import ChatServer, RequestFailed, text_of
 from groundling.policies.answer import action_instead, find_action
 from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.provided import Language
 from groundling.policies.turns import Turn, TurnTokens
 from groundling.prompts import Conversation, PromptReader
 
@@ -42,18 +45,18 @@ class ChatServerPolicy(Policy):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: Annotated[str, CommandLineOnly, Private],
         model: str,
         prompt: str | Sequence[str] = "conversation",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
-        system: str | None = None,
+        language: Language = "english",
+        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
+        system: Annotated[str | None, ReadByModel] = None,
         temperature: float = 1.0,
         max_tokens: int = 4096,
-        invalid_action: str | None = None,
-        thought_ends: str | None = None,
+        invalid_action: Annotated[str | None, ReadByModel] = None,
+        thought_ends: Annotated[str | None, ReadByModel] = None,
         concurrency: int = 16,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: Annotated[str, CommandLineOnly, Private] = "OPENAI_API_KEY",
         timeout: float = 120.0,
     ) -> None:
         super().__init__()

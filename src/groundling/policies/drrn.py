@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
+from groundling.fields import ReadByModel, are_texts
 from groundling.policies.policy import policies
 from groundling.policies.prompt_policy import PromptPolicy
+from groundling.policies.provided import Language
 
 
 @policies.register("drrn")
@@ -34,8 +37,8 @@ class DRRNPolicy(PromptPolicy):
     def __init__(
         self,
         prompt: str | Sequence[str] = "glam",
-        language: str = "english",
-        replacements: Mapping[str, str] | None = None,
+        language: Language = "english",
+        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
         tokenizer: str = "starter",
         embedding_size: int = 128,
         hidden_size: int = 128,

@@ -14,6 +14,7 @@ from groundling.envs.nethack.glyphs import GlyphRenderer
 from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
+from groundling.policies.provided import NumActions
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.kernels import FastGRU, FastLinear
 
@@ -86,7 +87,11 @@ class NetHackPolicy(RecurrentPolicy):
     critic: nn.Linear
 
     def __init__(
-        self, num_actions: int, hidden_size: int = 512, core: Literal["gru", "lstm"] = "gru", recurrence: int = 32
+        self,
+        num_actions: NumActions,
+        hidden_size: int = 512,
+        core: Literal["gru", "lstm"] = "gru",
+        recurrence: int = 32,
     ) -> None:
         super().__init__()
         if min(hidden_size, recurrence) < 1:

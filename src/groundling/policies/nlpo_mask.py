@@ -4,10 +4,9 @@ from typing import Literal, get_args
 
 import torch
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.lm import LanguageModel
 from groundling.lm.write.sampling import Mask
-from groundling.registry import unknown
 
 MaskType = Literal["learned_top_p", "learned_top_k", "topk"]
 _TOP_P, _MIN_TOKENS = 0.9, 100

@@ -1,6 +1,5 @@
 """The contract of a policy: it acts, and evaluates stored actions with gradients."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from groundling.arguments import provided
 from groundling.envs.spec import Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.turns import Turn, TurnTokens
@@ -237,9 +237,8 @@ def _refusal(id: str, world: WorldSpec) -> str | None:
 
 
 def has_model(id: str) -> bool:
-    """Return True if the policy ``id`` has a language model, or may have one."""
-    parameters = inspect.signature(policies.get(id)).parameters
-    return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    """Return True if the run gives the policy ``id`` a language model."""
+    return any(one.role == "lm" for one in provided(policies.get(id)).values())
 
 
 def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:

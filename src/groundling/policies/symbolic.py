@@ -13,6 +13,7 @@ from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATE
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
+from groundling.policies.provided import NumActions
 from groundling.policies.recurrent import RecurrentPolicy
 
 _WORDS = (
@@ -44,7 +45,9 @@ class SymbolicPolicy(RecurrentPolicy):
     needs = frozenset({"symbols"})
     weights_file = "symbolic.safetensors"
 
-    def __init__(self, num_actions: int, channels: int = 128, hidden_size: int = 128, recurrence: int = 20) -> None:
+    def __init__(
+        self, num_actions: NumActions, channels: int = 128, hidden_size: int = 128, recurrence: int = 20
+    ) -> None:
         super().__init__()
         if channels % 8 or min(channels, hidden_size, recurrence) < 1:
             raise ConfigError(

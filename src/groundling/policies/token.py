@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, unknown
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.write.decoding import Decoded, Decoder
 from groundling.lm.write.sampling import Sampling, filtered
 from groundling.lm.write.token_sets import TokenSets, allowed_tokens
 from groundling.policies.nlpo_mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
+from groundling.policies.provided import Critic, ReferenceModel, TrainedModel, ValueBase
 from groundling.policies.reference import Reference
 from groundling.policies.text_states import Sequences, read_states, scatter, shares_prompt
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.value_model import Value, make_value_model
-from groundling.registry import unknown
 
 _ROWS = 1024
 """Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000."""
@@ -68,14 +68,14 @@ class TokenPolicy(Policy):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        reference: LanguageModel | None = None,
+        lm: TrainedModel,
+        reference: ReferenceModel = None,
         value: Value = "separate",
-        value_base: LanguageModel | None = None,
+        value_base: ValueBase = None,
         value_lora: Mapping[str, Any] | None = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
-        critic: bool = True,
+        critic: Critic = True,
         generation: Mapping[str, Any] | None = None,
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,

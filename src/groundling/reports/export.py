@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from groundling.config.compose import from_file
-from groundling.config.trust import EVERYTHING
+from groundling.config.sharing import shareable
 from groundling.io.files import write_atomically
-from groundling.io.redaction import shareable
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 
@@ -21,7 +20,7 @@ def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
     """
     tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run_dir in run_dirs:
-        config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
+        config = from_file(run_dir / "config.yaml", purpose="showing")
         rows = [row for row in read_metrics(run_dir) if row.get("return_mean") is not None]
         of_seed = {
             "seed": config.seed,

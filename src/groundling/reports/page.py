@@ -9,9 +9,9 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from groundling.config.sharing import shareable
 from groundling.errors import GroundlingError, RunError
 from groundling.io.files import write_atomically
-from groundling.io.redaction import shareable
 from groundling.registry import import_words
 from groundling.reports import plots
 from groundling.reports.run_folder import RunFolder, figures_of, learning_figures, picture_of, read_run, usual_suite

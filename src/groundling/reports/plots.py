@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from groundling.config.sharing import shareable
 from groundling.intervals import IntervalEstimate, interquartile_band
 from groundling.io.files import replace_file, write_atomically
-from groundling.io.redaction import shareable
 
 Rows = Sequence[Mapping[str, Any]]  # metrics of a run, one row for each update
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]  # steps, values and weights, each (points,)

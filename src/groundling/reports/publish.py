@@ -12,8 +12,9 @@ import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from omegaconf import OmegaConf
 
-from groundling.config.checking import naming_modules
+from groundling.config.checks import naming_modules
 from groundling.config.compose import recorded
+from groundling.config.sharing import shareable
 from groundling.errors import ConfigError
 from groundling.evaluation.protocols import PROTOCOLS
 from groundling.evaluation.tables import as_code, in_markdown
@@ -21,7 +22,6 @@ from groundling.evaluation.target import Target
 from groundling.io.documents import SETTINGS, read_json, read_object
 from groundling.io.files import new_folder
 from groundling.io.locks import locked, output_lock
-from groundling.io.redaction import shareable
 from groundling.io.terminal import plain
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION

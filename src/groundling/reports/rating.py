@@ -19,11 +19,10 @@ import jinja2
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, unknown
 from groundling.io.csv_files import harmless_cell, open_csv
 from groundling.io.documents import read_lines, read_object
 from groundling.io.files import write_atomically
-from groundling.registry import unknown
 from groundling.reports.rating_tasks import LIKERT_POINTS, RatingTask, find_rating_task
 
 Kind = Literal["likert", "pairwise"]

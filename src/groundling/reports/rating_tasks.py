@@ -6,8 +6,7 @@ from importlib import resources
 import yaml
 from pydantic import BaseModel, TypeAdapter
 
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 LIKERT_POINTS = 5
 

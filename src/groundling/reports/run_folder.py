@@ -13,13 +13,12 @@ from PIL import Image
 
 from groundling.config.compose import changed, from_file, recorded
 from groundling.config.schema import Config
-from groundling.config.trust import EVERYTHING
+from groundling.config.sharing import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.forgetting import read_forgetting
 from groundling.evaluation.protocols import MEAN, PROTOCOLS
 from groundling.io.documents import read_json, read_lines
-from groundling.io.redaction import shareable
 from groundling.io.row_files import read_rows
 from groundling.policies.policy import has_model, policies
 from groundling.training.build import world_of
@@ -114,7 +113,7 @@ class RunFolder:
             suite = str(sample["suite"])
             file = self.run_dir / "samples" / f"{suite}.json"
             try:
-                world = world_of(changed(self.config, sample["overrides"], unused=EVERYTHING))
+                world = world_of(changed(self.config, sample["overrides"], purpose="showing"))
                 if not isinstance(world, Exhibit):
                     raise RunError(f"{file} holds an episode, and {world.spec.name} has none to show: delete it")
                 shown.setdefault(suite, []).append(world.view(self.run_dir, sample))
@@ -147,7 +146,7 @@ class RunFolder:
 
 def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunFolder:
     """Read a run's folder; ``metrics`` are rows to use instead of ``metrics.jsonl``."""
-    config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
+    config = from_file(run_dir / "config.yaml", purpose="showing")
     world = kind(config.world.id)
     evaluations = read_evaluations(run_dir, world)
     return RunFolder(

@@ -1,14 +1,14 @@
 """Settings of a judge that teaches a reward model during training."""
 
-import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import torch
 
-from groundling.arguments import check_types, taken
+from groundling.arguments import check_arguments, declarations, missing_arguments, taken
 from groundling.errors import ConfigError
+from groundling.fields import ArgumentsOf, CommandLineOnly
 from groundling.io.chat_server import check_address
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
@@ -17,19 +17,23 @@ from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineReward
 from groundling.judges.online.training import OnlineLearning
 from groundling.judges.reward_models import RewardModel, reward_models
-from groundling.registry import unknown
 from groundling.rewards.part import RewardContext
+
+
+def _asks_server(judge: str) -> bool:
+    """Return True if a judge sends requests to a server, which its arguments name."""
+    declared = declarations(judges.get(judge)) if judge in judges else {}
+    return any(CommandLineOnly in metadata for metadata in declared.values())
 
 
 @dataclass(kw_only=True)
 class OnlineJudge:
     """A judge that is asked about new captions while training runs, without delaying it (ONI, arXiv 2410.23022)."""
 
-    judge: str
-    """One of `groundling list judges`, except those of figures."""
-    args: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them; a server's base_url and
-    api_key_env count only on the command line."""
+    judge: Annotated[str, CommandLineOnly.when(_asks_server)]
+    """One of `groundling list judges`, except those of figures; one that asks a server only from the command line."""
+    args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
+    """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them."""
     goal: str = ""
     """What the judge is asked about: one of its world's goals (in NetHack defaultgoal, zeroknowledge, combat, gold,
     stairs), or a sentence; empty: the world's first."""
@@ -49,9 +53,15 @@ class OnlineJudge:
         Raises:
             ConfigError: an unknown or missing field, judge, argument or model, or a value of the wrong type.
         """
-        settings = values if isinstance(values, cls) else cls(**_checked(cls, "online", values))
-        _checked(OnlineLearning, "online.learning", settings.learning)
-        if "api_key_env" in inspect.signature(judges.get(settings.judge)).parameters:
+        if not isinstance(values, Mapping | cls):
+            raise ConfigError(f"online must be a mapping, {{name: value}}, got {values!r}")
+        if isinstance(values, Mapping):
+            check_arguments(cls, values, "online", "online.")
+            if values.get("judge") is None:
+                raise ConfigError("online needs a judge: one of `groundling list judges`")
+        settings = values if isinstance(values, cls) else cls(**values)
+        check_arguments(OnlineLearning, settings.learning, "online.learning", "online.learning.")
+        if _asks_server(settings.judge):
             # An address with a secret would be written to files.
             check_address(**{k: str(v) for k, v in taken(check_address, settings.args).items()})
         settings._check_names(path)
@@ -59,8 +69,7 @@ class OnlineJudge:
 
     def _check_names(self, path: str | None) -> None:
         try:
-            check_types(judges.get(self.judge), "", self.args)
-            judges.check_arguments(self.judge, self.args)
+            check_arguments(judges.get(self.judge), self.args, f"judge {self.judge!r}")
         except ConfigError as error:
             raise ConfigError(f"online.judge={self.judge}: {error}: see online.args") from error
         if self.model is None:
@@ -69,7 +78,7 @@ class OnlineJudge:
             raise ConfigError(
                 f"online.model={self.model} does nothing with path={path}, whose model learns: leave one out"
             )
-        if missing := reward_models.missing_arguments(self.model, ()):
+        if missing := missing_arguments(reward_models.get(self.model), ()):
             raise ConfigError(
                 f"a new online.model={self.model} cannot be made, it needs {', '.join(missing)}: set path to one that "
                 "`groundling distill` wrote"
@@ -122,7 +131,6 @@ class OnlineJudge:
 
     def _make(self) -> Judge:
         try:
-            check_types(judges.get(self.judge), "", self.args)
             judge = judges.create(self.judge, **self.args)
         except (TypeError, ConfigError) as error:
             raise ConfigError(f"online.judge={self.judge}: {error}: see online.args") from error
@@ -135,17 +143,3 @@ class OnlineJudge:
 
 def _reads_messages(kind: str) -> bool:
     return bool(getattr(reward_models.get(kind), "reads_messages", False))
-
-
-def _checked(kind: Any, key: str, values: Any) -> Mapping[str, Any]:
-    """Return ``values`` if they are fields of the dataclass ``kind``; else raise `ConfigError`."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{key} must be a mapping, {{name: value}}, got {values!r}")
-    names = [f.name for f in fields(kind)]
-    for name in values:
-        if name not in names:
-            raise ConfigError(unknown(f"argument of {key}", name, names))
-    check_types(kind, f"{key}.", values)
-    if kind is OnlineJudge and values.get("judge") is None:
-        raise ConfigError(f"{key} needs a judge: one of `groundling list judges`")
-    return values

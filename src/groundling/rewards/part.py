@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
 from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import Section
 from groundling.metrics.scorer import Document
 from groundling.registry import Registry
 from groundling.rewards.inputs import RewardInputs
@@ -24,15 +26,21 @@ _EVIDENCE: dict[Evidence, str] = {
 }
 
 
-@dataclass
-class RewardPartConfig:
+class RewardPartConfig(Section):
     """One summand of a run's reward."""
 
     id: str | None = None
     """One of `groundling list rewards`; null: the name under which the part stands."""
     coefficient: float = 1.0
-    """Factor on it in the sum; 0: it is logged and not learnt from."""
-    args: dict[str, Any] = field(default_factory=dict)
+    """Factor of its rewards in the sum; 0: they are logged and not learnt from."""
+    args: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_mapping(cls, values: Any) -> Any:
+        if isinstance(values, int | float):
+            raise ValueError("a part, {coefficient: 1, args: {…}}, or null")
+        return values
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Ge
+from groundling.fields import Ge, MayChangeOnResume, TrainingOnly
 from groundling.io.documents import SETTINGS, read_object
 from groundling.judges.online.reward import OnlineReward
 from groundling.judges.reward_models import RewardModel, load_reward_model
@@ -37,8 +37,9 @@ class RewardModelPart(Part):
 
     needs = frozenset({"captions"})
 
-    path: str | None = None
-    """Folder that `groundling distill` wrote; null: a new model that the online judge trains."""
+    path: Annotated[str | None, MayChangeOnResume] = None
+    """Folder that `groundling distill` wrote, which may have moved on resume; null: a new model that the online judge
+    trains."""
     normalize: bool = True
     """Shift and scale the model's rewards to mean 0 and deviation 1 over its training captions."""
     threshold_quantile: float = 0.5
@@ -46,7 +47,7 @@ class RewardModelPart(Part):
     (In the original "0.0" could not be chosen, and the default -0.5 was no quantile.)"""
     count_exponent: Annotated[float, Ge(0)] = 3.0
     """The reward of the n-th occurrence of a caption in an episode is divided by n to this power."""
-    online: dict[str, Any] | None = None
+    online: Annotated[OnlineJudge | dict[str, Any] | None, TrainingOnly] = None
     """Fields of `OnlineJudge`, which trains the model during training; null: the model is fixed."""
 
     def __post_init__(self) -> None:

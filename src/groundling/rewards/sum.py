@@ -1,7 +1,6 @@
 """The reward of a run: Σ coefficient · part."""
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -123,8 +122,6 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
     """Raise `ConfigError`, before anything is made, if a part is unknown or does not suit the world."""
     for name, part in chosen_parts(settings, world).items():
         check_name(name)
-        if not math.isfinite(part.coefficient):
-            raise ConfigError(f"reward.{name}.coefficient must be a finite number, got {part.coefficient}")
         needs: frozenset[Evidence] = getattr(parts.get(part.id or name), "needs", frozenset())
         _check_suits(name, world, refusal(needs, world.evidence))
 

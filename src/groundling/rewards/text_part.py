@@ -1,6 +1,5 @@
 """Rewards of texts as parts of a run's reward, in every world."""
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -10,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groundling.arguments import provided
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
-from groundling.fields import Provided
 from groundling.io.documents import read_object
 from groundling.metrics.scorer import Scorer
 from groundling.rewards.inputs import Captions, GeneratedTexts, RewardInputs
@@ -143,12 +142,7 @@ def create_part(id: str, args: Mapping[str, Any]) -> Part:
     if id in parts.in_order():
         part: Part = parts.create(id, **args)
         return part
-    takes_model = [
-        name
-        for name, parameter in inspect.signature(rewards.get(id)).parameters.items()
-        for fact in getattr(parameter.annotation, "__metadata__", ())
-        if isinstance(fact, Provided) and fact.role == "lm"
-    ]
+    takes_model = [name for name, one in provided(rewards.get(id)).items() if one.role == "lm"]
     if takes_model and args.get(takes_model[0]) is None:
         return TextPart(lambda lm: rewards.create(id, **{**args, takes_model[0]: lm}))
     return TextPart(rewards.create(id, **args))

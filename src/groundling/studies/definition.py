@@ -6,48 +6,33 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from groundling.config.compose import check_words
-from groundling.config.reading import headline
-from groundling.config.trust import check_plain
-from groundling.errors import ConfigError
-from groundling.io.documents import DocumentError, check_expansion, read_yaml
-from groundling.registry import unknown
+from groundling.config.compose import check_words, headline, plain_values, resolve_names
+from groundling.errors import ConfigError, unknown
+from groundling.fields import Ge, Section
+from groundling.io.documents import DocumentError, read_yaml
 from groundling.worlds import agents
 
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.+-]*", name):  # names of folders and files
-        raise ValueError(
-            f"names {name!r:.80}: names of studies and arms begin with a letter, digit or _, and continue with these, "
-            "dots, + and -"
-        )
+        raise ValueError("a name that begins with a letter, digit or _, and continues with these, dots, + and -")
     return name
 
 
 def _seeds(seeds: list[int]) -> list[int]:
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be numbers, each once, as in 1,2,3, got {seeds!r:.80}")
+        raise ValueError("numbers, each once, as in 1,2,3")
     return seeds
-
-
-def _episodes(episodes: int) -> int:
-    if episodes < 1:
-        raise ValueError(f"episodes must be a positive number, got {episodes}")
-    return episodes
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Seeds = Annotated[list[int], AfterValidator(_seeds)]
 
 
-class Arm(BaseModel):
+class Arm(Section):
     """One of the agents that a study compares."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     experiment: str
     """An experiment, or one of `groundling list agents`, which are evaluated without training."""
@@ -64,10 +49,8 @@ class Arm(BaseModel):
     """A subset of the study's seeds, for an expensive arm; null: all."""
 
 
-class Study(BaseModel):
+class Study(Section):
     """Arms, seeds and tests."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Name
     title: str = ""
@@ -78,7 +61,7 @@ class Study(BaseModel):
     suites: list[str] | None = None
     """Tests of `groundling evaluate`; null: the usual one of the arm's world. An arm skips those that do not suit it.
     Worlds whose studies report all figures, not successes alone, report the first suite."""
-    episodes: Annotated[int, AfterValidator(_episodes)] = 200
+    episodes: Annotated[int, Ge(1)] = 200
     """Episodes that each agent plays in each test."""
     common: list[str] = []
     """Overrides of all arms."""
@@ -173,33 +156,13 @@ def _find(name: str) -> Path:
 
 def _load(path: Path) -> Study:
     try:
-        loaded = read_yaml(path)
-        plain = OmegaConf.to_container(loaded, resolve=False)
-        check_plain(plain, str(path))
-        check_expansion(plain, str(path))
-        study = Study.model_validate(OmegaConf.to_container(loaded, resolve=True))
+        study = Study.of(resolve_names(plain_values(read_yaml(path), str(path)), str(path)))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}: see `groundling list studies`") from None
-    except ValidationError as error:
-        raise ConfigError(f"cannot read the study {path}: {_first_problem(error)}") from error
-    except (OSError, DocumentError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read the study {path}: {str(error).splitlines()[0]}") from error
+    except (OSError, DocumentError, ConfigError) as error:
+        raise ConfigError(f"cannot read the study {path}: {error}") from error
     _check_references(study)
     return study
-
-
-def _first_problem(error: ValidationError) -> str:
-    """One line about a file's first wrong value; of an unknown key, with the nearest known one."""
-    problems = error.errors()
-    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
-    place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-    if problem["type"] == "extra_forbidden":
-        fields = Arm.model_fields if place.startswith("arms.") else Study.model_fields
-        return unknown("key", place, fields)
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{place}: {message}"
-    return f"{place}: {message}, got {problem['input']!r:.80}"
 
 
 def _check_references(study: Study) -> None:
@@ -228,8 +191,10 @@ def _set(study: Study, key: str, value: str) -> None:
         numbers = [int(number) for number in value.strip("[]").split(",")]
         if key == "seeds":
             study.seeds = _seeds(numbers)
+        elif len(numbers) == 1 and numbers[0] > 0:
+            (study.episodes,) = numbers
         else:
-            (study.episodes,) = map(_episodes, numbers)
+            raise ValueError(numbers)
     except ValueError:
         expected = "numbers, each once, as in 1,2,3" if key == "seeds" else "a positive number"
         raise ConfigError(f"{key} must be {expected}, got {value!r:.80}") from None

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from groundling.config.sharing import shareable
 from groundling.errors import RunError
 from groundling.evaluation.tables import estimate_cell, in_markdown, markdown_table
 from groundling.intervals import IntervalEstimate, estimate
-from groundling.io.redaction import shareable
 from groundling.reports import plots
 from groundling.studies.definition import Study
 from groundling.studies.page import StudyPage, curves_table

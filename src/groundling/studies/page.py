@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groundling.config.sharing import shareable
 from groundling.evaluation.tables import write_csv
 from groundling.io.files import write_atomically
 from groundling.io.locks import remove_partial_files
-from groundling.io.redaction import shareable
 from groundling.reports import plots
 from groundling.studies.definition import Study
 from groundling.studies.results import SUMMARY, write_arms

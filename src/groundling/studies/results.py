@@ -13,17 +13,16 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 from pydantic.dataclasses import dataclass
 
 from groundling.config.compose import recorded
-from groundling.config.flat import flat
+from groundling.config.facts import has_fact
+from groundling.config.sharing import shareable
 from groundling.envs.seeds import SCHEME
 from groundling.errors import ConfigError, GroundlingError
-from groundling.fields import Ge, Le
+from groundling.fields import Ge, Le, NoEffectOnResults, flat
 from groundling.io.csv_files import open_csv
 from groundling.io.documents import read_object
 from groundling.io.files import write_atomically
-from groundling.io.redaction import shareable
 from groundling.studies.definition import Study
 from groundling.studies.run import StudyJob
-from groundling.training.folder import changes_no_result
 from groundling.training.tracking import read_metrics
 
 FIRST = ("first_named", "first_none", "first_precision", "first_chance")
@@ -127,7 +126,7 @@ def write_arms(output: Path, jobs: Sequence[StudyJob]) -> None:
 
 def _settings(job: StudyJob) -> dict[str, Any]:
     """Settings of the job's arm, as they may be shared."""
-    settings: dict[str, Any] = shareable(dataclasses.asdict(job.arm_config))
+    settings: dict[str, Any] = shareable(job.arm_config.model_dump())
     return settings
 
 
@@ -234,11 +233,12 @@ def _check_settings(job: StudyJob, folder: Path) -> None:
     path = folder / _ARMS / f"{job.arm}.yaml"
     if not path.is_file():
         raise ConfigError(f"{folder} does not say with which settings {job.arm} was run: there is no {path}")
-    written, wanted = flat(shareable(recorded(path))), flat(_settings(job))
+    settings = _settings(job)
+    written, wanted = flat(shareable(recorded(path))), flat(settings)
     different = [
         f"{key}={written.get(key)!r:.80} (here {wanted.get(key)!r:.80})"
         for key in sorted({*written, *wanted})
-        if written.get(key) != wanted.get(key) and not changes_no_result(key)
+        if written.get(key) != wanted.get(key) and not has_fact(NoEffectOnResults, key, settings)
     ]
     if different:
         raise ConfigError(

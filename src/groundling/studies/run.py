@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +174,12 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
     for name, config in configs.items():
         arm = study.arms[name]
         run_dir = runs / f"{name}-seed{seed}"
-        run_config = replace(config, seed=seed, run_dir=str(run_dir))
+        run_config = config.model_copy(update={"seed": seed, "run_dir": str(run_dir)})
         teacher = None
         if arm.data is not None:
             teacher = _teacher(name, arm.data, run_config, seed) if arm.data in agents() else jobs[arm.data]
             recorder = episode_recorder(world_of(run_config))
-            run_config = replace(run_config, world=recorder.learning_from(run_dir / _DATA))
+            run_config = run_config.model_copy(update={"world": recorder.learning_from(run_dir / _DATA)})
         world = kind(run_config.world.id)
         named = arm.suites or study.suites or [next(iter(world.suites))]
         suites = tuple(world.find_suites(",".join(named)))
@@ -196,7 +196,7 @@ def _teacher(arm: str, agent: str, clone: Config, seed: int) -> StudyJob:
         raise ConfigError(f"arms.{arm}.data: {error}") from error
     place = clone.world.PLACE
     config = config_of_agent(agent, [f"world.{place}={getattr(clone.world, place)}"])
-    return StudyJob(agent, seed, agent, replace(config, world=clone.world, seed=seed), (), 0, config)
+    return StudyJob(agent, seed, agent, config.model_copy(update={"world": clone.world, "seed": seed}), (), 0, config)
 
 
 def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> None:
@@ -220,10 +220,10 @@ def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> No
 
 def _is_trained_in_folder(job: StudyJob) -> bool:
     """True if the job's folder holds its run, trained; an error if it holds another arm's run."""
-    with open_run(job.run_dir, asdict(job.config)) as folder:
+    with open_run(job.run_dir, job.config.model_dump()) as folder:
         trained = job.is_trained()
         if trained:
-            write_settings(folder, asdict(job.config))
+            write_settings(folder, job.config.model_dump())
     return trained
 
 

@@ -4,13 +4,13 @@ import inspect
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
+from groundling.arguments import provided
 from groundling.config.schema import Config, ModelConfig, TrainingConfig
 from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
@@ -58,7 +58,7 @@ def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
     """
     if training.epochs is None:
         return training
-    return replace(training, steps=collector.in_passes(training.epochs)[0])
+    return training.model_copy(update={"steps": collector.in_passes(training.epochs)[0]})
 
 
 def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
@@ -78,8 +78,9 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
         raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
     check_accepts(policy.id, world.spec)
     check_trains(algorithm.id, algorithm.args, policy.id, policy.args, world.spec)
-    if "num_actions" in inspect.signature(policies.get(policy.id)).parameters:
-        _num_actions(policy, world.spec)
+    for name, one in provided(policies.get(policy.id)).items():
+        if one.role == "num_actions":
+            _num_actions(policy.args.get(name), policy.id, world.spec)
     _check_recurrence(policy, world.config.steps_per_row)
     if not getattr(algorithms.get(algorithm.id), "offline", False):
         world.reward.check()
@@ -119,29 +120,27 @@ def make_policy(
         check_suits(policy, model, algorithm, world)
     spec = world.spec
     check_accepts(policy.id, spec)
-    parameters = inspect.signature(policies.get(policy.id)).parameters
-    args: dict[str, Any] = dict(policy.args)
-    if "language" in parameters:
-        args.setdefault("language", spec.language)
-    if "num_actions" in parameters:
-        args["num_actions"] = _num_actions(policy, spec)
-    if "critic" in parameters:
-        args.setdefault("critic", getattr(algorithms.get(algorithm.id), "needs_values", True))
+    roles = {one.role: name for name, one in provided(policies.get(policy.id)).items()}
+    needs_values = getattr(algorithms.get(algorithm.id), "needs_values", True)
+    given: dict[str, Any] = {"language": spec.language, "critic": needs_values}  # by role; the config's come first
+    if "num_actions" in roles:
+        given["num_actions"] = _num_actions(policy.args.get(roles["num_actions"]), policy.id, spec)
 
     def language_model(checkpoint: Path | None) -> Any:
         return _make_language_model(model, world.seed, world.device, checkpoint)
 
     with torch.random.fork_rng():
         torch.manual_seed(world.seed)
-        if "lm" in parameters:
-            args["lm"] = language_model(world.checkpoint or start)
-        if "reference" in parameters and learns and penalises(algorithm.id, algorithm.args):
+        if "lm" in roles:
+            given["lm"] = language_model(world.checkpoint or start)
+        if "reference" in roles and learns and penalises(algorithm.id, algorithm.args):
             is_base = start is None and _has_new_adapter(model)
-            args["reference"] = args["lm"] if is_base else language_model(start)
-        if "value_base" in parameters and _needs_value_base(args):
-            args["value_base"] = language_model(start)
+            given["reference"] = given["lm"] if is_base else language_model(start)
+        if "value_base" in roles and _needs_value_base(policy.args, given):
+            given["value_base"] = language_model(start)
+        args = {roles[role]: value for role, value in given.items() if role in roles} | policy.args
         made = policies.create(policy.id, **args)
-    if "lm" not in parameters:  # a language model is where it belongs already
+    if "lm" not in roles:  # a language model is where it belongs already
         made.to(find_device(world.device))
     if (checkpoint := world.checkpoint or start) is not None:
         made.load_weights(checkpoint)
@@ -152,16 +151,16 @@ def make_policy(
     return made
 
 
-def _num_actions(policy: ComponentConfig, spec: WorldSpec) -> int:
-    """For policies that have one output for each action: how many there are at most."""
-    most, given = spec.num_actions, policy.args.get("num_actions")
+def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
+    """Return the largest number of actions, for policies with one output for each; ``given`` is the config's."""
+    most = spec.num_actions
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {policy.id!r} has an output for each action, and those of {spec.name} are texts of any "
+                f"policy {policy!r} has an output for each action, and those of {spec.name} are texts of any "
                 "number: set policy.args.num_actions to the length of its longest list"
             )
-        return int(given)
+        return given
     if given not in (None, most):
         raise ConfigError(f"policy.args.num_actions={given}, and {spec.name} has {most}: leave it out")
     return most
@@ -180,10 +179,10 @@ def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
         )
 
 
-def _needs_value_base(args: Mapping[str, Any]) -> bool:
-    """Whether an adapter of the values needs the weights that training began with, and no reference has them."""
-    adapted = args.get("critic", True) and args.get("value") == "lora"
-    return adapted and not args["lm"].has_adapter and "reference" not in args
+def _needs_value_base(args: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Check whether an adapter of the values needs the weights that training began with, and no reference has them."""
+    adapted = args.get("critic", given["critic"]) and args.get("value") == "lora"
+    return adapted and not given["lm"].has_adapter and "reference" not in given
 
 
 def _has_new_adapter(model: ModelConfig) -> bool:
@@ -242,7 +241,7 @@ def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     return LanguageModel.from_pretrained(
         checkpoint or model.path,
-        init="pretrained" if checkpoint else model.init.value,
+        init="pretrained" if checkpoint else model.init,
         seed=seed,
         dtype=model.dtype,
         device=device,

@@ -14,13 +14,13 @@ from accelerate.utils import set_seed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from groundling.arguments import check_bounds
+from groundling.arguments import check_arguments, declarations
+from groundling.config.sharing import shareable
 from groundling.errors import ConfigError
-from groundling.fields import Ge
+from groundling.fields import Ge, MayChangeOnResume
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.io.locks import LOCK, locked
-from groundling.io.redaction import shareable
 from groundling.io.row_files import check_digest, digest_of
 from groundling.judges.preferences import open_pairs
 from groundling.judges.reward_models import RewardModel, TableRewardModel, load_reward_model, reward_models
@@ -33,7 +33,6 @@ from groundling.training.random_states import load_random_states, save_random_st
 from groundling.training.tracking import METRICS, Tracker
 
 _CONFIG = "config.json"
-_MAY_CHANGE = ("device", "keep_checkpoints")
 
 
 @dataclass
@@ -46,14 +45,14 @@ class DistillationConfig(Distillation):
     """Name of the annotator."""
     model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
     """The reward model, by its id and arguments."""
-    device: str = "auto"
+    device: Annotated[str, MayChangeOnResume] = "auto"
     """cpu, cuda, or auto for an accelerator if there is one."""
-    keep_checkpoints: Annotated[int, Ge(1)] = 1
+    keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1
     """Number of the latest checkpoints that are kept."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(self, "")
+        check_arguments(type(self), vars(self), "groundling distill")
 
 
 @dataclass
@@ -194,7 +193,7 @@ class DistillationRun:
             if key.startswith(("train_", "validation_"))
         }
         return {
-            **shareable(asdict(self.config)),
+            **shareable(_as_dict(self.config)),
             "training_pairs": len(self.train),
             "validation_pairs": len(self.validation),
             **figures,
@@ -232,6 +231,10 @@ class DistillationRun:
             load_random_states(self.generators, folder / "random.safetensors")
 
 
+def _as_dict(config: DistillationConfig) -> dict[str, Any]:
+    return {**vars(config), "model": config.model.model_dump()}
+
+
 def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
     """Write the configuration, unless the folder belongs to another one.
 
@@ -239,13 +242,16 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
         ConfigError: the folder holds a reward model of other settings or other pairs.
     """
     path = folder / _CONFIG
-    wanted = json.loads(json.dumps(shareable(asdict(config)))) | {"pairs": _fingerprint(pairs)}
+    facts, wanted = (
+        declarations(DistillationConfig),
+        json.loads(json.dumps(shareable(_as_dict(config)))) | {"pairs": _fingerprint(pairs)},
+    )
     if path.exists() and (folder / "checkpoints").exists():
         present = shareable(read_object(path, SETTINGS))
         different = [
             f"{key}={present.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*present, *wanted})
-            if present.get(key) != wanted.get(key) and key not in _MAY_CHANGE
+            if present.get(key) != wanted.get(key) and MayChangeOnResume not in facts.get(key, ())
         ]
         if different:
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,7 +39,8 @@ def dry_run(config: Config) -> DryRun:
     Raises:
         GroundlingError: a component of the run, or of its validation, cannot be built.
     """
-    config = replace(config, model=replace(config.model, compile=False))  # slower for so few steps
+    # Compilation is slower for so few steps.
+    config = config.model_copy(update={"model": config.model.model_copy(update={"compile": False})})
     world = world_of(config)
     policy = make_policy(config.policy, config.model, config.algorithm, world, learns=True)
     algorithm: Any = make_algorithm(config.algorithm, policy)

@@ -10,8 +10,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from groundling.config.compose import recorded
-from groundling.config.flat import flat
+from groundling.config.facts import has_fact
 from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.fields import MayChangeOnResume, NoEffectOnResults, flat
 from groundling.io.files import write_atomically
 from groundling.io.locks import LOCK, locked
 from groundling.training import checkpoint
@@ -21,33 +22,6 @@ SETTINGS_FILE = "config.yaml"
 """In a run's folder: its whole configuration."""
 DEMONSTRATIONS, CLONE = "demonstrations", "clone"
 """Folders of a run that clones first: the dataset, and the run of the clone."""
-_CHANGES_NO_RESULT = (
-    "run_dir",
-    "imports",
-    "world.num_workers",
-    "world.timeout",
-    "training.checkpoint_every",
-    "training.keep_checkpoints",
-    "training.wandb",
-    "training.trackio",
-    "device",
-    "model.gradient_checkpointing",
-    "algorithm.args.micro_batch_size",
-    "evaluation.num_envs",
-)
-"""Keys that say what is kept, and where and on what a run runs."""
-_MAY_CHANGE = (
-    *_CHANGES_NO_RESULT,
-    "world.ahead",
-    "world.entropy_floor",
-    "world.probes",
-    "training.steps",
-    "training.epochs",
-)
-"""Keys that a run may be resumed with other values of: how long it goes on and what is measured, too."""
-_MAY_CHANGE_OF_REWARD_MODELS = ("path", "online.args.base_url", "online.args.api_key_env")
-"""Arguments of parts that are reward models: such a folder may have been moved, and a checkpoint knows which model it
-was trained with."""
 
 
 @contextmanager
@@ -92,16 +66,10 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     there, wanted = flat(recorded(path)), flat(settings)
-    moved = {
-        f"reward.{name}.args.{argument}"
-        for name, part in settings["reward"].items()
-        if part is not None and (part["id"] or name) == "reward_model"
-        for argument in _MAY_CHANGE_OF_REWARD_MODELS
-    }
     different = [
         f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-        for key in sorted({*there, *wanted} - moved)
-        if there.get(key) != wanted.get(key) and not may_change(key)
+        for key in sorted({*there, *wanted})
+        if there.get(key) != wanted.get(key) and not may_change(key, settings)
     ]
     if different:
         raise ConfigError(
@@ -144,11 +112,6 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
 
 
-def changes_no_result(key: str) -> bool:
-    """Whether runs and evaluations that differ in ``key`` alone come to the same, but for rounding and chance."""
-    return key in _CHANGES_NO_RESULT
-
-
-def may_change(key: str) -> bool:
-    """Whether a run may be resumed with another value of ``key``."""
-    return key in _MAY_CHANGE or key.startswith("evaluation.")
+def may_change(key: str, settings: Mapping[str, Any]) -> bool:
+    """Check whether a run may be resumed with another value of a key."""
+    return any(has_fact(fact, key, settings) for fact in (MayChangeOnResume, NoEffectOnResults))

@@ -4,7 +4,6 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.config.flat import flat
 from groundling.config.schema import CloningConfig, Config
+from groundling.config.sharing import shareable
 from groundling.errors import RunError
-from groundling.io.redaction import shareable
+from groundling.fields import flat
 from groundling.registry import ComponentConfig
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint
@@ -46,7 +45,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     processes = Processes.join(world.device)
     console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        folder = processes.from_main(lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config))))
+        folder = processes.from_main(lambda: stack.enter_context(open_run(Path(config.run_dir), config.model_dump())))
         start = None
         if config.cloning.episodes is not None:
             start = _clone(config, processes, console, warn)
@@ -69,16 +68,16 @@ def clone_of(config: Config) -> Config:
     folder, cloning = Path(config.run_dir), config.cloning
     world = episode_recorder(world_of(config)).learning_from(folder / DEMONSTRATIONS)
     size = cloning.args.get("minibatch_size", BehaviouralCloning.minibatch_size)
-    return replace(
-        config,
-        name=f"{config.name}-clone",
-        run_dir=str(folder / CLONE),
-        world=replace(world, **{world.ROWS: size, world.STEPS: 1}),
-        reward={},
-        algorithm=ComponentConfig("bc", cloning.args),
-        cloning=CloningConfig(),
-        training=replace(config.training, epochs=cloning.epochs),
-    )
+    changes = {
+        "name": f"{config.name}-clone",
+        "run_dir": str(folder / CLONE),
+        "world": world.model_copy(update={world.ROWS: size, world.STEPS: 1}),
+        "reward": {},
+        "algorithm": ComponentConfig(id="bc", args=cloning.args),
+        "cloning": CloningConfig(),
+        "training": config.training.model_copy(update={"epochs": cloning.epochs}),
+    }
+    return config.model_copy(update=changes)
 
 
 def _clone(config: Config, processes: Processes, console: Console, warn: Callable[[str], None]) -> Path | None:
@@ -100,14 +99,16 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
         return last
     if last is None and checkpoint.numbered(folder / "checkpoints"):
         raise RunError(f"{checkpoints} is missing, from which {folder} began: restore it")
-    processes.from_main(lambda: write_settings(folder, asdict(config)))
+    processes.from_main(lambda: write_settings(folder, config.model_dump()))
     console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
     processes.from_main(lambda: _record(config))
     per_epoch = episode_recorder(world_of(config)).recorded(folder / DEMONSTRATIONS).transitions / clone.world.num_rows
     every = max(1, round(per_epoch * config.cloning.epochs / _CLONE_CHECKPOINTS))
-    clone = replace(clone, training=replace(clone.training, checkpoint_every=every))
+    clone = clone.model_copy(update={"training": clone.training.model_copy(update={"checkpoint_every": every})})
     with ExitStack() as stack:
-        clone_folder = processes.from_main(lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone))))
+        clone_folder = processes.from_main(
+            lambda: stack.enter_context(open_run(Path(clone.run_dir), clone.model_dump()))
+        )
         if not _loop(Trainer(clone, clone_folder, warn, processes), console):
             return None
     return processes.from_main(lambda: checkpoint.latest(checkpoints, warn))

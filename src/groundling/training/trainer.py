@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from groundling.algorithms.optimisation import learning_rate_factor
 from groundling.algorithms.rollout import Rollout
 from groundling.config.compose import recorded
 from groundling.config.schema import Config
+from groundling.config.sharing import shareable
 from groundling.errors import ConfigError, RunError, foreign
 from groundling.io.documents import read_object
-from groundling.io.redaction import shareable
 from groundling.io.row_files import Log, ValidationListener, check_digest, digest_of
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
@@ -61,7 +61,7 @@ class Trainer:
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
         self.warn = warn if self.processes.is_main else lambda text: None
-        self._settings = asdict(config)  # as they are written
+        self._settings = config.model_dump()  # as they are written
         latest = self.processes.from_main(lambda: self._find_checkpoint())
         self._check_processes()
         self.counters = Counters()
@@ -84,7 +84,7 @@ class Trainer:
         self.rows_digest: str | None = None
         """Of the rows of figures up to the checkpoint from which the run resumes."""
         try:
-            self.config = replace(config, training=in_steps(config.training, self.collector))
+            self.config = config.model_copy(update={"training": in_steps(config.training, self.collector)})
             if latest is not None:
                 self._load(latest)
             if self.shards is not None:
@@ -236,7 +236,7 @@ class Trainer:
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, last_step)]
         listeners: list[ValidationListener] = [tracker]
-        name, shared = f"{config.name}-seed{config.seed}", shareable(asdict(config))
+        name, shared = f"{config.name}-seed{config.seed}", shareable(config.model_dump())
         online = []
         if config.training.wandb is not None:
             online.append(wandb_log(config.training.wandb, name, shared, self.folder))

@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 
 from groundling.config.compose import from_file
-from groundling.config.trust import TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
 from groundling.io.documents import DocumentError, read_object, read_parquet
 from groundling.io.files import PARTIAL
@@ -94,7 +93,7 @@ def _findings(folder: Path) -> list[Finding]:
 def _config(folder: Path) -> Iterator[Finding]:
     path, is_published = folder / "config.yaml", (folder / checkpoint.MANIFEST).exists()
     try:
-        from_file(path, (), TRAINING_ALONE if is_published else ())
+        from_file(path, (), "playing" if is_published else "training")
     except ConfigError as error:
         yield Finding(str(path), str(error))
     else:

@@ -1,44 +1,40 @@
-"""What a config's sections ``world`` and ``evaluation`` say in every kind of world; each kind adds its own keys."""
+"""Keys of the sections ``world`` and ``evaluation`` that every kind of world has; each kind adds its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from omegaconf import MISSING
-
-from groundling.fields import Ge
+from groundling.fields import Ge, Section
 
 
 @dataclass(frozen=True)
 class Use:
-    """What the config's other sections make of a world, as far as it decides which of its settings do something."""
+    """How the config's other sections use a world: it decides which of the world's settings have an effect."""
 
     demonstrated: bool = False
-    """Whether the algorithm learns from what a dataset or references show."""
+    """The algorithm learns from a dataset or references."""
     learns_values: bool = True
-    """Whether the algorithm learns a value function."""
+    """The algorithm learns a value function."""
     tells_entropy: bool = True
-    """Whether the algorithm tells the policy's entropy."""
+    """The algorithm reports the policy's entropy."""
     policy_reads: bool = True
-    """Whether the policy reads words."""
+    """The policy reads words."""
     captions_read: bool = True
-    """Whether a part of the reward reads what happened."""
+    """A part of the reward reads captions."""
 
 
-@dataclass
-class WorldConfig:
+class WorldConfig(Section):
     """Where a run's experience comes from."""
 
-    id: str = MISSING
-    """The kind of world: one of `groundling list worlds`. An experiment says it."""
-
     ROWS: ClassVar[str] = "num_envs"
-    """The key that tells how many envs, or texts, an update is made of."""
+    """Key of the number of envs, or texts, of an update."""
     STEPS: ClassVar[str] = "num_steps"
-    """The key that tells how many steps of each of them."""
-
+    """Key of the number of steps of each env, or tokens of each text."""
     PLACE: ClassVar[str] = "id"
-    """The key that tells which of the worlds of this kind it is, as an env's id or a pool's."""
+    """Key that names the world among those of its kind, as an env's id or a pool's."""
+
+    id: str
+    """The kind of world: one of `groundling list worlds`. An experiment sets it."""
 
     @property
     def num_rows(self) -> int:
@@ -48,24 +44,20 @@ class WorldConfig:
 
     @property
     def steps_per_row(self) -> int:
-        """Of an update: steps of each env, or tokens of a text at most."""
+        """Steps of each env in an update, or the largest number of tokens of a text."""
         steps: int = getattr(self, self.STEPS)
         return steps
 
-    def in_play(self) -> Self:
-        """The same settings without instruments of training, for an agent that is only played."""
-        return self
-
     def check(self) -> None:
-        """Raise `ConfigError` where a value, or what it names, does not exist; nothing is loaded for it."""
+        """Raise `ConfigError` if a value names something that does not exist, or contradicts another; load nothing."""
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        """The keys that do nothing in this world as it is set and used, each with the reason."""
+        """Return the keys that have no effect in this world as it is set and used, each with the reason."""
         return {}
 
 
 def unused_in_play(use: Use) -> dict[str, str]:
-    """Of the keys that worlds with episodes share, those that do nothing, each with the reason."""
+    """Return the keys without effect that worlds with episodes share, each with the reason."""
     idle = {}
     if not use.learns_values:
         idle["world.bootstrap_truncated"] = "its algorithm learns no value function"
@@ -74,15 +66,14 @@ def unused_in_play(use: Use) -> dict[str, str]:
     return idle
 
 
-@dataclass
-class EvaluationConfig:
+class EvaluationConfig(Section):
     """Held-out episodes."""
 
     episodes: Annotated[int, Ge(1)] = 1000
-    """How many are played; of the validation split, how many texts or transitions are measured at most."""
-    baselines: list[str] = field(default_factory=lambda: ["zero-shot"])
-    """What the trained policy is compared with on the same episodes: zero-shot, the world's own agents,
-    and clone where the run cloned first (cloning.episodes)."""
+    """Episodes to play; of the validation split, texts or transitions to measure at most."""
+    baselines: list[str] = ["zero-shot"]
+    """Agents to compare the trained policy with on the same episodes: zero-shot, the world's own agents, and clone
+    where the run cloned first (cloning.episodes)."""
 
     def check(self) -> None:
-        """Raise `ConfigError` where what a value names does not exist; nothing is loaded for it."""
+        """Raise `ConfigError` if a value names something that does not exist; load nothing."""

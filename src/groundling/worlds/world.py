@@ -3,7 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import seeds
 from groundling.envs.spec import WorldSpec
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.metrics.scorer import Document
 from groundling.policies.policy import Policy
-from groundling.registry import ComponentConfig, unknown
+from groundling.registry import ComponentConfig
 from groundling.rewards import RewardContext, RewardSum, make_parts
 from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
@@ -60,7 +60,7 @@ class Demonstrator(Player):
         """Everything that determines its play, as JSON."""
         model = {}
         if self.policy is not None:
-            model = {"model": self.settings["model.path"], "policy": asdict(self.world.policy_config)}
+            model = {"model": self.settings["model.path"], "policy": self.world.policy_config.model_dump()}
         return {"agent": self.name, "run": self.run, "checkpoint": self.checkpoint, **model}
 
 
@@ -235,10 +235,10 @@ class World(ABC):
         for name, part in self.reward_parts.items():
             if part is not None and part.args.get("online"):
                 online = {**part.args["online"], "judge": "rules", "args": {"rules": _ANY_RULES}}
-                parts[name] = replace(part, args={**part.args, "online": online})
+                parts[name] = part.model_copy(update={"args": {**part.args, "online": online}})
                 judged = self.reward.parts[name]
                 run = RewardContext(self.device, self.seed, world=self.spec.subject)
                 with naming(name):
                     judged.begin(run)  # reports errors of the replaced judge's settings
                 judged.close()
-        return replace(self, config=replace(self.config, **changes), reward_parts=parts)
+        return replace(self, config=self.config.model_copy(update=changes), reward_parts=parts)

@@ -21,8 +21,7 @@ from minigrid.envs.babyai.core.verifier import (
 
 from groundling.envs.babyai_text.direct import MOST_THINGS, NOUNS, Places, draw_nouns, draw_places, draw_places_by_door
 from groundling.envs.bundled import MIXED_TASKS
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 Split = Literal["train", "test"]
 

@@ -13,8 +13,7 @@ from groundling.envs.babyai_text.grounding import Asked, InteractionTracker, ask
 from groundling.envs.babyai_text.missions import things_of, translate_mission
 from groundling.envs.babyai_text.sight import use_lookup_tables
 from groundling.envs.languages import Language, TranslationError, check_language
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 ACTIONS: dict[Language, tuple[str, ...]] = {
     "english": ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"),

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.envs.bundled import TASKS
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from groundling.envs.nethack.tasks import NetHackTask

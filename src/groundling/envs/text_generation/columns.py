@@ -5,16 +5,16 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
-from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
+from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory, unknown
+from groundling.fields import ReadByModel
 from groundling.io.csv_files import check_columns, open_csv
 from groundling.io.documents import read_card, read_lines
-from groundling.registry import unknown
 
 _ROWS = 1024
 """Rows in a batch."""
@@ -38,8 +38,8 @@ class ColumnPool(Pool):
     reference_column: str | None = None
     id_column: str | None = None
     meta_columns: Sequence[str] = ()
-    prompt_prefix: str = ""
-    prompt_suffix: str = ""
+    prompt_prefix: Annotated[str, ReadByModel] = ""
+    prompt_suffix: Annotated[str, ReadByModel] = ""
 
     @abstractmethod
     def rows(self, split: Split) -> Iterable[Row]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from groundling.errors import ConfigError, GroundlingError
-from groundling.registry import Registry, unknown
+from groundling.errors import ConfigError, GroundlingError, unknown
+from groundling.registry import Registry
 
 Split = Literal["train", "val", "test"]
 

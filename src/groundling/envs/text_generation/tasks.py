@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.words import words_of_sentences
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
+from groundling.fields import ReadByModel
 
 _IMDB_TEST_SIZE = 5000
 """Size of the original's test split."""
@@ -100,9 +100,9 @@ class CommonGen(DatasetPool):
     hub: ClassVar[DatasetSource] = DatasetSource(
         "allenai/common_gen", PARQUET_BRANCH, "default/{split}/*.parquet", "common_gen"
     )
-    concept_separator_token: str = " "
-    concept_end_token: str = " "
-    prefix: str = "summarize: "
+    concept_separator_token: Annotated[str, ReadByModel] = " "
+    concept_end_token: Annotated[str, ReadByModel] = " "
+    prefix: Annotated[str, ReadByModel] = "summarize: "
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         if split == "val":
@@ -134,8 +134,8 @@ class CnnDailyMail(DatasetPool):
     hub: ClassVar[DatasetSource] = DatasetSource(
         "abisee/cnn_dailymail", "96df5e686bee6baa90b8bee7c28b81fa3fa6223d", "3.0.0/{split}-*.parquet", "cnn_dailymail"
     )
-    prompt_prefix: str = ""
-    prompt_suffix: str = ""
+    prompt_prefix: Annotated[str, ReadByModel] = ""
+    prompt_suffix: Annotated[str, ReadByModel] = ""
     truncate_article: int | None = None
     truncate_by: str = "nltk"
 
@@ -177,8 +177,8 @@ class XSum(DatasetPool):
     hub: ClassVar[DatasetSource] = DatasetSource(
         "EdinburghNLP/xsum", PARQUET_BRANCH, "default/{split}/*.parquet", "xsum"
     )
-    prompt_prefix: str = ""
-    prompt_suffix: str = "TL;DR:"
+    prompt_prefix: Annotated[str, ReadByModel] = ""
+    prompt_suffix: Annotated[str, ReadByModel] = "TL;DR:"
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, row in enumerate(rows):

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
 from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 Cell = dict[str, Any]
 Table = Sequence[Sequence[Cell]]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.errors import ConfigError
+from groundling.fields import ReadByModel
 
 _SAMPLE = "translation_de_en"
 _WMT_REVISIONS = {"wmt16": "41d8a4013aa1489f28fea60ec0932af246086482"}
@@ -26,8 +27,8 @@ class _Translation(DatasetPool):
 
     source_language: str = "en"
     target_language: str = "de"
-    prompt_prefix: str = ""
-    prompt_suffix: str = ""
+    prompt_prefix: Annotated[str, ReadByModel] = ""
+    prompt_suffix: Annotated[str, ReadByModel] = ""
 
     def __post_init__(self) -> None:
         self._require_german()

@@ -3,11 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.judges.asking.judge import FigureJudge, judges
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.pairs import Pairs
-from groundling.registry import unknown
 
 
 @judges.register("score")

@@ -5,9 +5,10 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any
 
 from groundling.errors import ConfigError, RunError
+from groundling.fields import CommandLineOnly, Private
 from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
 from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
@@ -47,7 +48,7 @@ class OpenAIJudge(Judge):
     def __init__(
         self,
         model: str,
-        base_url: str = "http://127.0.0.1:8000/v1",
+        base_url: Annotated[str, CommandLineOnly, Private] = "http://127.0.0.1:8000/v1",
         answer: AnswerFormat = "line",
         revision: str | None = None,
         temperature: float = 0.1,
@@ -58,7 +59,7 @@ class OpenAIJudge(Judge):
         concurrency: int = 16,
         prompt_price: float | None = None,
         completion_price: float | None = None,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: Annotated[str, CommandLineOnly, Private] = "OPENAI_API_KEY",
         timeout: float = 120.0,
         max_retries: int = 6,
         backoff: float = 1.0,

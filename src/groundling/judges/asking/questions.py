@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.subjects import Subject, find_subject
-from groundling.registry import unknown
 
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
 AnswerFormat = Literal["line", "json", "choice", "motif"]

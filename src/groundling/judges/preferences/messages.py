@@ -9,13 +9,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.io.files import new_folder
 from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.captions import caption, decode_pairs
 from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs
 from groundling.judges.preferences.segments import Segments
-from groundling.registry import unknown
 
 Arrays = Mapping[str, NDArray]
 TAILS: dict[str, tuple[int, ...]] = {

@@ -12,13 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.labels import check_labels, check_soft_labels
 from groundling.judges.preferences.segments import Segments
-from groundling.registry import unknown
 
 Format = Literal["motif", "parquet"]
 FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}

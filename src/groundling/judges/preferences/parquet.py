@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.io.documents import read_parquet
 from groundling.io.files import replace_file
-from groundling.registry import unknown
 
 SUFFIX = ".parquet"
 _SIDES = ("first", "second")

@@ -8,14 +8,13 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import new_folder, write_atomically
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import join_captions
 from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs
 from groundling.judges.preferences.segments import Segments, TextSegment
-from groundling.registry import unknown
 
 _AFTERWARDS = "After that:"
 TextSegments = tuple[TextSegment, TextSegment]

@@ -10,9 +10,8 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, did_you_mean
 from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
-from groundling.registry import did_you_mean
 
 STARTERS = {
     "starter": Path(__file__).parents[1] / "starter" / "encoder_decoder",

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from groundling.errors import ConfigError
-from groundling.registry import unknown
+from groundling.errors import ConfigError, unknown
 
 _NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")
 """Arguments of generate that its configuration does not have."""

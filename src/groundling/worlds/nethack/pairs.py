@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.io.redaction import shareable
 from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION, Format
 from groundling.judges.preferences.recording import check_same
-from groundling.registry import unknown
 
 Observation = Mapping[str, NDArray[Any]]
 """nle's arrays by key."""

@@ -15,6 +15,7 @@ from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import SCHEME, held_out_seed
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import OfEvaluation
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.display import EpisodeView, Frame, Presentation, ReportTable
@@ -78,12 +79,7 @@ class NetHackWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {
-            "env": self.config.env,
-            "args": self.config.args,
-            "deterministic": self.evaluation.deterministic,
-            "episode_seeds": SCHEME,
-        }
+        return self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | {"episode_seeds": SCHEME}
 
     @property
     def entropy_floor(self) -> float:

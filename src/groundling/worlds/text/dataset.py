@@ -11,7 +11,6 @@ from groundling.envs.text_episode import Step
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import replace_file, write_atomically
-from groundling.io.redaction import shareable
 from groundling.prompts import PromptReader
 from groundling.worlds.protocols import Collected
 from groundling.worlds.text.episodes import Choice, play_training_episodes
@@ -85,7 +84,7 @@ class DatasetFolder:
         if path.exists() and any(path.iterdir()) and not description_path.exists():
             raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
         if self.num_episodes:  # without episodes the description may change
-            different = _difference(shareable(read_description(path)), json.loads(json.dumps(description)))
+            different = _difference(read_description(path), json.loads(json.dumps(description)))
             if different:
                 raise ConfigError(
                     f"{path} holds another dataset ({different}): name a new folder, or repeat the same command"

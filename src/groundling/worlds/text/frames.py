@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
 
@@ -170,7 +170,7 @@ def replay(
 ) -> Iterator[tuple[TextObservation, gymnasium.Env[Any, Any]]]:
     """Play an episode again: yield the observation before each action, and the env, which draws pictures if it can."""
     if config.args.get("draw_task") == "construction":  # the seed does not determine the task
-        config = replace(config, args={**config.args, "task": task})
+        config = config.model_copy(update={"args": {**config.args, "task": task}})
     envs = drawing_env(config, seed)
     observation = envs.reset()[0]
     for action in actions:
@@ -181,7 +181,7 @@ def replay(
 
 def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
     """Make one env whose every episode has this seed; it draws pictures if it can."""
-    config = replace(config, num_workers=0)
+    config = config.model_copy(update={"num_workers": 0})
     envs = make_envs(config, 1, lambda env, episode: seed)
     if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
         # A subclass of a MiniGrid env inherits the mode and may not accept it.

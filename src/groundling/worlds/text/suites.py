@@ -5,7 +5,7 @@ A suite is a change to the run's config.
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def suite_overrides(
     _check_env(SUITES[suite], config)
     _check_prompt(SUITES[suite], config, policy)
     if any(text.startswith("world.actions=") for text in overrides):
-        config = replace(config, actions=None)  # the caller's need no translation
+        config = config.model_copy(update={"actions": None})  # the caller's need no translation
     by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
     try:
         return [*SUITES[suite].changes(config), *overrides, *by_seed]

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from groundling.envs.seeds import SCHEME, training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.envs.text_env import SUCCESSES
 from groundling.errors import ConfigError, UnknownEnv
+from groundling.fields import OfEvaluation
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
@@ -123,9 +124,7 @@ class TextWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        keys = ("env", "args", "actions", "language", "history")
-        settings = {key: value for key, value in asdict(self.config).items() if key in keys}
-        return {**settings, "deterministic": self.evaluation.deterministic, "episode_seeds": SCHEME}
+        return self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | {"episode_seeds": SCHEME}
 
     # Training
 
@@ -187,11 +186,11 @@ class TextWorld(World):
     # Recording
 
     def learning_from(self, dataset: Path) -> TextConfig:
-        config = replace(self.config, dataset=str(dataset))
+        config = self.config.model_copy(update={"dataset": str(dataset)})
         use = Use(demonstrated=True, learns_values=False, tells_entropy=False)
         idle = {key.partition("world.")[2] for key in config.unused(use)}
-        usual = {f.name: getattr(TextConfig(env=config.env), f.name) for f in fields(config)}
-        return replace(config, **{name: usual[name] for name in idle if name in usual})
+        usual = TextConfig.defaults()
+        return config.model_copy(update={name: usual[name] for name in idle if name in usual})
 
     def record_episodes(
         self,

@@ -1,6 +1,5 @@
 """Writing texts to a pool's samples, and measuring them."""
 
-import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from groundling.arguments import provided
 from groundling.envs.text_generation import Sample
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
@@ -220,7 +220,7 @@ def make_metrics(
 ) -> list[Scorer]:
     """Make the metrics, each once, of texts to some of a split's ``samples``.
 
-    A metric with an argument ``lm`` gets the policy's, unless the config sets another.
+    A metric that needs a language model gets the policy's, unless the config names another.
     """
     distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
     made = [_made(metric, policy) for metric in distinct]
@@ -231,7 +231,7 @@ def make_metrics(
 
 def _made(metric: ComponentConfig, policy: TokenPolicy) -> Scorer:
     """Make a metric, and raise if something that it needs is missing, before anything is written for it."""
-    asks = "lm" in inspect.signature(measures.get(metric.id)).parameters
-    made = measures.create(metric.id, **({"lm": policy.lm} if asks else {}) | metric.args)
+    given = {name: policy.lm for name, one in provided(measures.get(metric.id)).items() if one.role == "lm"}
+    made = measures.create(metric.id, **given | metric.args)
     made.check()
     return made

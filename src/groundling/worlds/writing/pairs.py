@@ -1,7 +1,6 @@
 """Pairs of texts for a judge: two to one prompt, as Stiennon et al. 2020 (arXiv 2009.01325) compare summaries."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -86,7 +85,7 @@ def record(
         "chat": config.chat,
         "system": config.system,
         "tokens": config.num_tokens,
-        "reward": {name: asdict(part) for name, part in world.reward_parts.items() if part is not None},
+        "reward": {name: part.model_dump() for name, part in world.reward_parts.items() if part is not None},
         "seed": world.seed,
     }
     rounds = TextRecording(settings.output, description, settings.pairs)

@@ -13,6 +13,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
+from groundling.fields import OfEvaluation
 from groundling.io.row_files import BEFORE_ALL, Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
@@ -76,12 +77,10 @@ class WritingWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        names = ["pool", "args", "max_prompt_length", "prompt_truncation_side", "num_tokens"]
-        # Only of conversations: evaluations of other prompts stay equal to those of earlier versions.
-        names += ["chat", "system"] if self.config.chat else []
-        return {name: getattr(self.config, name) for name in names} | {
-            name: getattr(self.evaluation, name) for name in ("generation", "post_process")
-        }
+        settings = self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation)
+        # Metrics change no text, and only a chat template has a system prompt.
+        left_out = ("metrics",) if self.config.chat else ("metrics", "chat", "system")
+        return {name: value for name, value in settings.items() if name not in left_out}
 
     @cached_property
     def _training_samples(self) -> Sequence[Sample]:

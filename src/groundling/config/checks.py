@@ -1,0 +1,208 @@
+"""Check a whole config before anything is loaded: components, and settings without effect."""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from groundling.algorithms.algorithm import algorithms, penalises
+from groundling.config.facts import components
+from groundling.config.schema import Config
+from groundling.config.trust import Purpose
+from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
+from groundling.fields import Section
+from groundling.lm.load.adapters import adapter_base
+from groundling.lm.load.sources import resolve
+from groundling.policies.policy import has_model, policies
+from groundling.registry import import_words
+from groundling.rewards import check_parts, chosen_parts, parts
+from groundling.rewards.part import check_name
+from groundling.worlds import World, kind
+from groundling.worlds.config import Use
+
+
+def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
+    """Check everything that can be checked before anything is loaded.
+
+    Args:
+        config: Config of a run.
+        said: The `leaves` that the command line gives.
+        purpose: Use of the config. Unless it is training, unregistered parts of the reward become null.
+
+    Raises:
+        ConfigError: the config cannot be run; the message names the key or the component.
+    """
+    for name, part in list(config.reward.items()):
+        check_name(name)
+        is_said = any(key.startswith(f"reward.{name}.") for key in said)
+        if part and purpose != "training" and not is_said and (part.id or name) not in parts:
+            config.reward[name] = None
+    # Recorded results are shown without the modules that the run was made with.
+    lacking = purpose == "showing" and bool(_missing(config.imports))
+    for key, registry, id, args in components("", type(config), config):
+        if not (lacking and registry in (policies, algorithms)):
+            registry.check(id, args, key)
+    _check_reward(config)
+    try:
+        config.world.check()
+    except UnknownEnv:
+        if purpose not in ("acting", "showing"):
+            raise
+    config.evaluation.check()
+    _check_baselines(config)
+    if not lacking:
+        check_used(config)
+    if "training.steps" in said and config.training.epochs is not None:
+        raise UnusedKey(
+            "training.steps",
+            f"training.steps={config.training.steps} does nothing: training.epochs={config.training.epochs} says how "
+            "long to learn from the data; leave it out, or give training.epochs=null, too",
+        )
+
+
+@contextmanager
+def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
+    """Add the modules to import to a `ConfigError`, for a config that was made with modules not imported here.
+
+    Args:
+        imports: `Config.imports`.
+        where: Its file or run.
+    """
+    try:
+        yield
+    except UnusedKey:
+        raise
+    except ConfigError as error:
+        missing = _missing(imports)
+        words = " ".join(import_words(missing))
+        if not missing or words in str(error):
+            raise
+        raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
+            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
+            "Python, import them first)"
+        ) from error
+
+
+def _missing(imports: Sequence[str]) -> list[str]:
+    """Return the modules that are not imported; empty if an entry is not a module's name, for safety of messages."""
+    missing = [module for module in imports if module not in sys.modules]
+    return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
+
+
+def _check_reward(config: Config) -> None:
+    """Make the parts that are classes, which check their arguments further."""
+    for name, part in config.reward.items():
+        factory = None if part is None else parts.get(part.id or name)
+        if part is not None and inspect.isclass(factory):  # which checks its arguments by itself
+            try:
+                factory(**part.args)
+            except ConfigError as error:
+                raise ConfigError(f"reward.{name}.args: {error}") from error
+
+
+def _check_baselines(config: Config) -> None:
+    id, baselines = config.world.id, config.evaluation.baselines
+    clone = () if config.cloning.episodes is None else ("clone",)
+    known = (*clone, "zero-shot", *kind(id).baselines)
+    for name in baselines:
+        if name not in known:
+            raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))
+    if twice := [name for name in known if baselines.count(name) > 1]:
+        raise ConfigError(f"evaluation.baselines names {twice[0]} twice: name each once")
+
+
+def check_used(config: Config) -> None:
+    """Reject settings that have no effect with the chosen components.
+
+    Raises:
+        UnusedKey: a setting has no effect; the message says why.
+        ConfigError: a part of the reward needs something that the world lacks, or there is nothing to learn from.
+    """
+    world, use = kind(config.world.id), _use(config)
+    defaults = type(config).defaults()
+    for key, reason in {**config.world.unused(use), **_unused(config, use)}.items():
+        section, _, name = key.partition(".")
+        value, usual = getattr(config, section), defaults[section]
+        names = [name] if name else list(type(value).model_fields) if isinstance(value, Section) else []
+        for one in names:
+            _check_default(f"{section}.{one}", getattr(value, one), usual[one], reason)
+        if not names and any(value.values()):
+            _check_default(section, value, usual, reason)
+    check_parts(config.reward, world.offers)
+    chosen = chosen_parts(config.reward, world.offers)
+    if (
+        chosen
+        and not any(part.coefficient for part in chosen.values())
+        and not penalises(config.algorithm.id, config.algorithm.args)
+    ):
+        raise ConfigError(
+            "there is no reward to learn from: the coefficients of "
+            f"{', '.join(f'reward.{name}' for name in chosen)} are all 0; set one of them to another number"
+        )
+
+
+def _check_default(key: str, value: Any, usual: Any, reason: str) -> None:
+    if value != usual:
+        raise UnusedKey(key, f"{key}={_text(value)} does nothing: {reason}; leave it at {_text(usual)}")
+
+
+def _use(config: Config) -> Use:
+    """Return how the components use the world; components without declarations count as using everything."""
+    world, learner = kind(config.world.id), algorithms.get(config.algorithm.id)
+    needs = getattr(policies.get(config.policy.id), "needs", ())
+    chosen = chosen_parts(config.reward, world.offers)
+    read = [getattr(parts.get(part.id or name), "needs", ("captions",)) for name, part in chosen.items()]
+    return Use(
+        demonstrated=bool(getattr(learner, "offline", False)),
+        learns_values=bool(getattr(learner, "needs_values", True)),
+        tells_entropy=bool(getattr(learner, "reports_entropy", True)),
+        policy_reads=not needs or not {"words", "prompt"}.isdisjoint(needs) or not _can_act(config, world),
+        captions_read=any("captions" in evidence for evidence in read),
+    )
+
+
+def _can_act(config: Config, world: type[World]) -> bool:
+    """Return True if the policy can act in the world; otherwise it is refused for that, not for unused keys."""
+    accepts = getattr(policies.get(config.policy.id), "accepts", None)
+    return accepts is None or accepts(world.offers) is None
+
+
+def _unused(config: Config, use: Use) -> dict[str, str]:
+    """Return the keys and sections without effect in any world, each with the reason."""
+    policy, model = config.policy, config.model
+    idle = {}
+    if not has_model(policy.id) and _can_act(config, kind(config.world.id)):
+        idle["model"] = f"policy {policy.id!r} has no language model"
+    if model.revision is not None and _is_local(model.path):
+        idle["model.revision"] = f"model.path={model.path} is a folder on this machine, which has no revisions"
+    if policy.args.get("prompt") == "conversation":
+        idle["model.add_special_tokens"] = "conversations are written by the chat template"
+    if config.device.partition(":")[0] == "cpu":
+        idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
+    if use.demonstrated:
+        idle["cloning"] = "its algorithm clones a dataset itself"
+    elif config.cloning.episodes is None:
+        idle["cloning"] = "it is for a run that clones first (cloning.episodes)"
+    if not use.demonstrated:
+        idle["training.epochs"] = (
+            f"algorithm {config.algorithm.id} learns from the policy's own episodes or texts: set training.steps"
+        )
+    return idle
+
+
+def _is_local(path: str) -> bool:
+    """Return True if a model is a local folder, and no adapter, whose base model may be on the hub."""
+    folder = Path(resolve(path))
+    return folder.is_dir() and adapter_base(str(folder)) is None
+
+
+def _text(value: Any) -> str:
+    """Format a value as in an override."""
+    if isinstance(value, Section):
+        return _text(value.model_dump())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_text(one)}" for name, one in value.items()) + "}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
