@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from groundling.cli.main import main
-from groundling.config import keys
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.writing.config import WritingConfig
 from tests.thorough import some_of
@@ -55,9 +54,7 @@ def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {TextConfig: {"num_envs": 2, "num_steps": 4}, WritingConfig: {"num_texts": 2, "num_tokens": 4}}
     for config, defaults in small.items():
         for name, default in defaults.items():
-            monkeypatch.setattr(config.__dataclass_fields__[name], "default", default)
-    # The schema is cached: a test before this one may have made it with the usual defaults.
-    monkeypatch.setattr(keys, "_schema_of", keys._schema_of.__wrapped__)
+            monkeypatch.setattr(config.model_fields[name], "default", default)
 
 
 @pytest.mark.parametrize("page", some_of(PAGES, _USUAL), ids=lambda page: page.stem)

@@ -13,7 +13,7 @@ from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError
 from groundling.evaluation.target import find
 from groundling.prompts import glam_prompt
-from groundling.worlds.text import dataset, recording
+from groundling.worlds.text import dataset
 
 _GO_TO = ["world.env=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
 
@@ -63,10 +63,10 @@ def test_datasets_opens_it_and_every_row_is_a_transition(tmp_path: Path) -> None
 
 
 def test_it_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_EPISODES_PER_FILE", 4)
+    monkeypatch.setattr(dataset, "_EPISODES_PER_FILE", 4)
     assert _collect(tmp_path / "whole", episodes=10) == 0
 
-    play, done = recording.play_training_episodes, set()
+    play, done = dataset.play_training_episodes, set()
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
         for number, episode in play(*arguments):
@@ -75,7 +75,7 @@ def test_it_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monke
             if {4, 5} <= done:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(recording, "play_training_episodes", interrupted)
+    monkeypatch.setattr(dataset, "play_training_episodes", interrupted)
     assert _collect(tmp_path / "stopped", episodes=10) == 130
     monkeypatch.undo()
     before = _rows(tmp_path / "stopped")
