@@ -260,9 +260,10 @@ def _place(loc: tuple[int | str, ...], model: type[BaseModel], prefix: str) -> t
     for name in loc:
         if name == "[key]":  # of a mapping whose keys are checked
             break
-        here = [f"{key}{field}" for one in alternatives(hint) if is_section(one) for field in one.model_fields]
+        sections = [one for one in alternatives(hint) if is_section(one)]
+        here = [f"{key}{field}" for one in sections for field in one.model_fields]
         child = next(children(hint, str(name)), None)
-        if child is None and not here:
+        if child is None and not sections:
             continue  # pydantic also counts the members of a union as places
         key = f"{key[:-1]}[{name}]." if isinstance(name, int) else f"{key}{name}."
         hint, known = child, here or known
