@@ -44,7 +44,7 @@ def test_log_probs_are_those_of_the_plain_computation(make_lm, family):
         torch.testing.assert_close(decoded.raw_log_probs, decoded.log_probs)
 
 
-def test_exhausted_memory_in_the_check_is_no_verdict(make_lm, monkeypatch):
+def test_out_of_memory_in_the_check_is_raised_and_not_remembered(make_lm, monkeypatch):
     stepper = Decoder(make_lm("gpt2"))._stepper
 
     def fail(*_):

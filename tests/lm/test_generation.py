@@ -30,7 +30,7 @@ def test_log_probs_are_those_of_the_plain_computation(lms, family):
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
 def test_log_probs_agree_with_score(lms, family):
-    """What is written has the same probability when it is scored as a candidate, wherever it tokenises back."""
+    """A generated text has the same probability when it is scored as a candidate, if it tokenises back."""
     lm = lms(family)
     torch.manual_seed(1)
     agreed = 0
@@ -118,7 +118,7 @@ def test_large_batches_go_through_in_parts(lms, monkeypatch):
     assert [generation.text for generation in parts] == [generation.text for generation in whole]
 
 
-def test_batches_are_as_small_as_the_longest_texts_want_them(lms, monkeypatch):
+def test_batch_sizes_follow_the_longest_possible_texts(lms, monkeypatch):
     lm, rows = lms("gpt2"), []
     generate = lm.model.generate
 
@@ -141,7 +141,7 @@ def test_no_prompts_and_no_room(lms):
 
 
 @pytest.mark.parametrize(("setting", "tokens"), [({"max_new_tokens": 257}, 257), ({"max_length": 258}, 257)])
-def test_a_decoder_without_room_is_told(lms, setting, tokens):
+def test_a_text_longer_than_the_decoder_is_refused(lms, setting, tokens):
     with pytest.raises(GroundlingError, match=f"{tokens} tokens are to come .* decoder has room for 256"):
         lms("bart").generate(["go"], **setting)
     assert len(lms("bart").generate(["go"], max_new_tokens=256, min_new_tokens=256)[0].token_ids) == 256

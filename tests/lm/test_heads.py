@@ -18,7 +18,7 @@ def test_the_defaults_are_glams():
 
 
 @pytest.mark.parametrize("hidden_sizes", [(), (16,), (16, 4)])
-def test_layers_and_activation_are_options(hidden_sizes):
-    head = ActionHead(8, 3, hidden_sizes, activation="tanh")
+def test_hidden_layers_are_an_option(hidden_sizes):
+    head = ActionHead(8, 3, hidden_sizes)
     assert head(torch.randn(5, 8)).shape == (5, 3)
-    assert sum(isinstance(layer, nn.Tanh) for layer in head.layers) == len(hidden_sizes)
+    assert sum(isinstance(layer, nn.Sigmoid) for layer in head.layers) == len(hidden_sizes)

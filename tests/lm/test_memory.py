@@ -51,7 +51,7 @@ def test_a_model_that_does_not_fit_says_how_much_memory_it_needs(
 
 @pytest.mark.parametrize("error", _ERRORS[:3], ids=_IDS[:3])
 @pytest.mark.parametrize("place", ["plain_scores", "plain_logits"])
-def test_exhausted_memory_in_an_exactness_check_blames_no_family(
+def test_out_of_memory_in_an_exactness_check_is_raised(
     place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = LanguageModel.from_pretrained("starter-causal")
@@ -61,7 +61,7 @@ def test_exhausted_memory_in_an_exactness_check_blames_no_family(
     assert is_out_of_memory(caught.value)
 
 
-def test_exhausted_memory_does_not_condemn_a_checkpoint(tmp_path: Path) -> None:
+def test_out_of_memory_marks_no_checkpoint_as_broken(tmp_path: Path) -> None:
     with (
         pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
         checkpoint.fitting(tmp_path, "optimizer.safetensors"),

@@ -97,7 +97,7 @@ def test_dropout_is_off(starter):
 
 @THOROUGH
 @pytest.mark.parametrize(("condition", "least"), [("pairs", 0.95), *thorough(("nouns", 0.8), ("things", 0.8))])
-def test_answers_what_it_has_never_read(starter, condition, least):
+def test_generalises_to_unseen_questions(starter, condition, least):
     """Exact answers on held-out pairs of colour and noun, on held-out nouns, and on more things than any text has."""
     folder, model, _ = starter
     loaded = model, AutoTokenizer.from_pretrained(folder, padding_side="left")

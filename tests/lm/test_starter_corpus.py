@@ -1,4 +1,4 @@
-"""What the scripts that make the starter models write and ask: language alone, and nothing of what is held out."""
+"""The corpus of the starter models: language only, without held-out contents."""
 
 import re
 from random import Random

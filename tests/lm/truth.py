@@ -1,4 +1,4 @@
-"""What a family's scores and texts are, against its plain forward of one text at a time: the rows of a table."""
+"""Scores and generated texts of a family, compared with its plain forward of one text at a time, as rows of a table."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -127,7 +127,7 @@ def test_gradients_of_a_conversation_are_those_of_its_turns_alone(lm: LanguageMo
 
 
 def test_a_guided_action_is_as_likely_as_one_that_is_written_in_one_pass(lm: LanguageModel) -> None:
-    """Where scoring and writing must agree; and what comes is what is likely."""
+    """Scoring and writing agree, and actions are drawn as often as they are likely."""
     policy, written = _policy(lm, prompt="brief"), ActionWritingPolicy(lm, prompt="brief")
     seen = _see(*_SIGNS)
     expected = written.outputs([seen]).log_probs[0]

@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def _steps(count: int, num_envs: int = 2, seed: int = 0) -> list[list[TextObservation]]:
-    """What random agents see, step by step, in the whole of their episodes."""
+    """Return the observations of random agents, step by step, over whole episodes."""
     envs = TextVectorEnv.make("BabyAI-GoToLocal-v0", num_envs, history=None, seed=seed)
     steps, generator = [envs.reset()], torch.Generator().manual_seed(0)
     for _ in range(count - 1):

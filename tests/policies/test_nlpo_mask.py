@@ -64,7 +64,7 @@ def test_refreshing_makes_the_mask_model_the_policy(make_lm):
 
 
 def test_a_mask_does_not_take_away_every_token(make_lm):
-    """Where the likeliest token is an end token that cannot come yet, another is left."""
+    """If the most likely token is an end token that is banned, another one is allowed."""
     lm = make_lm("gpt2")
     lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY - 5))
     generation = {"min_new_tokens": 4, "max_new_tokens": 4}

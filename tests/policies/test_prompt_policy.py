@@ -1,4 +1,4 @@
-"""What all policies that read a prompt share."""
+"""Caching and prompts of policies that read a prompt."""
 
 from collections.abc import Sequence
 

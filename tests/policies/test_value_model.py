@@ -1,4 +1,4 @@
-"""What values are read off: weights of their own, an adapter of their own, or the policy's states."""
+"""The models of values: separate weights, a separate adapter, or the policy's states."""
 
 import copy
 

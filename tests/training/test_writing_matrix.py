@@ -188,7 +188,7 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
                 assert rollout.actions[step, column].item() in allowed
                 matches += allowed == _nucleus(writer, text.prompt, written) | special and mask is second
     # The policy had moved on by the second rollout: its own nucleus was not what it was held to.
-    assert matches < sum(len(text.sets.counts) for text in rollouts[1].observations[:3])
+    assert matches < sum(len(text.sets) for text in rollouts[1].observations[:3])
 
 
 def _kept_rollouts(run: Trainer) -> list[Rollout]:

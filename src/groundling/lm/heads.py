@@ -3,34 +3,20 @@
 Defaults as in GLAM (arXiv 2302.02662): two hidden layers of 1024 with sigmoids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 from torch import Tensor, nn
 
 from groundling.errors import GroundlingError
 
-Activation = Literal["sigmoid", "tanh", "relu", "gelu", "silu"]
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "sigmoid": nn.Sigmoid,
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-}
 
-
-def _mlp(sizes: Sequence[int], activation: Activation, bias: bool = True) -> nn.Sequential:
+def _mlp(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
     if min(sizes) < 1:
         raise GroundlingError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
-    if activation not in _ACTIVATIONS:
-        raise GroundlingError(f"unknown activation {activation!r}: use one of {', '.join(_ACTIVATIONS)}")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes[:-1]):
-        layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[activation]()]
+        layers += [nn.Linear(inputs, outputs), nn.Sigmoid()]
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1], bias=bias))
 
 
@@ -40,19 +26,12 @@ class ValueHead(nn.Module):
     Args:
         hidden_size: `LanguageModel.hidden_size`.
         hidden_sizes: Widths of hidden layers; empty: a linear head.
-        activation: After hidden layers.
         bias: Give the last layer a bias.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        hidden_sizes: Sequence[int] = (1024, 1024),
-        activation: Activation = "sigmoid",
-        bias: bool = True,
-    ) -> None:
+    def __init__(self, hidden_size: int, hidden_sizes: Sequence[int] = (1024, 1024), bias: bool = True) -> None:
         super().__init__()
-        self.layers = _mlp([hidden_size, *hidden_sizes, 1], activation, bias)
+        self.layers = _mlp([hidden_size, *hidden_sizes, 1], bias)
 
     def forward(self, state: Tensor) -> Tensor:
         """Return values (num_prompts,) of states (num_prompts, hidden_size).
@@ -64,24 +43,11 @@ class ValueHead(nn.Module):
 
 
 class ActionHead(nn.Module):
-    """Computes logits of a fixed set of actions instead of scoring texts (GLAM's NPAE and action-head ablations).
+    """Computes logits of a fixed set of actions instead of scoring texts (GLAM's NPAE and action-head ablations)."""
 
-    Args:
-        hidden_size: `LanguageModel.hidden_size`.
-        num_actions: Number of actions.
-        hidden_sizes, activation: As in `ValueHead`.
-    """
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_actions: int,
-        hidden_sizes: Sequence[int] = (1024, 1024),
-        activation: Activation = "sigmoid",
-    ) -> None:
+    def __init__(self, hidden_size: int, num_actions: int, hidden_sizes: Sequence[int] = (1024, 1024)) -> None:
         super().__init__()
-        self.num_actions = num_actions
-        self.layers = _mlp([hidden_size, *hidden_sizes, num_actions], activation)
+        self.layers = _mlp([hidden_size, *hidden_sizes, num_actions])
 
     def forward(self, state: Tensor) -> Tensor:
         """Return logits (num_prompts, num_actions) of states (num_prompts, hidden_size)."""

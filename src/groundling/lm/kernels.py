@@ -1,7 +1,5 @@
 """Faster CPU kernels for the modules and functions of language models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Token ids of prompts and candidates for one model, remembered, with checks that they fit it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
@@ -225,7 +223,7 @@ def indistinguishable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) 
         texts: Actions, goals or observations; repeated texts count once.
 
     Returns:
-        Groups of two or more texts, each in the order of ``texts``; empty if all texts can be told apart.
+        Groups of two or more texts, each in the order of ``texts``; empty if all texts can be distinguished.
     """
     distinct = list(dict.fromkeys(texts))
     groups: dict[tuple[int, ...], list[str]] = {}

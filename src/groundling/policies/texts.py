@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.lm.write.token_sets import TokenSets
-
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
@@ -28,7 +26,7 @@ class Written:
 
     prompt: tuple[int, ...]  # token ids
     length: int  # number of tokens of the text
-    sets: TokenSets | None  # the tokens that each one was drawn from, if filters or masks left any out
+    sets: Tensor | None  # the tokens that each one was drawn from, if filters or masks left any out
 
 
 @dataclass(frozen=True, slots=True)

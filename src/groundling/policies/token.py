@@ -14,7 +14,7 @@ from groundling.errors import ConfigError, RunError, unknown
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.write.decoding import Decoded, Decoder
 from groundling.lm.write.sampling import Sampling, filtered
-from groundling.lm.write.token_sets import TokenSets, allowed_tokens
+from groundling.lm.write.token_sets import allowed_tokens
 from groundling.policies.nlpo_mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
 from groundling.policies.provided import Critic, ReferenceModel, TrainedModel, ValueBase
@@ -34,7 +34,7 @@ class TokenPolicy(Policy):
     Log-probabilities are those of the distribution *sampled from*: after temperature, top-k, top-p, the ban of early
     ends, and NLPO's mask. PPO's ratio is right only if its denominator drew the token. With the model's unfiltered
     log-probabilities, as in RL4LMs, ratios also start at 1, but the gradient belongs to a policy that never acted.
-    Filters choose a set of tokens by the model *at that time*. The set is kept with each token (`TokenSets`), and the
+    Filters choose a set of tokens by the model *at that time*. The set is kept with each token (`SetKeeper`), and the
     present policy is restricted to it: outside a set of its own, the old token would have no ratio. Keeping NLPO's sets
     also saves the mask model's pass in every epoch, and holds when the mask model is refreshed.
 
@@ -183,7 +183,7 @@ class TokenPolicy(Policy):
         )
 
     def _observations(self, prompts: Sequence[TokenPrompt], decoded: Decoded) -> list[Written]:
-        sets: Sequence[TokenSets | None] = decoded.sets or [None] * len(prompts)
+        sets: Sequence[Tensor | None] = decoded.sets or [None] * len(prompts)
         lengths = decoded.lengths.tolist()
         return [Written(p.ids, n, s) for p, n, s in zip(prompts, lengths, sets, strict=True)]
 

@@ -6,8 +6,6 @@ shorter one, only the new turn is rendered and encoded. Words are plain text: a 
 its turn.
 """
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
@@ -104,7 +102,7 @@ class Chat:
             stacklevel=3,
         )
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Chat:
+    def __deepcopy__(self, memo: dict[int, object]) -> "Chat":
         return self  # its cache is valid for every copy
 
     def opening(

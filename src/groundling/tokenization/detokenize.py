@@ -4,8 +4,6 @@ Decoders of SentencePiece and WordPiece tokenizers treat the first token of a te
 generation ``▁red`` after ``You see a`` is ``red`` without its space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase

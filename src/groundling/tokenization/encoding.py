@@ -1,7 +1,5 @@
 """Texts to token ids; control tokens that words spell stay plain text."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets
@@ -127,5 +125,5 @@ class TextEncoder:
         renamed.no_padding()
         return renamed
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextEncoder:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TextEncoder":
         return self  # nothing in it changes

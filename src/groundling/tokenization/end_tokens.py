@@ -1,7 +1,5 @@
 """Tokens that end a text, or an assistant's turn in a conversation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Chat templates, rendered within limits of time and memory: a template is a program from a file of unknown origin."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Models in GGUF files, dequantised once into the user's cache; among them SmolLM2, which comes as a package."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """Names of models and tokenizers, resolved to folders or hub ids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

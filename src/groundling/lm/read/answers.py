@@ -1,7 +1,5 @@
 """States and log-probabilities of answers that are generated token by token and later evaluated again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

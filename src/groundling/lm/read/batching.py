@@ -1,10 +1,9 @@
 """Batches of texts of similar length, and tensors of padded batches."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ class Batching:
     max_pairs: float
 
     @classmethod
-    def for_device(cls, device: torch.device) -> Batching:
+    def for_device(cls, device: torch.device) -> Self:
         """A single prompt fills a CPU's cores; an accelerator needs more rows and loses less by padding.
 
         Attention of 2**19 pairs takes 16 MB in each layer of 8 heads. From 32 MB on, Linux releases such memory and

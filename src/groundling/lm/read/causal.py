@@ -1,7 +1,5 @@
 """Final hidden states of prompts and their candidates, read by causal models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +33,7 @@ class CausalReader:
 
     backbone: Backbone
     _shares: dict[int, bool] = field(default_factory=dict, init=False)
-    """Whether a common prefix is exact, by `Layers.check_length`."""
+    """Results of the exactness check of common prefixes, by `Layers.check_length`."""
 
     def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Read each prompt in one row with the tree of its candidates; what all prompts begin with is read once."""

@@ -1,7 +1,5 @@
 """Final hidden states of candidates, read by the decoders of encoder-decoder models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.read.batching import TOKENS_AT_ONCE, Batching, batches, cut, padded, padded_states
-from groundling.lm.read.layout import Layout, RowStates, ScoringQuestion, Tokens, decoder_layout, run_targets, runs_of
+from groundling.lm.read.layout import RowStates, ScoringQuestion, Tokens, decoder_layout, run_targets, runs_of
 
 
 @dataclass
@@ -28,62 +26,61 @@ class EncoderDecoderReader:
         keys = [tuple(map(tuple, question.candidates)) for question in questions]
         known = {key: decoder_layout(key, self.start_token) for key in dict.fromkeys(keys)}
         layouts = [known[key] for key in keys]
-        states = self._encode([question.prompt for question in questions])
-        rows: dict[int, Tensor] = {}
-        for batch in self._batches(list(map(len, states)), [layout.num_rows for layout in layouts]):
-            hidden = self._decode([layouts[index] for index in batch], [states[index] for index in batch])
-            counts = [layouts[index].num_rows for index in batch]
-            rows.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
-        return [RowStates(rows[index], layout.targets) for index, layout in enumerate(layouts)]
-
-    def _decode(self, layouts: Sequence[Layout], states: Sequence[Tensor]) -> Tensor:
-        """Return the decoder's states (batch, longest, hidden) of a batch of layouts."""
-        tokens = pad_sequence([torch.tensor(layout.tokens) for layout in layouts], batch_first=True)
-        allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(layouts), 1, 1, 1)
-        for place, layout in enumerate(layouts):
-            allowed[place, 0, : layout.num_rows, : layout.num_rows] = layout.visible
-        encoded, mask = padded_states(states)
-        allowed = self.backbone.attention_mask(allowed.to(encoded.device))
-        return self.backbone.decode(tokens.to(encoded.device), encoded, mask, allowed)
-
-    def _batches(self, lengths: Sequence[int], counts: Sequence[int]) -> Iterator[list[int]]:
-        """Yield batches of prompts of these lengths that are decoded together, each with ``counts`` rows."""
-        most_pairs = Batching.for_device(self.backbone.device).max_pairs
-        # The decoder's rows are few, so batches are wide: padding costs only the cross-attention's keys.
-        for batch in batches(lengths, TOKENS_AT_ONCE, max_waste=0.1):
-            parts = batches([counts[index] for index in batch], TOKENS_AT_ONCE, float("inf"), most_pairs)
-            yield from ([batch[place] for place in sorted(part)] for part in parts)
+        lines, visible = [layout.tokens for layout in layouts], [layout.visible for layout in layouts]
+        rows = self._decode([question.prompt for question in questions], lines, visible)
+        return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]
 
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Decode each candidate in a row of its own; prompts are still encoded once."""
         runs = [runs_of(question.candidates) for question in questions]
-        owners = [owner for owner, its_runs in enumerate(runs) for _ in its_runs]
-        lines = [[self.start_token, *run] for its_runs in runs for run in its_runs]
-        hidden = iter(self._decode_lines([question.prompt for question in questions], owners, lines))
+        pairs = list(zip(questions, runs, strict=True))
+        prompts = [question.prompt for question, its_runs in pairs for _ in its_runs]
+        hidden = iter(self._decode(prompts, [[self.start_token, *run] for its_runs in runs for run in its_runs]))
         return [
             RowStates(torch.cat([next(hidden) for _ in its_runs]), run_targets(question.candidates, its_runs))
-            for question, its_runs in zip(questions, runs, strict=True)
+            for question, its_runs in pairs
         ]
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
         """Return the decoder's first state for each prompt, float32 (num_prompts, hidden)."""
         distinct = list(dict.fromkeys(map(tuple, prompts)))
-        lines = [[self.start_token]] * len(distinct)
-        hidden = self._decode_lines(distinct, range(len(distinct)), lines)
+        hidden = self._decode(distinct, [[self.start_token]] * len(distinct))
         first = {prompt: states[0] for prompt, states in zip(distinct, hidden, strict=True)}
         return torch.stack([first[tuple(prompt)] for prompt in prompts]).float()
 
-    def _decode_lines(self, prompts: Sequence[Tokens], owners: Sequence[int], lines: Sequence[Tokens]) -> list[Tensor]:
-        """Return the states (length, hidden) of each line, decoded alone; ``owners`` are its prompts' indices."""
+    def _decode(
+        self, prompts: Sequence[Tokens], lines: Sequence[Tokens], visible: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Return the decoder's states (length, hidden) of a line after each prompt.
+
+        ``visible``: bool (length, length) for each line, which places each place attends to; None: those before it.
+        """
         encoded, states = self._encode(prompts), dict[int, Tensor]()
-        lengths = [len(encoded[owner]) for owner in owners]
-        for batch in Batching.for_device(self.backbone.device).batches(lengths):
+        for batch in self._batches(list(map(len, encoded)), None if visible is None else list(map(len, lines))):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
-            context, mask = padded_states([encoded[owners[index]] for index in batch])
-            hidden = self.backbone.decode(tokens.to(context.device), context, mask, None)
+            context, mask = padded_states([encoded[index] for index in batch])
+            allowed = None
+            if visible is not None:
+                allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(batch), 1, 1, 1)
+                for place, index in enumerate(batch):
+                    allowed[place, 0, : len(lines[index]), : len(lines[index])] = visible[index]
+                allowed = self.backbone.attention_mask(allowed.to(context.device))
+            hidden = self.backbone.decode(tokens.to(context.device), context, mask, allowed)
             counts = [len(lines[index]) for index in batch]
             states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
+
+    def _batches(self, lengths: Sequence[int], counts: Sequence[int] | None) -> Iterator[list[int]]:
+        """Yield batches of prompts of these lengths, each followed by ``counts`` packed rows; None: by one line."""
+        batching = Batching.for_device(self.backbone.device)
+        if counts is None:
+            yield from batching.batches(lengths)
+            return
+        # The decoder's rows are few, so batches are wide: padding costs only the cross-attention's keys.
+        for batch in batches(lengths, TOKENS_AT_ONCE, max_waste=0.1):
+            sizes = [counts[index] for index in batch]
+            for part in batches(sizes, TOKENS_AT_ONCE, float("inf"), batching.max_pairs):
+                yield [batch[place] for place in sorted(part)]
 
     def _encode(self, prompts: Sequence[Tokens]) -> list[Tensor]:
         """Return the encoder's states (length, hidden) of each prompt; equal prompts are encoded once."""
@@ -91,13 +88,11 @@ class EncoderDecoderReader:
         kept = None if torch.is_grad_enabled() else self.encoded
         states = {prompt: kept[prompt] for prompt in distinct if prompt in kept} if kept else {}
         new = [prompt for prompt in distinct if prompt not in states]
-        device = self.backbone.device
-        for batch in Batching.for_device(device).batches([len(prompt) for prompt in new]):
-            tokens, mask = padded([new[index] for index in batch], device)
-            hidden = self.backbone.encode(tokens, mask)
-            counts = [len(new[index]) for index in batch]
-            prompts_of = [new[index] for index in batch]
-            states.update(zip(prompts_of, cut(hidden, [0] * len(batch), counts), strict=True))
+        for batch in Batching.for_device(self.backbone.device).batches([len(prompt) for prompt in new]):
+            batch_prompts = [new[index] for index in batch]
+            hidden = self.backbone.encode(*padded(batch_prompts, self.backbone.device))
+            parts = cut(hidden, [0] * len(batch), list(map(len, batch_prompts)))
+            states.update(zip(batch_prompts, parts, strict=True))
         if kept is not None:
             self.encoded = states
         return [states[tuple(prompt)] for prompt in prompts]

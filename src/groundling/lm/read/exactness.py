@@ -4,8 +4,6 @@
 model for which none passes is refused in one line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 

@@ -6,12 +6,11 @@ product of these conditional probabilities along a text is its probability. All 
 nodes, so one pass gives the distribution over the texts, and sampling from it equals decoding token by token.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ class Trie:
     copies: Tensor
 
     @classmethod
-    def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Trie:
+    def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Self:
         """Build the trie of one or more texts in token ids, which may end with any of the end tokens."""
         keys = [tuple(text) for text in texts]
         copies, lengths = Counter(keys), _lengths_of_choices(keys)

@@ -1,7 +1,5 @@
 """Kinds of a model's layers by its config: attention to the whole text, a window or a chunk; recurrent states."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self

@@ -5,8 +5,6 @@ token) predicts the first token of every candidate; the row that has read tokens
 t + 1. In a tree, candidates share the rows of a common beginning: "turn left" and "turn right" need "turn" once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -7,12 +7,10 @@ texts that continue it (compare RadixAttention in SGLang, arXiv 2312.07104). For
 to the whole text, by fused attention, once in each layer.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -43,7 +41,7 @@ class Text:
     branches: list[Branch]
 
     @classmethod
-    def of(cls, questions: Sequence[ScoringQuestion], layouts: Sequence[Layout]) -> Text:
+    def of(cls, questions: Sequence[ScoringQuestion], layouts: Sequence[Layout]) -> Self:
         """Join questions, each of whose prompts begins with the one before it."""
         lengths = [len(question.prompt) for question in questions]
         return cls(tuple(questions[-1].prompt), list(map(Branch, lengths, layouts)))
@@ -212,7 +210,7 @@ class PrefixTree:
         queries = [self._nodes[path[place]] for place in trunk] + nodes
         return _Block(queries, path[:seen] + [self._entries[node] for node in nodes], allowed)
 
-    def attention(self, device: torch.device) -> ReplacedAttention:
+    def attention(self, device: torch.device) -> "ReplacedAttention":
         """Return the context in which a body's attention is that of the texts; for one pass."""
         groups = [_Group.of([self._blocks[place] for place in places], device) for places in _alike(self._blocks)]
         order = [node for group in groups for node in group.nodes]
@@ -254,7 +252,7 @@ class _Group:
     mask: Tensor
 
     @classmethod
-    def of(cls, blocks: Sequence[_Block], device: torch.device) -> _Group:
+    def of(cls, blocks: Sequence[_Block], device: torch.device) -> Self:
         widest, longest = max(len(b.queries) for b in blocks), max(len(b.keys) for b in blocks)
         nodes = [node for b in blocks for node in (*b.queries, *[-1] * (widest - len(b.queries)))]
         keys = [entry for b in blocks for entry in (*b.keys, *[b.keys[0]] * (longest - len(b.keys)))]

@@ -5,8 +5,6 @@ for each head, query and key: 400 MB each for 3,500 tokens and 8 heads. Here the
 distances, of which each query reads a window.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -8,13 +8,11 @@ candidates are read after copies of the model's memory of the prompt, or each wi
 why. Task: GLAM (arXiv 2302.02662) and its scorer Lamorel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -50,7 +48,7 @@ class CandidateScores:
     state: Tensor
 
     @classmethod
-    def of(cls, counts: Sequence[int], log_probs: Tensor, state: Tensor) -> CandidateScores:
+    def of(cls, counts: Sequence[int], log_probs: Tensor, state: Tensor) -> Self:
         """Pad log-probabilities of all candidates in one row, of which prompt i has ``counts[i]``."""
         mask = torch.arange(max(counts, default=0)) < torch.tensor(counts, dtype=torch.long)[:, None]
         mask = mask.to(log_probs.device)

@@ -1,7 +1,5 @@
 """Reading with a `PrefixTree`: conversations as one text, prompts that continue earlier ones, frozen lower layers."""
 
-from __future__ import annotations
-
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -230,7 +228,7 @@ class FrozenStates:
         self.max_bytes = max_bytes
         self.clear()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> FrozenStates:
+    def __deepcopy__(self, memo: dict[int, object]) -> "FrozenStates":
         return FrozenStates(self.max_bytes)
 
     def clear(self) -> None:

@@ -5,8 +5,6 @@ padding, or whose positions count it, continue prompts of one length at a time; 
 differently from some length on (`Layers.switches`) read the whole text again at each token. An exactness check decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal

@@ -4,8 +4,6 @@ One uniform number decides each token, by the inverse of the cumulative distribu
 numbers alone and not on its batch. `LanguageModel.generate` searches over several texts (beams).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from groundling.lm.read.batching import padded
 from groundling.lm.write.batches import only_settings
 from groundling.lm.write.sampling import Mask, Sampling, draw, filtered
 from groundling.lm.write.steps import Stepper
-from groundling.lm.write.token_sets import SetKeeper, TokenSets
+from groundling.lm.write.token_sets import SetKeeper
 
 _SYNC_EVERY = 16
 """Tokens after which the host waits for an accelerator, to see which texts have ended and which tokens were allowed.
@@ -38,14 +36,14 @@ class Decoded:
     `lengths`: int64 (num_texts,).
     `log_probs`: float32 (num_texts, num_steps), of the distribution that each token was sampled from.
     `raw_log_probs`: the same of the model's own distribution, before temperature, filters and masks.
-    `sets`: the tokens that filters and masks allowed, for each text; None without filters and masks.
+    `sets`: the tokens that filters and masks allowed, as in `SetKeeper.sets`; None without filters and masks.
     """
 
     tokens: Tensor
     lengths: Tensor
     log_probs: Tensor
     raw_log_probs: Tensor
-    sets: list[TokenSets] | None
+    sets: list[Tensor] | None
 
 
 class Decoder:
@@ -140,7 +138,7 @@ class Decoder:
         stepper.backbone.warn_once(f"{name} generates by Transformers' loop, which is slower ({why})")
         return False
 
-    def _write(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
+    def _write(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
         """Generate step by step."""
         texts = self._stepper.begin(prompts, choice.num_steps)
         mask_texts = self._mask_stepper.begin(prompts, choice.num_steps) if self._mask_stepper else None
@@ -163,7 +161,7 @@ class Decoder:
             if self._mask_stepper and mask_texts is not None:
                 self._mask_stepper.add(mask_texts, tokens)
 
-    def _generate(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
+    def _generate(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
         """Generate by Transformers' loop, for recurrent models and others that cannot be stepped.
 
         Without autocast, under which this loop would round logits to bfloat16.
@@ -238,7 +236,7 @@ class _Choice:
         if self.mask is not None or self.sampling.chooses_a_set:
             self.sets.add(step, rows, ~log_probs.isinf() & self.alive[rows, None])
             if self.syncs_after(step):
-                self.sets.bring()
+                self.sets.pack()
         if len(self.end_ids):
             self.alive[rows] &= ~torch.isin(tokens, self.end_ids)
         return tokens

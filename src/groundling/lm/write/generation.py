@@ -1,7 +1,5 @@
 """Text generation by Transformers' `generate`, with the log-probability of every token."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -149,7 +147,7 @@ def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) ->
 class _Stops(StoppingCriteria):
     """Any of several criteria; records where each row stopped first.
 
-    A stopped row goes on with padding, often an end token, which the tokens alone do not tell from a generated one.
+    Stopped rows are filled with padding, often an end token, which looks like a generated one.
     """
 
     def __init__(self, criteria: Sequence[StoppingCriteria]) -> None:

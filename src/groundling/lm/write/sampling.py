@@ -1,9 +1,7 @@
 """Sampling one token from a model's logits: temperature, filters, NLPO's mask, and the draw."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -39,9 +37,10 @@ class Sampling:
     def __post_init__(self) -> None:
         """Raise `ConfigError` for invalid settings."""
         for field in fields(self):
-            value, kind = getattr(self, field.name), _KINDS[str(field.type)]
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                raise ConfigError(f"{field.name} must be of type {field.type}, got {value!r}")
+            value, kind = getattr(self, field.name), int | float if field.type is float else field.type
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]
+                name = getattr(field.type, "__name__", field.type)
+                raise ConfigError(f"{field.name} must be of type {name}, got {value!r}")
         if not self.temperature > 0:
             raise ConfigError(
                 f"temperature must be greater than 0, got {self.temperature}: use do_sample=False for the likeliest"
@@ -62,10 +61,6 @@ class Sampling:
     def first_end(self, given: int) -> int:
         """Return the first step, from 0, at which a text may end if the model has read ``given`` tokens before."""
         return max(self.min_new_tokens, self.min_length - given, 0)
-
-
-_KINDS: dict[str, Any] = {"bool": bool, "int": int, "int | None": int | None, "float": int | float}
-"""Types of accepted values, by annotation."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ the model's own modules and holds its weights, so no code here is specific to a 
 with the plain forward on a small example; other models are written with otherwise.
 """
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
