@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError, RunError, unknown
+from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
-from groundling.lm.write.decoding import Decoded, Decoder
+from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling, filtered
 from groundling.lm.write.token_sets import allowed_tokens
 from groundling.policies.nlpo_mask import MaskType, make_mask
@@ -96,7 +96,7 @@ class TokenPolicy(Policy):
                 "out"
             )
         self.lm = lm
-        self.sampling = _sampling(generation or {})
+        self.sampling = Sampling.of(generation or {})
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
@@ -158,7 +158,9 @@ class TokenPolicy(Policy):
 
     def _write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, num_tokens: int) -> Writing:
         decoded = self._decoder([p.ids for p in prompts], self.sampling, uniforms, num_tokens)
-        observations = self._observations(prompts, decoded)
+        sets: Sequence[Tensor | None] = decoded.sets or [None] * len(prompts)
+        lengths = decoded.lengths.tolist()
+        observations = [Written(p.ids, n, s) for p, n, s in zip(prompts, lengths, sets, strict=True)]
         mask = torch.arange(num_tokens) < decoded.lengths[:, None]  # (num_texts, num_tokens)
         actions, log_probs, raw = (
             F.pad(tensor, (0, num_tokens - tensor.shape[1]))
@@ -181,11 +183,6 @@ class TokenPolicy(Policy):
             None if kl is None else kl.T.contiguous(),
             raw.T.contiguous(),
         )
-
-    def _observations(self, prompts: Sequence[TokenPrompt], decoded: Decoded) -> list[Written]:
-        sets: Sequence[Tensor | None] = decoded.sets or [None] * len(prompts)
-        lengths = decoded.lengths.tolist()
-        return [Written(p.ids, n, s) for p, n, s in zip(prompts, lengths, sets, strict=True)]
 
     def _values(self, sequences: Sequences, states: Tensor | None = None) -> Tensor:
         """Return float32 ``(num_tokens,)``; ``states`` are the policy's own, if they have been computed."""
@@ -325,13 +322,12 @@ class TokenPolicy(Policy):
         )
         banned, allowed = self._banned(early, logits), None
         if self._decoder.mask is not None:
-            scores = logits.detach() if self.mask_lm is None else self._mask_logits(self.mask_lm, sequences)
+            scores = logits.detach()
+            if self.mask_lm is not None:
+                with torch.no_grad(), self.mask_lm.autocast():
+                    scores = self.mask_lm.backbone.logits(read_states(self.mask_lm, sequences)).float()
             allowed = self._decoder.mask(scores.masked_fill(banned, -torch.inf))
         return logits.log_softmax(-1), filtered(logits, self.sampling, banned, allowed), values
-
-    def _mask_logits(self, mask_lm: LanguageModel, sequences: Sequences) -> Tensor:
-        with torch.no_grad(), mask_lm.autocast():
-            return mask_lm.backbone.logits(read_states(mask_lm, sequences)).float()
 
     def _token_sequences(self, observations: Sequence[Mapping[str, Any]]) -> Sequences:
         """Return the sequences that predict the next token at the token env's observations."""
@@ -393,13 +389,3 @@ class TokenPolicy(Policy):
 def _log_probs_of(logits: Tensor, chosen: Tensor) -> Tensor:
     """Return float32 ``(rows,)``: log-probabilities of the tokens ``chosen`` ``(rows,)`` under logits."""
     return logits.float().log_softmax(-1).gather(1, chosen[:, None].to(logits.device))[:, 0]
-
-
-def _sampling(settings: Mapping[str, Any]) -> Sampling:
-    if not isinstance(settings, Mapping):
-        raise ConfigError(f"generation must be settings, such as {{top_k: 50}}, got {settings!r}")
-    known = [field.name for field in fields(Sampling)]
-    for name in settings:
-        if name not in known:
-            raise ConfigError(unknown("generation setting", name, known))
-    return Sampling(**settings)

@@ -1,13 +1,14 @@
 """Sampling one token from a model's logits: temperature, filters, NLPO's mask, and the draw."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 
 _BLOCK = 64
 """Tokens whose probabilities are summed before one of them is drawn."""
@@ -33,6 +34,21 @@ class Sampling:
     """Most tokens of a text; None: set by the caller."""
     terminate_on_eos: bool = True
     """False: continue after an end token."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Read settings by name.
+
+        Raises:
+            ConfigError: A name is unknown or a value is invalid.
+        """
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"generation must be settings, such as {{top_k: 50}}, got {settings!r}")
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise ConfigError(unknown("generation setting", name, known))
+        return cls(**settings)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for invalid settings."""
