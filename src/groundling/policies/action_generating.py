@@ -1,7 +1,7 @@
 """A language model thinks before it acts, or writes its action freely."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
-from groundling.fields import ReadByModel, are_texts
+from groundling.fields import ReadByModel
 from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
 from groundling.policies.action_writing import ActionWritingPolicy
 from groundling.policies.answer import Answer, AnswerRules
 from groundling.policies.policy import Action, Evaluation, Outputs, Work, policies
-from groundling.policies.provided import Language, ReferenceModel, TrainedModel
+from groundling.policies.provided import Language, ReferenceModel, Replacements, SystemPrompt, TrainedModel
 from groundling.policies.text_states import scatter
 from groundling.policies.turns import Turn, TurnTokens
 
@@ -64,8 +64,8 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         reference: ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
         language: Language = "english",
-        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
-        system: Annotated[str | None, ReadByModel] = None,
+        replacements: Replacements = None,
+        system: SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         temperature: float = 1.0,
         guided: bool = True,

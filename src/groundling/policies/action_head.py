@@ -1,18 +1,16 @@
 """A language model reads and a head chooses: GLAM's ablation without action texts."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.fields import ReadByModel, are_texts
 from groundling.lm import ActionHead, ValueHead
 from groundling.policies.policy import policies
 from groundling.policies.prompt_policy import LanguageModelPolicy
-from groundling.policies.provided import Language, NumActions, TrainedModel
+from groundling.policies.provided import Language, NumActions, Replacements, SystemPrompt, TrainedModel
 
 
 @policies.register("action_head")
@@ -35,8 +33,8 @@ class ActionHeadPolicy(LanguageModelPolicy):
         num_actions: NumActions,
         prompt: str | Sequence[str] = "glam",
         language: Language = "english",
-        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
-        system: Annotated[str | None, ReadByModel] = None,
+        replacements: Replacements = None,
+        system: SystemPrompt = None,
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)

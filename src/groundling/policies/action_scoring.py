@@ -1,16 +1,15 @@
 """GLAM's policy: a language model scores the admissible actions given a prompt."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.fields import ReadByModel, are_texts
 from groundling.lm import LanguageModel, Prompts
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import policies
-from groundling.policies.provided import Language, ReferenceModel, TrainedModel
+from groundling.policies.provided import Language, ReferenceModel, Replacements, SystemPrompt, TrainedModel
 
 
 @policies.register("action_scoring")
@@ -33,8 +32,8 @@ class ActionScoringPolicy(ActionTextPolicy):
         reference: ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
         language: Language = "english",
-        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
-        system: Annotated[str | None, ReadByModel] = None,
+        replacements: Replacements = None,
+        system: SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         normalize: Literal["sum", "token", "word"] = "sum",
         temperature: float = 1.0,

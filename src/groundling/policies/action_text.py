@@ -1,9 +1,8 @@
 """Policies whose language model gives each admissible action's text a probability."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import torch
 from safetensors.torch import save_file
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.fields import ReadByModel, are_texts
 from groundling.lm import LanguageModel, Prompts, ValueHead
 from groundling.policies.prompt_policy import LanguageModelPolicy
-from groundling.policies.provided import Language, ReferenceModel, TrainedModel
+from groundling.policies.provided import Language, ReferenceModel, Replacements, SystemPrompt, TrainedModel
 from groundling.policies.reference import Reference
 from groundling.policies.weights import read_vector
 
@@ -45,8 +43,8 @@ class ActionTextPolicy(LanguageModelPolicy):
         reference: ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
         language: Language = "english",
-        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
-        system: Annotated[str | None, ReadByModel] = None,
+        replacements: Replacements = None,
+        system: SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         temperature: float = 1.0,
         calibration: int = 0,

@@ -1,7 +1,7 @@
 """A chat model behind an OpenAI-compatible server as an agent to evaluate."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
-from groundling.fields import CommandLineOnly, Private, ReadByModel, are_texts
+from groundling.fields import CommandLineOnly, Private, ReadByModel
 from groundling.io.chat_server import ChatServer, RequestFailed, text_of
 from groundling.policies.answer import action_instead, find_action
 from groundling.policies.policy import Action, Evaluation, Policy, policies
-from groundling.policies.provided import Language
+from groundling.policies.provided import Language, Replacements, SystemPrompt
 from groundling.policies.turns import Turn, TurnTokens
 from groundling.prompts import Conversation, PromptReader
 
@@ -49,8 +49,8 @@ class ChatServerPolicy(Policy):
         model: str,
         prompt: str | Sequence[str] = "conversation",
         language: Language = "english",
-        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
-        system: Annotated[str | None, ReadByModel] = None,
+        replacements: Replacements = None,
+        system: SystemPrompt = None,
         temperature: float = 1.0,
         max_tokens: int = 4096,
         invalid_action: Annotated[str | None, ReadByModel] = None,

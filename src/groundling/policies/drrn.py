@@ -1,8 +1,7 @@
 """DRRN: relevance of an action's text to a prompt, learnt by temporal differences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +9,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.fields import ReadByModel, are_texts
 from groundling.policies.policy import policies
 from groundling.policies.prompt_policy import PromptPolicy
-from groundling.policies.provided import Language
+from groundling.policies.provided import Language, Replacements
 
 
 @policies.register("drrn")
@@ -38,7 +36,7 @@ class DRRNPolicy(PromptPolicy):
         self,
         prompt: str | Sequence[str] = "glam",
         language: Language = "english",
-        replacements: Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)] = None,
+        replacements: Replacements = None,
         tokenizer: str = "starter",
         embedding_size: int = 128,
         hidden_size: int = 128,

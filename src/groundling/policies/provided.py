@@ -1,8 +1,9 @@
-"""Arguments of policies that their run gives."""
+"""Annotations that several policies share: arguments that their run gives, and words of prompts."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from groundling.fields import Provided
+from groundling.fields import Provided, ReadByModel, are_texts
 from groundling.lm import LanguageModel
 
 TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]
@@ -16,4 +17,8 @@ NumActions = Annotated[int, Provided("num_actions", settable=int)]
 Language = Annotated[str, Provided("language", settable=str)]
 """The language of the env's sentences."""
 Critic = Annotated[bool, Provided("critic", settable=bool)]
-"""Whether the algorithm learns a value function."""
+"""True if the algorithm learns a value function."""
+Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]
+"""Words of a prompt and their replacements."""
+SystemPrompt = Annotated[str | None, ReadByModel]
+"""Replaces the system prompt of a conversation."""
