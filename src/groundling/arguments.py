@@ -72,7 +72,7 @@ def _of_yaml(hint: Any) -> Any:
     inside = tuple(_of_yaml(one) for one in args)
     if origin in (Union, UnionType):
         return Union[inside]  # noqa: UP007 (of a tuple)
-    return Annotated[tuple[inside], Field(strict=False)] if origin is tuple else origin[inside]
+    return Annotated[tuple.__class_getitem__(inside), Field(strict=False)] if origin is tuple else origin[inside]
 
 
 def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], component: str, prefix: str = "") -> None:
@@ -104,9 +104,10 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
 
 def check_bounds(section: Any, prefix: str) -> None:
     """Check the fields of a dataclass instance as `check_arguments` does; ``prefix`` precedes their names."""
-    known = {*arguments_model(type(section)).model_fields} - {*provided(type(section))}
+    made: Callable[..., Any] = type(section)
+    known = {*arguments_model(made).model_fields} - {*provided(made)}
     values = {f.name: getattr(section, f.name) for f in fields(section) if f.name in known}
-    check_arguments(type(section), values, type(section).__name__, prefix)
+    check_arguments(made, values, type(section).__name__, prefix)
 
 
 def taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

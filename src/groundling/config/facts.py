@@ -22,7 +22,7 @@ def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
     world: Any = (values or {}).get("world")
     id = world.get("id") if isinstance(world, Mapping) else None
     names = [name.rstrip("]") for name in re.split(r"[.\[]", key)]
-    models = [config_of(kind(one)) for one in ([id] if id in worlds else worlds)]
+    models = [config_of(kind(str(one))) for one in ([id] if id in worlds else worlds)]
     return {fact for model in models for fact in _below(model, names, values, None, "")}
 
 

@@ -53,13 +53,15 @@ class OnlineJudge:
         Raises:
             ConfigError: an unknown or missing field, judge, argument or model, or a value of the wrong type.
         """
-        if not isinstance(values, Mapping | cls):
-            raise ConfigError(f"online must be a mapping, {{name: value}}, got {values!r}")
-        if isinstance(values, Mapping):
+        if isinstance(values, cls):
+            settings = values
+        elif isinstance(values, Mapping):
             check_arguments(cls, values, "online", "online.")
             if values.get("judge") is None:
                 raise ConfigError("online needs a judge: one of `groundling list judges`")
-        settings = values if isinstance(values, cls) else cls(**values)
+            settings = cls(**values)
+        else:
+            raise ConfigError(f"online must be a mapping, {{name: value}}, got {values!r}")
         check_arguments(OnlineLearning, settings.learning, "online.learning", "online.learning.")
         if _asks_server(settings.judge):
             # An address with a secret would be written to files.

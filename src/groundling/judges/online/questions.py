@@ -54,7 +54,10 @@ class _Asking:
     def __call__(self, questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
         answers: list[float | None] = [0.0 if question == (_NOTHING,) else None for question in questions]
         to_ask = [place for place, answer in enumerate(answers) if answer is None]
-        shown = [Comparison(*(*questions[place], _NOTHING)[:2], contexts[place]) for place in to_ask]
+        shown = []
+        for place in to_ask:
+            first, second = (*questions[place], _NOTHING)[:2]
+            shown.append(Comparison(first, second, contexts[place]))
         replied: list[Outcome] = []
         failures: list[str] = []
 

@@ -119,4 +119,4 @@ def _read(path: Path) -> list[Recorded]:
         raise ConfigError(
             f"{path} is no round of a recording ({error}): delete {path.parent} to start the recording again"
         ) from error
-    return [Recorded(TextSegment(*segment), figures) for *segment, figures in rows]
+    return [Recorded(TextSegment(context, captions, outcome), figures) for context, captions, outcome, figures in rows]

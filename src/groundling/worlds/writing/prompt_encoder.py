@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Collection, Sequence
-from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -105,7 +104,7 @@ class PromptEncoder:
 
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """Make the encoder of a pool's prompts for the policy's language model."""
-    lm, side = policy.lm, cast(Side, config.prompt_truncation_side)
+    lm, side = policy.lm, config.prompt_truncation_side
     chat = lm.chat if config.chat else None
     return PromptEncoder(
         lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens, lm.add_special_tokens
