@@ -174,14 +174,14 @@ def test_a_group_of_one_text_is_an_error() -> None:
     for groups in ([1, 1, 2], [3]):
         rollout = _texts([1.0] * len(groups), groups)
         for advantages in (leave_one_out, group_relative):
-            with pytest.raises(ConfigError, match=r"be answered twice \(world\.texts_per_prompt\)"):
+            with pytest.raises(ConfigError, match=r"have each prompt answered twice \(world\.texts_per_prompt\)"):
                 advantages(rollout, rollout.rewards)
 
 
 def test_a_group_of_one_env_is_an_error() -> None:
     zero = torch.zeros(4, 1)
     rollout = Rollout(list(range(4)), zero.long(), zero, zero, zero, zero.bool(), zero[0], [])
-    with pytest.raises(ConfigError, match=r"let world\.num_envs, and world\.group_size where it is set, be"):
+    with pytest.raises(ConfigError, match=r"set world\.num_envs, and world\.group_size if it is used, to"):
         leave_one_out(rollout, rollout.rewards)
 
 

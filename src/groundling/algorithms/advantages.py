@@ -94,9 +94,9 @@ class GroupedEpisodes:
         groups = torch.zeros(len(columns)).long() if rollout.groups is None else rollout.groups
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
         if (torch.bincount(group) < 2).any():
-            fix = "let world.num_envs, and world.group_size where it is set, be at least 2"
+            fix = "set world.num_envs, and world.group_size if it is used, to at least 2"
             if rollout.sequences:
-                fix = "let world.num_texts be at least 2, and each prompt be answered twice (world.texts_per_prompt)"
+                fix = "set world.num_texts to at least 2, and have each prompt answered twice (world.texts_per_prompt)"
             raise ConfigError(
                 f"an episode is compared with the others of its group, and one group has a single episode: {fix}"
             )

@@ -15,7 +15,7 @@ _TENSORS = ("actions", "log_probs", "values", "advantages", "returns")
 
 @dataclass
 class Targets:
-    """What an algorithm computes for each step of a rollout before it learns from it.
+    """Advantages, returns and weights of the steps of a rollout, computed before the update.
 
     Tensors ``(num_steps, num_envs)``; where each token of a turn has its own, ``(num_steps, num_envs, num_tokens)``.
     """

@@ -47,7 +47,7 @@ def token_advantages(
         δ_K = r + γ (1 - done) V'_1 - V_K,          Â_K = δ_K + γ λ (1 - done) Â'_1
 
     where ' is the next turn. γ_w = 1 is POAD's Bellman backup with action decomposition (Wen et al. 2024, arXiv
-    2405.15821): the worth of an action does not depend on its number of tokens. γ_w = γ makes each token a step of the
+    2405.15821): the value of an action does not depend on its number of tokens. γ_w = γ makes each token a step of the
     world, so that long actions are discounted more, which is another objective.
 
     Args:

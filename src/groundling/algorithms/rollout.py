@@ -1,4 +1,4 @@
-"""What one collection phase gathered."""
+"""Transitions of one collection phase."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -35,8 +35,8 @@ class OnlineJudge:
     args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
     """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them."""
     goal: str = ""
-    """What the judge is asked about: one of its world's goals (in NetHack defaultgoal, zeroknowledge, combat, gold,
-    stairs), or a sentence; empty: the world's first."""
+    """Goal by which the judge compares captions: one of the world's goals (in NetHack defaultgoal, zeroknowledge,
+    combat, gold, stairs), or a sentence; empty: the world's first."""
     prompt: str = "default"
     """Form of the question: default, or in NetHack reworded, Motif's other version."""
     model: str | None = None

@@ -45,7 +45,7 @@ class RewardPartConfig(Section):
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What a run provides to the parts of its reward."""
+    """Device, seed, model and data that a run provides to the parts of its reward."""
 
     device: str = "cpu"
     seed: int = 0

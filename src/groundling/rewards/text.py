@@ -102,7 +102,7 @@ def spider(
 @rewards.register("intent_accuracy")
 @dataclass(kw_only=True)
 class IntentReward(Reward):
-    """Whether an answer has the right intent, plus its METEOR.
+    """1 if an answer has the right intent, plus its METEOR.
 
     With ``compat``, METEOR is the mean of all samples rewarded so far, as in the original.
     """
