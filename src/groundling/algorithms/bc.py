@@ -12,7 +12,6 @@ from groundling.algorithms.batch import Batch, Targets
 from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.rollout import Rollout
-from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Lt, NoEffectOnResults
@@ -56,10 +55,6 @@ class BehaviouralCloning(Algorithm):
     offline = True
     needs_values = False
     reports_entropy = False
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on invalid options."""
-        check_bounds(self, "algorithm.args.")
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         reason = super().accepts(policy, args, world)

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.replay import ReplayMemory, Transition
 from groundling.algorithms.rollout import Rollout
-from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge, Gt, Le
@@ -43,8 +42,6 @@ class DRRN(Algorithm):
     needs_values = False
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on invalid options."""
-        check_bounds(self, "algorithm.args.")
         self.replay = ReplayMemory(self.replay_size)
         self._steps = 0  # env steps since the last gradient step
 

@@ -17,7 +17,6 @@ from groundling.algorithms.losses import clipped_surrogate
 from groundling.algorithms.optimisation import LossFunction, Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.regularizers import EntropyBonus, Regularizer
 from groundling.algorithms.rollout import Rollout
-from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults
@@ -64,8 +63,7 @@ class OnPolicy(Algorithm):
     """Add the KL penalty to the loss instead of subtracting it from the rewards."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on invalid options."""
-        check_bounds(self, "algorithm.args.")
+        """Make the regularizers; raise `ConfigError` on options without effect."""
         self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
         self.regularizers: list[Regularizer] = [EntropyBonus(self.entropy_coefficient)]
         if self.kl_in_loss and self.kl_coefficient:

@@ -66,7 +66,6 @@ class Cider(LexicalMetric):
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on a corpus of fewer than two prompts, or of other things than lists of texts."""
-        super().__post_init__()
         if self.corpus is not None and (
             len(self.corpus) < 2 or any(isinstance(texts, str) or not texts for texts in self.corpus)
         ):

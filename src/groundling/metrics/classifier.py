@@ -139,7 +139,6 @@ class LearnedReward(ClassifierMetric):
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that exclude each other."""
-        super().__post_init__()
         if self.compat and self.output not in (None, "softmax"):
             raise ConfigError(f"with compat={self.compat} output is softmax: leave output={self.output} out")
         if self.label is not None and self.label_ix is not None:

@@ -2,14 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from groundling.arguments import check_bounds
-from groundling.errors import ConfigError, ForeignError, RunError, foreign
+from groundling.errors import ForeignError, RunError, foreign
 from groundling.metrics.libraries import check_library
 
 Texts = Sequence[str]
@@ -63,16 +62,6 @@ class Scorer(ABC):
     scores the samples of all."""
     per_token = False
     """`at_tokens` scores every token; otherwise the last token has the score of the whole text."""
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on an argument out of bounds, or one that is not among its choices."""
-        check_bounds(self, "")
-        for f in fields(self):
-            literals = [part for part in (f.type, *get_args(f.type)) if get_origin(part) is Literal]
-            choices = [choice for literal in literals for choice in get_args(literal)]
-            if choices and getattr(self, f.name) not in (None, *choices):
-                allowed = ", ".join(map(repr, choices))
-                raise ConfigError(f"{f.name} must be one of {allowed}, got {getattr(self, f.name)!r}")
 
     @property
     def name(self) -> str:

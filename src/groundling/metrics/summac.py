@@ -40,7 +40,6 @@ class _SummaC(ClassifierMetric):
     truncation_side = "right"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.model_name = NLI_MODELS.get(self.model_name, self.model_name)
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:

@@ -1,12 +1,10 @@
 """Rewards of the env, and for new captions."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from groundling.arguments import check_bounds
 from groundling.errors import ConfigError
 from groundling.fields import Gt
 from groundling.rewards.inputs import RewardInputs
@@ -29,10 +27,7 @@ class EnvPart(Part):
     """Greatest absolute value of the scaled reward; null: no limit."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on options out of bounds, or a scale of 0."""
-        check_bounds(self, "")
-        if not math.isfinite(self.scale):
-            raise ConfigError(f"scale must be a finite number, got {self.scale}")
+        """Raise `ConfigError` on a scale of 0."""
         if self.scale == 0:
             raise ConfigError(
                 "scale=0 removes the env's reward: give another, or take the part out with ~reward.env "
@@ -57,10 +52,6 @@ class CountBonus(Part):
 
     exponent: Annotated[float, Gt(0)] = 0.5
     """How fast the bonus falls with repetition; usually 0.5 to 3."""
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on options out of bounds."""
-        check_bounds(self, "")
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
         assert inputs.captions is not None

@@ -47,7 +47,6 @@ class Pooled(Reward):
 
     def __post_init__(self) -> None:
         """Make the reward; raise `ConfigError` if it cannot be pooled."""
-        super().__post_init__()
         given = self.reward
         if isinstance(given, Scorer):
             self._inner = given

@@ -10,7 +10,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from groundling.arguments import check_bounds
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, MayChangeOnResume, TrainingOnly
@@ -51,8 +50,7 @@ class RewardModelPart(Part):
     """Fields of `OnlineJudge`, which trains the model during training; null: the model is fixed."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on invalid options."""
-        check_bounds(self, "")
+        """Raise `ConfigError` on a quantile out of bounds, or an invalid judge."""
         if self.threshold_quantile != 0 and not 0.05 <= self.threshold_quantile <= 0.95:
             raise ConfigError(
                 f"threshold_quantile must be 0 (no threshold) or lie between 0.05 and 0.95, got "

@@ -122,7 +122,6 @@ class IntentReward(Reward):
     """With ``compat``, the number of samples so far, and the sum of their METEORs."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.by_sample = self.compat is None
         self._intent = IntentAccuracy(
             model_name=self.model_name, batch_size=self.batch_size, device=self.device, compat=self.compat
