@@ -87,22 +87,20 @@ class OnlineJudge:
             )
 
     def refusal(self, world: str | None) -> str | None:
-        """Return why the judge cannot be asked about a kind of world, or None; judges that are slow to make are not."""
+        """Return why judge or model do not suit a kind of world, or None; judges that are slow to make are not asked."""
+        if world is not None and self.model is not None and _reads_messages(self.model):
+            usual = find_subject(world).reward_model
+            if not _reads_messages(usual):
+                return (
+                    f"online.model={self.model} reads NetHack's messages alone: set online.model={usual}, or leave it "
+                    "out"
+                )
         try:
             question, kind = self._question(world), judges.get(self.judge)
             fast = isinstance(kind, type) and (issubclass(kind, FigureJudge) or getattr(kind, "effortless", False))
             return self._make().accepts(question) if fast else None
         except ConfigError as error:
             return str(error)
-
-    def model_refusal(self, world: str | None) -> str | None:
-        """Return why the model to train cannot read a world's captions, or None."""
-        if self.model is None or world is None or not _reads_messages(self.model):
-            return None
-        usual = find_subject(world).reward_model
-        if _reads_messages(usual):
-            return None
-        return f"online.model={self.model} reads NetHack's messages alone: set online.model={usual}, or leave it out"
 
     def new_model(self, context: RewardContext) -> RewardModel:
         """Make the reward model to train, with weights that depend on the seed."""

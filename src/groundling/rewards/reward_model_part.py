@@ -65,8 +65,7 @@ class RewardModelPart(Part):
         reason = super().accepts(world) or self._model_refusal(world)
         if reason or self._judge is None:
             return reason
-        reason = self._judge.model_refusal(world.subject) if self.path is None else None
-        return reason or self._judge.refusal(world.subject)
+        return self._judge.refusal(world.subject)
 
     def _model_refusal(self, world: WorldSpec) -> str | None:
         """Return why the model in ``path`` does not suit the world, as far as the model says where it was distilled."""
