@@ -17,7 +17,7 @@ from groundling.policies.drrn import DRRNPolicy
 from groundling.registry import ComponentConfig
 from groundling.training.progress import TrainingProgress
 from groundling.training.trainer import Trainer
-from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.conftest import TablePolicy
 
 
@@ -137,6 +137,7 @@ def test_drrn_learns_from_its_replay_memory_and_restores_it(tmp_path: Path) -> N
         policy=ComponentConfig(id="drrn", args=policy),
         algorithm=ComponentConfig(id="drrn", args={**args, "replay_size": 20}),
         training=TrainingConfig(steps=32),
+        evaluation=TextEvaluation(),
     )
     run = Trainer(config, tmp_path, warn=print)
     rows = [run.update(TrainingProgress(Console(quiet=True), 32, 0)) for _ in range(2)]
