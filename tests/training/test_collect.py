@@ -13,7 +13,7 @@ from groundling.registry import ComponentConfig
 from groundling.rewards import EnvPart, Part, RewardInputs, RewardSum
 from groundling.training.build import world_of
 from groundling.worlds.text.collect import EnvCollector
-from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.building import algorithm_of, policy_of
 from tests.conftest import Corridor, TablePolicy
 
@@ -106,6 +106,7 @@ def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
         world=TextConfig(env="test/Corridor-v0", num_envs=2, actions=_ACTIONS, bootstrap_truncated=True),
         policy=ComponentConfig(id="test-table"),
         algorithm=ComponentConfig(id="ppo", args={"gamma": 0.75}),
+        evaluation=TextEvaluation(),
     )
     policy = policy_of(config)
     algorithm = algorithm_of(config, policy)

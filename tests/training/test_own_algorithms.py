@@ -19,7 +19,7 @@ from groundling.policies import Policy
 from groundling.training.optimizer_state import load_optimizer
 from groundling.training.progress import TrainingProgress
 from groundling.training.trainer import Trainer
-from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 
 
 class Averaging(torch.optim.AdamW):
@@ -138,6 +138,7 @@ def _run(folder: Path, **args: str) -> Trainer:
         policy=ComponentConfig(id="test-table"),
         algorithm=ComponentConfig(id="test-likelihood", args=args),
         training=TrainingConfig(steps=64),
+        evaluation=TextEvaluation(),
     )
     return Trainer(config, folder, warn=print)
 

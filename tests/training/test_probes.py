@@ -19,7 +19,7 @@ from groundling.registry import ComponentConfig
 from groundling.reports.page import write_report
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
-from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.probes import ProbeLog, load_probes, observations, read_probes, right_actions
 from tests.building import policy_of
 from tests.thorough import THOROUGH
@@ -42,6 +42,7 @@ def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
         policy=ComponentConfig(id="action_scoring", args={"value_hidden_sizes": [8]}),
         algorithm=ComponentConfig(id="ppo", args={"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
         training=TrainingConfig(steps=steps),
+        evaluation=TextEvaluation(),
     )
 
 

@@ -45,6 +45,7 @@ def _corridor(run_dir: Path) -> Config:
         policy=ComponentConfig(id="test-table"),
         algorithm=ComponentConfig(id="ppo", args={"learning_rate": 0.01, "minibatch_size": 16}),
         training=TrainingConfig(steps=_UPDATES * 4 * 10),
+        evaluation=TextEvaluation(),
     )
 
 
