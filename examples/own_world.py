@@ -5,7 +5,6 @@ observations are numbers, so it needs a policy that accepts numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +14,6 @@ from groundling.worlds import Collector, Episode, Frame, Rollout, World, WorldCo
 _MOST_STEPS = 6
 
 
-@dataclass
 class CountingConfig(WorldConfig):
     """Keys of the config's section ``world``."""
 
