@@ -14,7 +14,7 @@ from accelerate.utils import set_seed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from groundling.arguments import check_arguments, declarations
+from groundling.arguments import declarations
 from groundling.config.sharing import shareable
 from groundling.errors import ConfigError
 from groundling.fields import Ge, MayChangeOnResume
@@ -49,10 +49,6 @@ class DistillationConfig(Distillation):
     """cpu, cuda, or auto for an accelerator if there is one."""
     keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1
     """Number of the latest checkpoints that are kept."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_arguments(type(self), vars(self), "groundling distill")
 
 
 @dataclass

@@ -94,6 +94,8 @@ _OPENAI = ["--judge", "openai", "model=m"]
         ([*_OPENAI, "api_key=sk-1234567890"], "unknown argument .* 'api_key'"),
         ([*_OPENAI, "answer=words"], "answer must be one of 'line', .*, got 'words'"),
         (["--judge", "openai", "model=123"], "--judge openai: model must be text, got 123: quote it"),
+        ([*_OPENAI, "concurrency=0"], "concurrency must be at least 1, got 0"),
+        (["--judge", "transformers", "model=m", "top_p=2"], "top_p must be at most 1, got 2"),
         ([*_OPENAI, "temperature=hot"], "temperature must be of type float, got 'hot'"),
         ([*_OPENAI, "soft_labels=maybe"], "soft_labels must be of type bool"),
         ([*_OPENAI, "prompt_price=abc"], r"prompt_price must be of type float \| None"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import GroundlingError
 from groundling.judges import Annotation, MessagePairs, Question, Reply, Request, TransformersJudge
 from tests.judges.preferences.test_pairs import encode
 
@@ -136,7 +136,5 @@ def test_a_judge_does_not_disturb_the_global_generator(chooser: TransformersJudg
 
 
 def test_invalid_arguments_get_a_message() -> None:
-    with pytest.raises(ConfigError, match="batch_size"):
-        TransformersJudge("starter-causal", batch_size=0)
     with pytest.raises(GroundlingError):
         TransformersJudge("/nowhere/at/all")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
 from groundling.judges.online import background
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.reward import OnlineReward
@@ -62,8 +62,6 @@ def test_a_failing_judge_is_asked_again_with_one_warning() -> None:
     assert "no connection" in warnings[0]
     assert sorted(asking.answers()) == [(1, 0.5), (2, 0.5)]
     asking.close()
-    with pytest.raises(ConfigError, match="batch_size"):
-        BackgroundJudge(judge, batch_size=0)
 
 
 def test_a_judge_that_cannot_answer_stops_the_run() -> None:

@@ -32,8 +32,6 @@ def test_every_part_of_a_caption_counts_but_the_middle_of_a_long_one() -> None:
     assert all(model.rewards([short]) != model.rewards([other]) for other in others)
     assert model.rewards([long]) == model.rewards([long.replace("鍵", "x")])
     assert model.rewards([long]) != model.rewards([long[:-1] + "c"]) != model.rewards([long])
-    with pytest.raises(ConfigError, match="blocks must be at least 1"):
-        CharacterRewardModel(blocks=0)
 
 
 def test_motifs_network_refuses_other_captions() -> None:

@@ -207,6 +207,8 @@ def test_a_distillation_is_verified(dataset: Path, tmp_path: Path) -> None:
         (["fast"], "key=value"),
         (["--model", "motiv"], "did you mean 'motif'"),
         (["model.args.depth=2"], "depth"),
+        (["--model", "characters", "model.args.blocks=0"], "blocks must be at least 1, got 0"),
+        (["--model", "classifier", "model.args.threshold=1"], "threshold must be less than 1, got 1"),
     ],
 )
 def test_invalid_options_get_a_message(words: list[str], message: str, dataset: Path, tmp_path: Path) -> None:

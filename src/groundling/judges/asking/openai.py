@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Annotated, Any
 
-from groundling.errors import ConfigError, RunError
-from groundling.fields import CommandLineOnly, Private
+from groundling.errors import RunError
+from groundling.fields import CommandLineOnly, Ge, Gt, Le, Private
 from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
 from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
@@ -40,9 +40,6 @@ class OpenAIJudge(Judge):
         prompt_price: Of a million tokens, for estimates.
         completion_price: Of a million tokens, for estimates.
         api_key_env, timeout, max_retries, backoff, max_reply_bytes: See `groundling.io.chat_server.ChatServer`.
-
-    Raises:
-        ConfigError: a value is out of bounds.
     """
 
     def __init__(
@@ -51,22 +48,20 @@ class OpenAIJudge(Judge):
         base_url: Annotated[str, CommandLineOnly, Private] = "http://127.0.0.1:8000/v1",
         answer: AnswerFormat = "line",
         revision: str | None = None,
-        temperature: float = 0.1,
-        top_p: float = 0.95,
-        max_tokens: int | None = None,
+        temperature: Annotated[float, Ge(0)] = 0.1,
+        top_p: Annotated[float, Gt(0), Le(1)] = 0.95,
+        max_tokens: Annotated[int | None, Ge(1)] = None,
         soft_labels: bool = True,
         extra: dict[str, Any] | None = None,
-        concurrency: int = 16,
-        prompt_price: float | None = None,
-        completion_price: float | None = None,
+        concurrency: Annotated[int, Ge(1)] = 16,
+        prompt_price: Annotated[float | None, Ge(0)] = None,
+        completion_price: Annotated[float | None, Ge(0)] = None,
         api_key_env: Annotated[str, CommandLineOnly, Private] = "OPENAI_API_KEY",
         timeout: float = 120.0,
         max_retries: int = 6,
         backoff: float = 1.0,
         max_reply_bytes: int = 4 * 2**20,
     ) -> None:
-        if concurrency < 1:
-            raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
         self.server = ChatServer(base_url, api_key_env, timeout, max_retries, backoff, max_reply_bytes)
         self.model, self.answer_format, self.revision = model, answer, revision
         self.parallel = concurrency

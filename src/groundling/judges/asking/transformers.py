@@ -4,9 +4,9 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
-from groundling.errors import ConfigError
+from groundling.fields import Ge, Gt, Le
 from groundling.judges.asking.answers import WORDS
 from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
 from groundling.judges.asking.questions import AnswerFormat, Message
@@ -31,7 +31,6 @@ class TransformersJudge(Judge):
         seed: Of sampling.
 
     Raises:
-        ConfigError: a value is out of bounds.
         GroundlingError: the model cannot be loaded.
     """
 
@@ -42,15 +41,13 @@ class TransformersJudge(Judge):
         revision: str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        batch_size: int = 16,
-        temperature: float = 0.1,
-        top_k: int = 50,
-        top_p: float = 0.95,
-        max_tokens: int = 512,
+        batch_size: Annotated[int, Ge(1)] = 16,
+        temperature: Annotated[float, Ge(0)] = 0.1,
+        top_k: Annotated[int, Ge(0)] = 50,
+        top_p: Annotated[float, Gt(0), Le(1)] = 0.95,
+        max_tokens: Annotated[int, Ge(1)] = 512,
         seed: int = 0,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
         from groundling.lm.language_model import LanguageModel  # slow to import
         from groundling.runtime import kernels
 

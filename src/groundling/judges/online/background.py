@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from groundling.errors import ConfigError, ForeignError, GroundlingError
+from groundling.errors import ForeignError, GroundlingError
 
 Asked = TypeVar("Asked", bound=Hashable)
 _MAX_PAUSE = 60.0  # seconds between two attempts to reach a failing judge
@@ -38,8 +38,6 @@ class BackgroundJudge(Generic[Asked]):
         pause: float = 1.0,
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"a judge's batch_size must be at least 1, got {batch_size}")
         self._judge, self._batch_size, self._pause, self._warn = judge, batch_size, pause, warn
         self._waiting: deque[Asked] = deque()  # the newest at the right
         self._known: set[Asked] = set()

@@ -3,10 +3,13 @@
 import copy
 import threading
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
-from groundling.errors import ConfigError, RunError
+from groundling.arguments import check_bounds
+from groundling.errors import RunError
+from groundling.fields import Gt
 from groundling.judges.reward_models.distill import agreement, normalize, train_epoch
 from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.judges.reward_models.training_pairs import TrainingPairs
@@ -16,23 +19,20 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 class OnlineLearning:
     """How a reward model learns from a judge's answers while the agent trains."""
 
-    train_every: int = 1000
+    train_every: Annotated[int, Gt(0)] = 1000
     """New answers after which a model with gradients is trained again, on all answers."""
-    epochs: int = 3
-    learning_rate: float = 1e-4
-    batch_size: int = 256
-    comparisons: int = 2
+    epochs: Annotated[int, Gt(0)] = 3
+    learning_rate: Annotated[float, Gt(0)] = 1e-4
+    batch_size: Annotated[int, Gt(0)] = 256
+    comparisons: Annotated[int, Gt(0)] = 2
     """Number of earlier captions of the same goal that a new one is compared with, for a model that ranks."""
-    judge_batch_size: int = 100
+    judge_batch_size: Annotated[int, Gt(0)] = 100
     """Questions of one call to the judge."""
     seed: int = 0
     """Of the compared captions and of the order of training."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on values out of bounds."""
-        for name in ("train_every", "epochs", "learning_rate", "batch_size", "comparisons", "judge_batch_size"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be greater than 0, got {getattr(self, name)}")
+        check_bounds(self, "")
 
 
 class BackgroundTraining:

@@ -2,15 +2,17 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.judges.reward_models.message_network import padded_count
 from groundling.judges.reward_models.reward_model import RewardModel, reward_models
 
+_Size = Annotated[int, Ge(1)]
 _EMBEDDING, _WIDTH, _POOL = 32, 7, 3
 _LENGTH_STEP = 64
 _TOGETHER = 64  # captions that are padded to one length; a batch is ordered by length
@@ -28,18 +30,14 @@ class CharacterRewardModel(RewardModel):
         blocks: Number of blocks; with three, a place sees 79 bytes.
         hidden_size: Of the MLP.
         max_bytes: A longer caption loses its middle, so that goal and action, or prompt and end, are kept.
-
-    Raises:
-        ConfigError: a number is out of bounds.
     """
 
     id = "characters"
 
-    def __init__(self, channels: int = 64, blocks: int = 3, hidden_size: int = 128, max_bytes: int = 4096) -> None:
+    def __init__(
+        self, channels: _Size = 64, blocks: _Size = 3, hidden_size: _Size = 128, max_bytes: _Size = 4096
+    ) -> None:
         super().__init__(channels=channels, blocks=blocks, hidden_size=hidden_size, max_bytes=max_bytes)
-        for name, value in self.args.items():
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
         self.embedding = nn.Embedding(257, _EMBEDDING, padding_idx=0)  # byte b is b + 1
         widths = [_EMBEDDING, *[channels] * blocks]
         self.convolutions = nn.ModuleList(

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from groundling.errors import ConfigError, RunError
+from groundling.arguments import check_bounds
+from groundling.errors import RunError
+from groundling.fields import Ge, Gt, Lt
 from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
 from groundling.judges.reward_models.losses import segment_means
 from groundling.judges.reward_models.reward_model import Normalization, RewardModel, chunks
@@ -18,26 +21,19 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 class Distillation:
     """How a reward model is trained; defaults are those of Motif's command."""
 
-    learning_rate: float = 1e-5
+    learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
     """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
-    batch_size: int = 1024
+    batch_size: Annotated[int, Gt(0)] = 1024
     """Pairs per optimizer step."""
-    epochs: int = 10
+    epochs: Annotated[int, Gt(0)] = 10
     """Passes over all training pairs."""
-    validation_fraction: float = 0.2
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
     """Share of held-out pairs; a pair of captions is never in both sets."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 0
     """Of the split, the weights and the order of the pairs."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on values out of bounds."""
-        for name in ("learning_rate", "batch_size", "epochs"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be greater than 0 and finite, got {getattr(self, name)}")
-        if not 0 <= self.validation_fraction < 1:
-            raise ConfigError(f"validation_fraction must lie in [0, 1), got {self.validation_fraction}: 0.2 is usual")
-        if not 0 <= self.seed < 2**31:
-            raise ConfigError(f"seed must lie in [0, 2**31), got {self.seed}")
+        check_bounds(self, "")
 
 
 def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:

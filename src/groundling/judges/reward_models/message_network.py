@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError
+from groundling.fields import Ge, Lt
 from groundling.judges.reward_models.reward_model import RewardModel, reward_models
 
 MESSAGE_LENGTH = 256  # bytes of a message in NetHack
@@ -132,9 +134,7 @@ class ClassifierRewardModel(RewardModel):
     gives_labels = True
     reads_messages = True
 
-    def __init__(self, threshold: float = 0.5) -> None:
-        if not 0 <= threshold < 1:
-            raise ConfigError(f"the classifier's threshold must lie in [0, 1), got {threshold}")
+    def __init__(self, threshold: Annotated[float, Ge(0), Lt(1)] = 0.5) -> None:
         super().__init__(threshold=threshold)
         self.threshold = threshold
         self.network = MessageNetwork()
