@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from groundling.judges.preferences.captions import decode_pairs
-from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models import MotifRewardModel
 from groundling.judges.reward_models.distill import segment_scores, train_epoch
 from groundling.judges.reward_models.message_network import MessageNetwork, encode
@@ -70,7 +69,7 @@ def make_pairs(count: int, steps: int, seed: int) -> TrainingPairs:
     drawn = np.random.default_rng(seed).integers(steps, size=(count, 2, 1))
     worth = np.array([sum(word in message.tobytes() for word in WORDS) for message in messages])[drawn[..., 0]]
     preferences = np.where(worth[:, 0] > worth[:, 1], 0, np.where(worth[:, 0] < worth[:, 1], 1, 2))
-    return TrainingPairs.of(Segments.of_texts(decode_pairs(messages[drawn])), preferences)
+    return TrainingPairs.of(decode_pairs(messages[drawn]), preferences)
 
 
 def plain_network(network: MessageNetwork) -> nn.Sequential:

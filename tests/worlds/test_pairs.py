@@ -15,7 +15,7 @@ from groundling.config.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.evaluation.target import find
-from groundling.judges import TextPairs, open_pairs
+from groundling.judges import Pairs, TextPairs, open_pairs
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.reward_models import load_reward_model
@@ -42,13 +42,18 @@ def _pairs(folder: Path) -> TextPairs:
     return pairs
 
 
+def _captions(pairs: Pairs) -> set[str]:
+    """The captions that a reward model reads."""
+    return {caption for pair in pairs.segments() for segment in pair for caption in segment}
+
+
 def _distilled(folder: Path, rules: str, epochs: int) -> float:
     """The held-out accuracy of a reward model that learnt what a judge by these rules prefers."""
     assert main(["annotate", str(folder), "--name", "rules", "--judge", "rules", f"rules={rules}"]) == 0
     output = folder.with_name("reward")
     options = ["learning_rate=1e-2", "batch_size=16", f"epochs={epochs}", "model.args.channels=16", "device=cpu"]
     assert main(["distill", str(folder), *options, "--preferences", "rules", "--output", str(output)]) == 0
-    captions = open_pairs(folder).segments().captions
+    captions = sorted(_captions(open_pairs(folder)))
     model = load_reward_model(output)
     assert model.id == "characters" and model.normalization is not None
     assert np.allclose(RewardTable(model).rewards(captions), model.rewards(captions), atol=1e-6)
@@ -86,7 +91,7 @@ def test_segments_equal_replayed_episodes(tmp_path: Path) -> None:
     first = next(action for action, name in enumerate(observation.actions) if caption(observation, name) in segments)
     segment, paid, steps = segments[caption(observation, observation.actions[first])]
     assert segment.context == context(observation)
-    read = pairs.segments().captions
+    read = _captions(pairs)
     assert caption_in_context(observation, observation.actions[first]) in read
     total, num_steps = 0.0, 0
     for text in segment.captions:
@@ -151,7 +156,7 @@ def test_captions_of_runs_and_pairs_are_equal(tmp_path: Path) -> None:
     collector.collect(FirstAction(), generator=torch.Generator().manual_seed(0))
     collector.close()
     assert len(part.captions) == 5
-    assert set(part.captions) <= set(_pairs(tmp_path / "pairs").segments().captions)
+    assert set(part.captions) <= _captions(_pairs(tmp_path / "pairs"))
 
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
@@ -226,7 +231,7 @@ def test_pairs_of_texts_train_a_reward_model(tmp_path: Path) -> None:
     assert pairs.comparisons()[0].context == "1 2 3"
     texts = [one.captions[0] for one in pairs.texts[0]]
     inputs = RewardInputs.of_texts(GeneratedTexts(["1 2 3"] * 2, [[text] for text in texts], [[], []], [{}, {}]))
-    assert inputs.judged is not None and set(inputs.judged.read([0, 1])) <= set(pairs.segments().captions)
+    assert inputs.judged is not None and set(inputs.judged.read([0, 1])) <= _captions(pairs)
     _distilled(folder, '[["forward",1]]', 1)
 
 

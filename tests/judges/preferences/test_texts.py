@@ -8,8 +8,9 @@ import pytest
 
 from groundling.errors import ConfigError
 from groundling.judges import Annotation, Comparison, Question, RulesJudge, TextPairs, open_pairs
-from groundling.judges.preferences.segments import Segments, TextSegment, caption_id, caption_ids
+from groundling.judges.preferences.segments import TextSegment, caption_id, caption_ids
 from groundling.judges.preferences.texts import TextSegments
+from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 ROOM: list[TextSegments] = [
     (
@@ -71,17 +72,15 @@ def test_a_common_context_is_shown_once(tmp_path: Path) -> None:
 
 def test_a_reward_model_reads_each_caption_with_its_context(tmp_path: Path) -> None:
     segments = make(tmp_path / "pairs").segments()
-    assert [len(caption) for caption in segments.captions] == sorted(len(c) for c in segments.captions)
-    read = [[[segments.captions[i] for i in side if i >= 0] for side in pair] for pair in segments.indices]
     wall, door = "Goal: win\na wall\nAction: go on", "Goal: win\na door\nAction: open"
-    assert read == [[[wall, wall], [door]], [[door], ["Goal: lose\na 鍵\nAction: take"]]]
-    assert segments.indices[0, 1].tolist()[1] == -1
-    assert len(segments.captions) == 3
+    assert segments == [([wall, wall], [door]), ([door], ["Goal: lose\na 鍵\nAction: take"])]
+    pairs = TrainingPairs.of(segments, np.array([0, 1]))
+    assert [len(caption) for caption in pairs.captions] == sorted(map(len, {wall, door, segments[1][1][0]}))
+    assert pairs.indices[0, 1].tolist()[1] == -1
 
 
 def test_caption_ids_depend_on_content_alone() -> None:
     assert caption_id("é") != caption_id("e") and caption_ids(["a", "b", "a"]).tolist()[0::2] == [caption_id("a")] * 2
-    assert Segments.of_texts([]).indices.shape == (0, 2, 1)
 
 
 def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:

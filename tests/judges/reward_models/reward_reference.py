@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from groundling.judges.preferences.captions import decode_pairs
-from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models.message_network import MessageNetwork
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
@@ -44,7 +43,7 @@ def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> 
     letters = (messages == ord("e")).sum((2, 3))
     preferences = np.where(letters[:, 0] > letters[:, 1], 0, np.where(letters[:, 0] < letters[:, 1], 1, 2))
     preferences[rng.random(count) < 0.1] = 2
-    return TrainingPairs.of(Segments.of_texts(decode_pairs(messages)), preferences)
+    return TrainingPairs.of(decode_pairs(messages), preferences)
 
 
 def messages_of(pairs: TrainingPairs) -> NDArray[np.uint8]:

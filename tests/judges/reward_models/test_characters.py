@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import ConfigError
-from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models import CharacterRewardModel, MotifRewardModel, load_reward_model
 from groundling.judges.reward_models.distill import evaluate, segment_scores, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs
@@ -51,7 +50,7 @@ def _pairs(count: int) -> TrainingPairs:
     ]
     shares = [[sum("take" in one for one in side) / len(side) for side in pair] for pair in segments]
     labels = torch.tensor([2 if a == b else int(b > a) for a, b in shares]).numpy()
-    return TrainingPairs.of(Segments.of_texts(segments), labels)
+    return TrainingPairs.of(segments, labels)
 
 
 def test_segments_of_unequal_lengths_are_compared_by_their_means() -> None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
-from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models import MotifRewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
 from groundling.judges.reward_models.distill import (
@@ -198,7 +197,7 @@ def test_normalisation_counts_the_messages_of_the_training_pairs() -> None:
 
 
 def test_the_table_holds_each_messages_share_of_won_comparisons() -> None:
-    segments = Segments.of_texts([([a], [b]) for a, b in ("ab", "ab", "ba", "ac", "cc")])
+    segments = [([a], [b]) for a, b in ("ab", "ab", "ba", "ac", "cc")]
     pairs = TrainingPairs.of(segments, np.array([0, 0, 0, 1, 2], dtype=np.int8))
     table = TableRewardModel(default=-1.0)
     table.fit(pairs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from groundling.envs.nethack.observation import message_id
 from groundling.errors import ConfigError
 from groundling.judges.preferences.captions import caption, decode_pairs
-from groundling.judges.preferences.segments import Segments, caption_ids
+from groundling.judges.preferences.segments import caption_ids
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from tests.judges.reward_models.reward_reference import make_messages, messages_of, random_pairs
 
@@ -21,7 +21,7 @@ def test_ids_are_those_of_the_envs() -> None:
 
 
 def test_targets_of_codes_and_of_soft_labels() -> None:
-    segments = Segments.of_texts([([a], [b]) for a, b in ("ab", "cd", "ef", "gh")])
+    segments = [([a], [b]) for a, b in ("ab", "cd", "ef", "gh")]
     hard = TrainingPairs.of(segments, np.array([0, 1, 2, 3], dtype=np.int8))
     assert hard.targets.tolist() == [[1, 0], [0, 1], [0.5, 0.5]]
     soft = np.array([[0.7, 0.1, 0.2], [np.nan] * 3, [0, 0, 1], [1, 0, 0]], dtype=np.float32)
@@ -32,7 +32,7 @@ def test_targets_of_codes_and_of_soft_labels() -> None:
 
 
 def test_ties_alone_are_refused() -> None:
-    segments = Segments.of_texts([([a], [b]) for a, b in ("ab", "cd", "ef")])
+    segments = [([a], [b]) for a, b in ("ab", "cd", "ef")]
     with pytest.raises(ConfigError, match="prefers nothing: 3 of 3 pairs are ties, and"):
         TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8))
     with pytest.raises(ConfigError, match="prefers nothing: 1 of 3 pairs are ties and 2 have no answer"):
@@ -49,7 +49,7 @@ def test_distinct_messages_give_the_dataset_back() -> None:
     rng = np.random.default_rng(0)
     messages = make_messages(["", "door", "You see", "a", "b"])[rng.integers(0, 5, (50, 2, 3))]
     preferences = rng.integers(0, 4, 50).astype(np.int8)
-    pairs = TrainingPairs.of(Segments.of_texts(decode_pairs(messages)), preferences)
+    pairs = TrainingPairs.of(decode_pairs(messages), preferences)
     assert np.array_equal(messages_of(pairs), messages[preferences != 3])
     assert [len(caption) for caption in pairs.captions] == [0, 1, 1, 4, 7]
     assert pairs.counts().sum() == pairs.indices.numel()
@@ -87,7 +87,7 @@ def test_the_split_s_size_and_seed() -> None:
 def test_a_pair_that_repeats_too_often_is_trained_on() -> None:
     rows = ["aa"] * 60 + ["ab"] * 10 + ["ba"] * 10 + ["bc", "bd", "be", "bf", "cd", "ce", "cf", "de", "df", "ef"] * 2
     messages = make_messages(list("".join(rows))).reshape(100, 2, 1, 256)
-    pairs = TrainingPairs.of(Segments.of_texts(decode_pairs(messages)), np.zeros(100, dtype=np.int8))
+    pairs = TrainingPairs.of(decode_pairs(messages), np.zeros(100, dtype=np.int8))
     for seed in range(10):
         training, validation = pairs.split(0.3, seed)
         both = messages_of(validation)[..., 0, 0].tolist()

@@ -14,7 +14,6 @@ from groundling.io.files import new_folder
 from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.captions import caption, decode_pairs
 from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs
-from groundling.judges.preferences.segments import Segments
 
 Arrays = Mapping[str, NDArray]
 TAILS: dict[str, tuple[int, ...]] = {
@@ -135,8 +134,8 @@ class MessagePairs(Pairs):
 
         return [Comparison(caption_of(pair, 0), caption_of(pair, 1)) for pair in range(len(self))]
 
-    def segments(self) -> Segments:
-        return Segments.of_texts(decode_pairs(self.messages))
+    def segments(self) -> list[tuple[list[str], list[str]]]:
+        return decode_pairs(self.messages)
 
     def returns(self) -> NDArray:
         if "rewards" not in self.data:

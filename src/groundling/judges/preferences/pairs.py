@@ -17,7 +17,6 @@ from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.labels import check_labels, check_soft_labels
-from groundling.judges.preferences.segments import Segments
 
 Format = Literal["motif", "parquet"]
 FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}
@@ -60,8 +59,8 @@ class Pairs(ABC):
         """Return each pair as a judge reads it; with ``blstats`` NetHack's state after each segment."""
 
     @abstractmethod
-    def segments(self) -> Segments:
-        """Return the segments as a reward model reads them."""
+    def segments(self) -> list[tuple[list[str], list[str]]]:
+        """Return each pair of segments as reward models read it: one caption or more for each segment."""
 
     @abstractmethod
     def returns(self) -> NDArray:

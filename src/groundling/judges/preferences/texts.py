@@ -14,7 +14,7 @@ from groundling.io.files import new_folder, write_atomically
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import join_captions
 from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs
-from groundling.judges.preferences.segments import Segments, TextSegment
+from groundling.judges.preferences.segments import TextSegment
 
 _AFTERWARDS = "After that:"
 TextSegments = tuple[TextSegment, TextSegment]
@@ -82,11 +82,13 @@ class TextPairs(Pairs):
             raise ConfigError(f"{self.folder} has no blstats, which NetHack alone has: leave --blstats out")
         return [_compare(*pair) for pair in self.texts]
 
-    def segments(self) -> Segments:
+    def segments(self) -> list[tuple[list[str], list[str]]]:
         """Return the captions, each with its context, because a reward model reads it alone."""
-        return Segments.of_texts(
-            [[[in_context(one.context, text) for text in one.captions] for one in pair] for pair in self.texts]
-        )
+
+        def read(segment: TextSegment) -> list[str]:
+            return [in_context(segment.context, caption) for caption in segment.captions]
+
+        return [(read(first), read(second)) for first, second in self.texts]
 
     def returns(self) -> NDArray:
         if "return" not in self.info:

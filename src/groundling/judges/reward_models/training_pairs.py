@@ -1,6 +1,7 @@
 """Annotated pairs of segments, to train reward models on."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.judges.preferences.segments import Segments, caption_id, caption_ids
+from groundling.judges.preferences.segments import caption_id, caption_ids
 
 _TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)
 """The probability that each segment is preferred, by code of `Preference`."""
@@ -30,12 +31,15 @@ class TrainingPairs:
 
     @classmethod
     def of(
-        cls, segments: Segments, preferences: NDArray[np.integer], soft: NDArray[np.floating] | None = None
+        cls,
+        segments: Sequence[Sequence[Sequence[str]]],
+        preferences: NDArray[np.integer],
+        soft: NDArray[np.floating] | None = None,
     ) -> Self:
         """Make them from a dataset's segments, without pairs whose label is unknown.
 
         Args:
-            segments: N pairs.
+            segments: N pairs of segments, each of at least one caption.
             preferences: ``(N,)``: codes of `Preference`.
             soft: Float ``(N, 3)``, probabilities of first, second and tie; NaN where only the code is known. A tie
                 counts one half for each side.
@@ -59,8 +63,8 @@ class TrainingPairs:
                 f"the judge prefers nothing: {len(annotated)} of {len(preferences)} pairs are ties{rest}, and a reward "
                 "model of them would be noise: let another judge annotate them, or collect pairs that differ more"
             )
-        indices = segments.indices[annotated]
-        return cls(segments.captions, torch.from_numpy(indices), torch.from_numpy(targets))
+        captions, indices = _index(segments)
+        return cls(captions, torch.from_numpy(indices[annotated]), torch.from_numpy(targets))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -107,6 +111,18 @@ class TrainingPairs:
                 f"{len(sides[1])} to validate on, of {len(self)}: collect and annotate more pairs"
             )
         return sides
+
+
+def _index(pairs: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct captions, the shortest first, and those of each segment, ``(N, 2, L)``, -1 past its end."""
+    segments = [segment for pair in pairs for segment in pair]
+    every = [caption for segment in segments for caption in segment]
+    captions = sorted(set(every), key=lambda caption: (len(caption), caption_id(caption)))
+    places = {caption: place for place, caption in enumerate(captions)}
+    lengths = np.array([len(segment) for segment in segments], dtype=np.int64).reshape(-1, 2, 1)
+    indices = np.full((len(pairs), 2, lengths.max(initial=1)), -1)
+    indices[np.arange(indices.shape[2]) < lengths] = [places[caption] for caption in every]
+    return captions, indices
 
 
 def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
