@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import examples.shelf  # noqa: F401 (registers its env)
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +22,6 @@ from groundling.policies.policy import Outputs
 from groundling.policies.random import RandomPolicy
 from groundling.rewards import GeneratedTexts, RewardInputs, RewardSum
 from groundling.rewards.part import Part
-from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.text.collect import EnvCollector
@@ -53,10 +51,8 @@ def _distilled(folder: Path, rules: str, epochs: int) -> float:
     output = folder.with_name("reward")
     options = ["learning_rate=1e-2", "batch_size=16", f"epochs={epochs}", "model.args.channels=16", "device=cpu"]
     assert main(["distill", str(folder), *options, "--preferences", "rules", "--output", str(output)]) == 0
-    captions = sorted(_captions(open_pairs(folder)))
     model = load_reward_model(output)
     assert model.id == "characters" and model.normalization is not None
-    assert np.allclose(RewardTable(model).rewards(captions), model.rewards(captions), atol=1e-6)
     return float(read_metrics(output)[-1]["validation_accuracy"])
 
 
