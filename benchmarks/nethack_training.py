@@ -81,7 +81,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
         rollout = Rollout.concatenate(processes.gather(rollout))
         algorithm.update(policy, rollout, generator=generator)
         frames, update = frames + len(rollout), update + 1
-        if update > 2 and processes.agree(time.monotonic() - begin > seconds):
+        if update > 2 and any(processes.gather(time.monotonic() - begin > seconds)):
             break
     elapsed = time.monotonic() - begin
     collector.close()

@@ -1,4 +1,4 @@
-"""The parts of a config, as training and evaluation make them."""
+"""Build the components of a config."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from groundling.training.build import make_algorithm, make_policy, world_of
 
 
 def policy_of(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Any:
-    """A config's policy; of a checkpoint with its weights."""
+    """Build a config's policy, with a checkpoint's weights if it is given."""
     world = world_of(config, checkpoint)
     return make_policy(config.policy, config.model, config.algorithm, world, learns=learns)
 
 
 def algorithm_of(config: Config, policy: Policy, processes: Processes | None = None) -> Algorithm:
-    """A config's algorithm, ready to train ``policy``."""
+    """Build a config's algorithm, ready to train ``policy``."""
     return make_algorithm(config.algorithm, policy, processes)

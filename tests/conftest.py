@@ -19,6 +19,9 @@ from groundling.algorithms import Rollout
 from groundling.envs.observation import TextObservation
 from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
 from groundling.reports import plots
+from tests.hostile.received import things
+
+__all__ = ["things"]
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):

@@ -1,7 +1,4 @@
-"""Processes that share this one's imports and meet as torchrun's do: they begin in no time.
-
-torchrun itself is started where it is what is tested: its processes import everything anew, which takes seconds.
-"""
+"""Start processes that join one group, as torchrun's do, but are forked and so share this process's imports."""
 
 import contextlib
 import io
@@ -22,19 +19,15 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Ended:
-    """What one process came to."""
+    """How a process ended."""
 
     exit_code: int
     output: str
-    """Of its Python, on both streams."""
+    """Standard output and error."""
 
 
 def launch(processes: int, work: Callable[[], int | None], timeout: float = 240) -> list[Ended]:
-    """Call ``work`` in each of some processes; its result is the exit code.
-
-    Raises:
-        AssertionError: they have not ended in time.
-    """
+    """Call ``work`` in each of some processes, whose exit codes it returns, and fail after ``timeout`` seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -47,7 +40,7 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
             target=_work, args=({name: str(value) for name, value in variables.items()}, work, sending)
         )
         child.start()
-        sending.close()  # so that a child that is gone ends what is received
+        sending.close()  # so that a dead child ends the stream
         children.append((child, receiving))
     ended = []
     try:
@@ -55,7 +48,7 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
             assert receiving.poll(timeout), "a process hangs"
             try:
                 output = receiving.recv()
-            except EOFError:  # it died without a word
+            except EOFError:  # it died without output
                 output = ""
             child.join(timeout)
             assert child.exitcode is not None, "a process hangs as it ends"
@@ -67,12 +60,12 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
 
 
 def groundling(processes: int, *words: str) -> list[Ended]:
-    """The command in each of some processes."""
+    """Run the command in each of some processes."""
     return launch(processes, lambda: main(list(words)))
 
 
 class Forked:
-    """The command as `subprocess.Popen` starts it, but in a process that shares this one's imports."""
+    """A command in a forked process, with the interface of `subprocess.Popen`."""
 
     def __init__(self, words: Sequence[str], log: IO[str]) -> None:
         self._child = _FORK.Process(target=_work_into, args=(words, log))

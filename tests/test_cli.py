@@ -96,26 +96,6 @@ def test_list_gives_an_overview_and_finds(capsys: pytest.CaptureFixture[str]) ->
     assert "nothing of policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
 
 
-@THOROUGH
-def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    suites = "french,invented-words,synonym-actions,pick-up-then-pick-up"
-    arguments = ["evaluate", str(trained), "--suite", suites, "--episodes", "2"]
-    few = ["evaluation.baselines=[zero-shot]", "evaluation.num_envs=2", "world.args.max_steps=8"]
-    assert main([*arguments, *few]) == 0
-    assert "zero-shot" in capsys.readouterr().out
-
-    def step(suite: str) -> dict:
-        return json.loads((trained / "samples" / f"{suite}.json").read_text())[0]["steps"][0]
-
-    assert "But de l'agent: ramasser" in step("french")["prompt"] and "Tu vois" in step("french")["prompt"]
-    assert not re.search(r"\b(key|ball|box|red|green|blue|grey)\b", step("invented-words")["prompt"])
-    assert "rotate left" in step("synonym-actions")["probabilities"]
-    composed = json.loads((trained / "evaluation" / "pick-up-then-pick-up.json").read_text())
-    assert composed["name"] == "BabyAI-PickUpSeqPickUpLocal-v0"
-    assert list(composed["tasks"]["trained"]) == ["pick up seq pick up"]
-    assert main(["report", str(trained)]) == 0  # with each suite's episodes, played again in its own world
-
-
 @pytest.mark.parametrize(
     ("experiment", "language"),
     [
@@ -206,20 +186,6 @@ def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
     assert not [p for p in trained.rglob("*") if p.suffix in (".pt", ".pkl", ".bin", ".pickle")]
 
 
-def test_a_dry_run_prints_a_summary_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = tmp_path / "dry"
-    assert main(["train", "demo-easy", f"run_dir={run_dir}", "world.num_envs=2", "--dry-run"]) == 0
-    output = capsys.readouterr().out
-    for word in ("parameters", "memory", "updates", "time", "pick up the "):
-        assert word in output
-    assert not run_dir.exists()
-
-
-def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
-    assert "starter model" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -305,7 +271,7 @@ def test_the_heading_of_a_table_names_changed_settings(
     assert report._levels(read_run(run), "success").keys() == {"random"}
     assert main([*words, "world.args.max_steps=3"]) == 0
     assert "1 episodes · world.args.max_steps=3 " in " ".join(capsys.readouterr().out.split())
-    assert report._levels(read_run(run), "success") == {}, "a line beside the run's curve is of its own world"
+    assert report._levels(read_run(run), "success") == {}, "lines in the plot of a run are of its own world"
 
 
 @THOROUGH

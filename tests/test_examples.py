@@ -2,8 +2,6 @@
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from safetensors.torch import load_file
 from groundling.cli.main import main
 from groundling.lm.load.sources import resolve
 from tests.launching import launch
-from tests.thorough import THOROUGH, thorough
+from tests.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,7 +35,7 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
     assert "Hallway-v0" in capsys.readouterr().out
 
 
-def test_drawers_has_actions_of_unequal_length_and_is_won_by_who_reads(
+def test_drawers_has_actions_of_unequal_length_and_is_won_by_reading(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -84,8 +82,8 @@ def test_loops_are_the_same_with_any_number_of_processes(tmp_path: Path, capsys:
     assert len(weights) == 2 and weights[0] != weights[1]  # it learns
 
 
-def test_what_users_of_lamorel_are_told_runs() -> None:
-    """The page's blocks of Python, one after the other."""
+def test_the_code_for_users_of_lamorel_runs() -> None:
+    """The page's blocks of Python run in order."""
     page = (ROOT / "docs" / "migration" / "lamorel.md").read_text()
     blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
     assert len(blocks) == 4
@@ -124,7 +122,7 @@ def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixtur
     assert len(script.read_text().splitlines()) < 40
 
 
-def test_own_agent_trains_its_head_and_leaves_what_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_agent_trains_its_head_and_no_frozen_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert len((ROOT / "examples" / "own_agent.py").read_text().splitlines()) < 40
     words = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
@@ -164,48 +162,3 @@ def test_own_algorithm_and_policy_write(
     else:
         assert all(0 < row["value"] < 1 for row in rows)
     assert main(words) == 0  # resumes, with its own weights read back
-
-
-_SHELF = ["shelf", "--config-dir", str(ROOT / "examples"), "world.num_envs=2", "world.num_steps=4"]
-_NO_ECHO = ["rl4lms/increasing_numbers_ppo", "~reward", "reward.no_echo={}"]
-_NO_ECHO += ["world.num_texts=2", "world.num_tokens=4"]
-
-
-@pytest.mark.parametrize(
-    ("module", "words", "again"),
-    [
-        *thorough(
-            ("examples.shelf", _SHELF, ["evaluate", "{run}"]),
-            # an agent needs no reward: it is evaluated without the module, but not trained further
-            ("examples.own_reward", _NO_ECHO, ["train", "{run}/config.yaml", "training.steps=16"]),
-        )
-    ],
-)
-def test_a_run_says_which_modules_it_was_made_with(
-    module: str,
-    words: list[str],
-    again: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(ROOT)
-    run = tmp_path / "run"
-    short = ["training.steps=8", "evaluation.episodes=2", f"run_dir={run}", "device=cpu"]
-    assert main(["train", *words, *short, "--import", module]) == 0
-    error = _groundling(*(word.format(run=run) for word in again), fails=True)
-    assert f"if you have them and trust them, add --import {module}" in error
-    assert error.count("\n") == 1
-    assert main(["evaluate", str(run), "--episodes", "2", "--import", module]) == 0
-    capsys.readouterr()
-    assert main(["train", *words, *short, f"imports=[{module}]"]) == 1
-    assert "give --import MODULE" in capsys.readouterr().err
-
-
-def _groundling(*words: str, fails: bool = False) -> str:
-    """The command in a process of its own, which has imported nothing yet; what it says on standard error."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "groundling", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode != 0) == fails, ended.stderr
-    return ended.stderr

@@ -1,4 +1,4 @@
-"""What a user's env or reward raises is told with where it was, and never ends a command as if all were well."""
+"""Errors of users' envs, prompts, pools and rewards name their place, and fail the command."""
 
 import signal
 from collections.abc import Callable
@@ -28,8 +28,8 @@ from groundling.worlds.writing.samples import samples_of
 _STEP = ("a text", 0.0, False, False, {"goal": "win", "actions": ["a", "b"]})
 
 
-class _Told(gymnasium.Env[str, Any]):
-    """Its second step is what ``then`` gives."""
+class _Scripted(gymnasium.Env[str, Any]):
+    """An env whose second step returns ``then()``."""
 
     observation_space = gymnasium.spaces.Text(100)
     action_space = gymnasium.spaces.Text(10)
@@ -47,7 +47,7 @@ class _Told(gymnasium.Env[str, Any]):
 
 
 def _second_step(then: Callable[[], Any]) -> None:
-    envs = TextVectorEnv(lambda: _Told(then), 1, None, lambda env, episode: 42)
+    envs = TextVectorEnv(lambda: _Scripted(then), 1, None, lambda env, episode: 42)
     envs.reset()
     envs.step([0])
     envs.step([1])
@@ -58,7 +58,7 @@ def _raise(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(0), GeneratorExit()])
-def test_an_env_that_raises_is_told(error: BaseException) -> None:
+def test_an_env_that_raises_is_reported(error: BaseException) -> None:
     with pytest.raises(ForeignError) as caught:
         _second_step(lambda: _raise(error))
     assert caught.value.__cause__ is error
@@ -89,12 +89,12 @@ def test_an_env_that_raises_is_told(error: BaseException) -> None:
         (0, {"mission": 3}, r"no goal: .*, got observation\['mission'\] = 3 \(int\)"),
     ],
 )
-def test_what_an_env_gives_is_checked(place: int, value: Any, message: str) -> None:
+def test_values_of_an_env_are_checked(place: int, value: Any, message: str) -> None:
     with pytest.raises(GroundlingError, match=message):
         _second_step(lambda: (*_STEP[:place], value, *_STEP[place + 1 :]))
 
 
-def test_a_goal_that_is_no_text_is_shown() -> None:
+def test_a_goal_that_is_not_a_text_is_shown() -> None:
     for info, message in (({"goal": 7}, r"info\['goal'\] = 7 \(int\)"), ({}, "neither")):
         with pytest.raises(GroundlingError, match=f"gives no goal: .* got {message}"):
             read_text_step("a text", info)
@@ -130,14 +130,14 @@ def test_keys_of_success_have_an_order_and_other_values_are_skipped() -> None:
     assert read_success({"lost": False}, True) and not read_success({}, False)
 
 
-def test_what_envs_may_give_stays() -> None:
+def test_numbers_of_numpy_and_torch_are_accepted() -> None:
     for reward in (1, np.float32(1), np.int64(1), torch.tensor(1.0)):
         _second_step(lambda reward=reward: ("a text", reward, np.bool_(False), 0, _STEP[4]))  # type: ignore[misc]
     with pytest.raises(GroundlingError, match="step must return"):
         _second_step(lambda: ("a text", 1.0, True, {}))
 
 
-def test_a_prompt_that_raises_or_gives_no_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_that_raises_or_gives_no_text_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = TextObservation("win", (("a wall",),), (), ("a", "b"), {})
     reader = PromptReader("brief")
     monkeypatch.setattr(prompts, "get", lambda id: lambda observation, language: {}["goal"])
@@ -150,7 +150,7 @@ def test_a_prompt_that_raises_or_gives_no_text_is_told(monkeypatch: pytest.Monke
         reader(seen)
 
 
-def test_a_pool_that_raises_or_gives_no_samples_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_raises_or_gives_no_samples_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     config = WritingConfig(pool="commongen")
     for prepared, error, message in (
         (lambda split: {}["train"], ForeignError, "pool 'commongen', asked for train, raised KeyError"),
@@ -178,12 +178,12 @@ def test_a_pools_later_samples_are_checked_when_they_are_read(monkeypatch: pytes
         list(samples)
 
 
-def test_a_job_whose_time_is_up_ends_also_within_foreign_code() -> None:
+def test_a_time_limit_ends_a_job_within_foreign_code() -> None:
     with pytest.raises(TimeIsUp), slurm.time_limit(lambda: True), foreign("a pool"):
         signal.raise_signal(slurm._SIGNAL)
 
 
-def test_a_reward_that_raises_is_told() -> None:
+def test_a_reward_that_raises_is_reported() -> None:
     def broken(generations: list[str]) -> list[float]:
         return [1 / (len(text) - 3) for text in generations]
 
@@ -199,7 +199,7 @@ def _command(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")])
-def test_memory_that_runs_out_is_one_line(
+def test_a_lack_of_memory_is_reported_in_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _command(error, monkeypatch)
@@ -228,7 +228,7 @@ def test_our_own_failures_ask_for_a_report(
 ) -> None:
     _command(KeyError("ours"), monkeypatch)
     with pytest.raises(KeyError):
-        cli.main(["doctor"])  # in tests they stay what they are
+        cli.main(["doctor"])  # main passes them on
     monkeypatch.setattr("sys.argv", ["groundling", "doctor"])
     for name in ("end_with_launcher", "keep_writing"):
         monkeypatch.setattr(cli, name, lambda: None)

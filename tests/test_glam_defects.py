@@ -1,10 +1,10 @@
-"""Faults of GLAM and Lamorel that must not come back, in the order of our notes on them.
+"""Faults of GLAM and Lamorel that must not return, by number.
 
-Those that are not here have their test where the matter is tested:
+The tests of the others:
 
 1. A score that changes with its batch mates: tests/lm/test_scoring.py::test_does_not_depend_on_the_company.
-2. Token 0 taken for padding: tests/lm/test_scoring.py::test_token_zero_and_the_pad_token_count.
-3. Raw logits summed, padding counted: ::test_equals_the_plain_computation; only compat does so, and says it.
+2. Token 0 counted as padding: tests/lm/test_scoring.py::test_token_zero_and_the_pad_token_count.
+3. Raw logits summed, padding counted: ::test_equals_the_plain_computation; only compat does so.
 4. Every value learns every return: tests/algorithms/test_losses.py::test_a_column_of_values_is_refused_….
 5. Shipped configs that do not run: tests/convert/test_glam.py::test_every_kind_of_file_trains.
 8. Envs stepped one after the other in a slow process: benchmarks/environment.py measures a step.
@@ -50,39 +50,23 @@ def test_6_a_prompt_is_read_once_for_its_value_and_all_its_actions() -> None:
 def test_7_one_env_and_a_minibatch_that_does_not_divide_the_rollout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(
-        tmp_path,
-        "world.num_envs=1",
-        "training.steps=10",
-        "world.num_steps=5",
-        "algorithm.args.minibatch_size=4",
-        "algorithm.args.epochs=1",
-    )
+    small = ["algorithm.args.minibatch_size=4", "algorithm.args.epochs=1"]
+    run = _run(tmp_path, "world.num_envs=1", "training.steps=10", "world.num_steps=5", *small)
     seen: list[int] = []
     evaluate = run.policy.evaluate
-    monkeypatch.setattr(
-        run.policy,
-        "evaluate",
-        lambda observations, actions: seen.append(len(actions)) or evaluate(observations, actions),
-    )
+    counting = lambda observations, actions: seen.append(len(actions)) or evaluate(observations, actions)  # noqa: E731
+    monkeypatch.setattr(run.policy, "evaluate", counting)
     before = {name: p.detach().clone() for name, p in run.policy.named_parameters()}
     run.update(TrainingProgress(Console(quiet=True), 10, 0))
-    assert seen == [2, 2, 1]  # four and the fifth, and never more in memory than a micro-batch
+    assert seen == [2, 2, 1]  # four steps in micro-batches of two, then the fifth
     assert any(not torch.equal(p, before[name]) for name, p in run.policy.named_parameters())
 
 
 def test_9_checkpoints_are_written_as_often_as_asked_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(
-        tmp_path,
-        "world.num_envs=2",
-        "training.steps=28",
-        "world.num_steps=2",
-        "training.checkpoint_every=3",
-        "training.keep_checkpoints=2",
-        "algorithm.args.epochs=1",
-    )
+    saving = ["training.checkpoint_every=3", "training.keep_checkpoints=2", "algorithm.args.epochs=1"]
+    run = _run(tmp_path, "world.num_envs=2", "training.steps=28", "world.num_steps=2", *saving)
     saved: list[int] = []
     save = checkpoint.save
     monkeypatch.setattr(

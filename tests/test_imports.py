@@ -18,9 +18,15 @@ def _module_of(path: Path) -> str:
 _MODULES = {_module_of(path): path for path in _SOURCE.rglob("*.py")}
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def _imported(path: Path, typing_too: bool = False) -> set[str]:
-    """The project's modules that a file imports, wherever in it; with or without what only type checkers read."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """Return the modules of the package that a file imports anywhere, optionally with those for type checkers only."""
+    tree = _tree(path)
     typing_only = {
         id(node)
         for block in ast.walk(tree)
@@ -45,7 +51,7 @@ def _graph() -> dict[str, set[str]]:
 
 
 def _layers() -> list[set[str]]:
-    """The rows of the page's block that begins with ``layers``, from below."""
+    """Return the layers of the page's block, from the bottom."""
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     block = re.search(r"```layers\n(.*?)```", page, re.DOTALL)
     assert block is not None
@@ -53,11 +59,11 @@ def _layers() -> list[set[str]]:
 
 
 def _part(module: str) -> str:
-    """Of which of the page's parts a module is: the package or file below ``groundling``."""
+    """Return the top-level package or file of a module."""
     return module.partition(".")[2].partition(".")[0] or "groundling"
 
 
-def test_every_part_stands_on_the_page_once() -> None:
+def test_every_part_is_on_the_page_once() -> None:
     named = [part for layer in _layers() for part in layer]
     assert sorted(named) == sorted({_part(module) for module in _MODULES} - {"groundling", "__main__"})
 
@@ -76,9 +82,8 @@ def test_parts_import_only_what_stands_below_them() -> None:
     assert not upwards, "\n".join(sorted(upwards))
 
 
-def test_no_module_imports_itself_round_a_corner() -> None:
-    # A package's own page of names imports its files, which may import each other's package by that page.
-    # What only type checkers read counts: two files that need each other's types are one, or lack a third.
+def test_imports_have_no_circle() -> None:
+    # A package's __init__ imports its files, which may import each other's package. Imports for types count.
     files = {
         module: _imported(path, typing_too=True) - {module}
         for module, path in _MODULES.items()
@@ -94,13 +99,13 @@ _WORLDS = {folder.parent.name for folder in (_SOURCE / "worlds").glob("*/__init_
 
 
 def _knows_a_world(module: str) -> bool:
-    """Whether a file may: of a world's folder, of the envs, or one that reads what others' or older files said."""
+    """Return True for modules of a world, of envs, or of converters."""
     folders = {f"groundling.worlds.{world}" for world in _WORLDS} | {"groundling.envs", "groundling.convert"}
     return any(f"{module}.".startswith(f"{f}.") for f in folders)
 
 
 def _asks_for_a_world(node: ast.AST) -> bool:
-    """Whether a value is compared with a world's name, or one world's name stands where a world is not told."""
+    """Return True if code compares with a world's name, or defaults to one."""
 
     def names(part: ast.AST | None) -> bool:
         return part is not None and any(
@@ -124,7 +129,7 @@ def test_nothing_outside_a_worlds_folder_asks_which_world_it_is() -> None:
         f"{path.relative_to(_ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for module, path in _MODULES.items()
         if not _knows_a_world(module)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(_tree(path))
         if _asks_for_a_world(node)
     ]
     assert not asking, "\n".join(asking)
@@ -132,7 +137,7 @@ def test_nothing_outside_a_worlds_folder_asks_which_world_it_is() -> None:
     assert all(any(map(_asks_for_a_world, ast.walk(ast.parse(code)))) for code in tried)
 
 
-def test_worlds_are_named_where_they_are_registered_alone() -> None:
+def test_worlds_are_imported_only_where_they_are_registered() -> None:
     importing = {
         f"{module} imports {other}"
         for module, path in _MODULES.items()
@@ -143,7 +148,7 @@ def test_worlds_are_named_where_they_are_registered_alone() -> None:
     assert not importing, "\n".join(sorted(importing))
 
 
-def test_the_files_that_the_page_names_are_there() -> None:
+def test_the_files_on_the_page_exist() -> None:
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|yaml|html\.j2))`", page))
     missing = [name for name in sorted(named) if not any((root / name).exists() for root in (_SOURCE, _ROOT))]

@@ -21,7 +21,7 @@ _HEAVY = "[m for m in ('torch', 'transformers', 'hydra', 'accelerate', 'matplotl
 
 
 def _python(code: str, folder: Path = _ROOT) -> str:
-    """What a program in a process of its own prints."""
+    """Return the output of a program in a new process."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -58,7 +58,7 @@ def test_list_agrees_with_the_registries() -> None:
     output, _, written = _python(
         f"import scripts.bundled as b; {listing}; print('---'); print(b.table(), end='')"
     ).partition("---\n")
-    assert inventory.BUNDLED.read_text(encoding="utf-8") == written, "write it anew: python -m scripts.bundled"
+    assert inventory.BUNDLED.read_text(encoding="utf-8") == written, "run python -m scripts.bundled"
     assert _python(listing) == output
 
 

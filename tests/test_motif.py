@@ -1,4 +1,4 @@
-"""Motif's four phases as docs/motif.md tells them, at toy size, and what becomes of a run whose processes die."""
+"""Motif's four phases as in docs/motif.md, at toy size, and runs whose processes die."""
 
 import csv
 import json
@@ -23,21 +23,14 @@ from groundling.envs.seeds import held_out_seed
 from groundling.judges import open_pairs
 from groundling.training.tracking import read_metrics
 from tests.launching import Forked
+from tests.runs import error_of
 from tests.thorough import THOROUGH
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"
 _WORLD = ["world.args.max_episode_steps=12", "device=cpu"]
 _NETWORK = "policy.args={hidden_size: 8, recurrence: 4}"
-_SMALL = [
-    *_WORLD,
-    "world.num_envs=2",
-    "world.num_workers=0",
-    "world.ahead=false",
-    "algorithm.args.minibatch_size=16",
-    "training.steps=32",
-    "world.num_steps=8",
-    "training.checkpoint_every=1",
-]
+_SMALL = [*_WORLD, "world.num_envs=2", "world.num_workers=0", "world.ahead=false", "algorithm.args.minibatch_size=16"]
+_SMALL += ["training.steps=32", "world.num_steps=8", "training.checkpoint_every=1"]
 _ADDED = {
     "collect": [*_WORLD, "--stride", "2"],
     "annotate": [],
@@ -52,11 +45,11 @@ _ADDED = {
         *("seeds=1,2", "episodes=2", "--jobs", "1"),
     ],
 }
-"""What makes a documented command small."""
+"""Words that make a documented command small."""
 
 
 def _documented() -> list[list[str]]:
-    """The words after ``groundling`` of each command that stands in a block of its own."""
+    """Return the words after ``groundling`` of each command in a block of code."""
     blocks = re.findall(r"^```\n(.*?)^```", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("groundling ")]
@@ -69,7 +62,7 @@ def _small(words: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the documented commands have been run, but for the root envs."""
+    """The folder in which the documented commands have run, except those of the root envs."""
     folder = tmp_path_factory.mktemp("motif")
     before = Path.cwd()
     os.chdir(folder)
@@ -247,9 +240,7 @@ def test_errors_are_one_line(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(words) != 0
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert message in error_of(words, capsys)
 
 
 def _training(run_dir: Path, reward_model: Path, *more: str) -> list[str]:
@@ -287,7 +278,7 @@ def test_a_killed_training_resumes_from_its_last_checkpoint(
     assert main(_training(tmp_path / "run", reward_model, f"training.steps={steps}")) == 0
     assert f"resuming after update {last}" in capsys.readouterr().out
     rows = read_metrics(tmp_path / "run")
-    assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # none twice, none left out
+    assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # each once
 
 
 @THOROUGH

@@ -1,4 +1,4 @@
-"""A run that was made with a module of the user's, without that module: what is shown, what acts, what is named."""
+"""Runs made with a user's module, used without it."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Mine(gymnasium.Env[str, int]):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A trained and evaluated run; its env is not registered when a test gets it."""
+    """A trained and evaluated run whose env is no longer registered."""
     folder = tmp_path_factory.mktemp("own") / "a $run's"
     gymnasium.register(_ID, entry_point=Mine)
     sizes = ["world.num_envs=2", "world.num_steps=2", "training.steps=4", "evaluation.episodes=2"]
@@ -81,8 +81,8 @@ def test_a_command_that_needs_the_env_names_the_module(
     more = ["--output", str(tmp_path / "out")] if command in ("collect", "publish") else []
     more += ["--episodes", "2"] if command == "collect" else []
     assert main([command, name, *more]) == 1
-    told = capsys.readouterr().err
-    assert told.count(_WORDS) == 1 and "BabyAI" not in told
+    error = capsys.readouterr().err
+    assert error.count(_WORDS) == 1 and "BabyAI" not in error
 
 
 def test_an_agent_acts_without_the_env(run: Path) -> None:
@@ -94,7 +94,7 @@ def test_an_agent_acts_without_the_env(run: Path) -> None:
         agent.make_env()
 
 
-def test_what_a_policy_lacks_names_the_module(run: Path, tmp_path: Path) -> None:
+def test_missing_components_of_a_policy_name_the_module(run: Path, tmp_path: Path) -> None:
     settings = (run / "config.yaml").read_text()
     other = tmp_path / "other"
     other.mkdir()

@@ -1,9 +1,8 @@
-"""Groundling from Python: a run, its figures, its agent in somebody's own loop."""
+"""The Python API: runs, their figures, and agents in custom loops."""
 
 import importlib
 import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -57,7 +56,7 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
 
 
 @THOROUGH
-def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: Path) -> None:
+def test_named_results_are_kept_next_to_the_others(run: gl.Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)
     copy = gl.Run(folder)
@@ -79,24 +78,6 @@ def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: 
     copy.evaluate(episodes=1, overrides=["world.env=test/Passing-v0"], name="passing")
     del gymnasium.registry["test/Passing-v0"]
     assert "held-out-passing" in read_run(folder).episodes()  # recorded episodes are shown without their env
-
-
-def test_a_run_in_an_own_env_is_read_without_it_and_says_what_to_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "halls.py").write_text(
-        "import gymnasium\nfrom tests.envs.doors import Doors\n\n\nclass Halls(Doors):\n    pass\n\n\n"
-        "gymnasium.register('Halls-v0', entry_point=Halls)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("halls")
-    few = ["world.num_envs=4", "world.num_steps=4", "device=cpu", "algorithm.args.minibatch_size=8"]
-    run = gl.train(world="Halls-v0", model="starter", steps=32, run_dir=tmp_path / "run", overrides=few)
-    del gymnasium.registry["Halls-v0"], sys.modules["halls"]
-    later = gl.Run(run.folder)
-    assert later.metrics == run.metrics and later.plot("loss").axes
-    with pytest.raises(gl.ConfigError, match="if you have them and trust them, add --import halls"):
-        later.evaluate(episodes=1)
 
 
 def test_an_agent_acts_in_a_loop_as_it_does_in_an_evaluation(run: gl.Run) -> None:
@@ -146,7 +127,7 @@ def test_what_is_published_comes_back(run: gl.Run, tmp_path: Path, monkeypatch: 
     assert not (served / "evaluation").exists()  # the hub's cache is not written to
 
 
-def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*arguments: object, **options: object) -> str:
         raise OSError("no network\nhere")
 
@@ -157,16 +138,14 @@ def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch)
         gl.load("random", revision="v1")
 
 
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_folder_is_not_searched_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(gl.ConfigError, match="there is no folder runs/nope"):
         gl.load("runs/nope")
 
 
-def test_an_agent_needs_no_reward_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @gl.rewards.register("test-of-the-author")
     def letters(generations: list[str]) -> list[float]:
         return [float(len(text)) for text in generations]
@@ -195,7 +174,7 @@ def test_an_agent_needs_no_reward_that_is_not_here(tmp_path: Path, monkeypatch: 
         gl.load(tmp_path / "out", overrides=["reward.test-of-the-author.coefficient=1"])
 
 
-def test_a_misspelt_model_is_not_looked_for_on_the_hub() -> None:
+def test_a_misspelt_model_is_not_searched_on_the_hub() -> None:
     with pytest.raises(gl.GroundlingError, match="no model is called 'strater': did you mean 'starter'"):
         gl.LanguageModel.from_pretrained("strater")
 
@@ -216,13 +195,13 @@ def test_a_misspelt_model_is_not_looked_for_on_the_hub() -> None:
         ({"experiment": "demo", "reward": len}, r"reward must be a part's id, .*@groundling\.rewards\.register"),
     ],
 )
-def test_what_cannot_be_trained_is_told(asked: dict, message: str, tmp_path: Path) -> None:
+def test_invalid_requests_are_reported(asked: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(gl.ConfigError, match=message):
         gl.train(**asked, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_another_algorithm_and_reward_take_the_place_of_the_experiments(tmp_path: Path) -> None:
+def test_another_algorithm_and_reward_replace_those_of_the_experiment(tmp_path: Path) -> None:
     few = ["world.num_envs=2", "world.num_steps=4", "device=cpu", "world.args.max_steps=8"]
     run = gl.train(
         "demo", algorithm="a2c", reward={"env": 0.5, "count": 0.1}, steps=8, run_dir=tmp_path / "run", overrides=few
@@ -246,7 +225,7 @@ def test_a_writer_writes_to_a_prompt(tmp_path: Path) -> None:
         agent.make_env()
 
 
-def test_a_language_model_alone_acts_as_an_experiment_has_it() -> None:
+def test_a_language_model_acts_with_an_experiments_settings() -> None:
     folder = STARTERS["starter-causal"]
     with pytest.raises(gl.ConfigError, match="is a language model, and no agent yet"):
         gl.load(folder)
@@ -255,12 +234,12 @@ def test_a_language_model_alone_acts_as_an_experiment_has_it() -> None:
     assert agent.act(observation, info) in range(6)
 
 
-def test_a_loop_of_ones_own_learns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
     train = runpy.run_path(str(ROOT / "examples" / "ppo_loop.py"))["train"]
     assert len(train(updates=2, num_envs=2)) == 2
     assert "entropy" in capsys.readouterr().out
 
 
-def test_all_names_are_there() -> None:
+def test_all_names_are_documented() -> None:
     for name in gl.__all__:
         assert getattr(gl, name).__doc__

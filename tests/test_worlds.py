@@ -1,5 +1,4 @@
-"""What does not suit each other is refused in one line that names what does; tests/training/test_combinations.py tries
-every combination."""
+"""Components that do not suit each other are refused with alternatives; see tests/training/test_combinations.py."""
 
 import functools
 from pathlib import Path
@@ -31,7 +30,7 @@ _WORLDS = {
 
 
 class _Loaded(Exception):
-    """Building came so far as to load a model."""
+    """Raised when a model would be loaded."""
 
 
 def test_own_policies_declare_their_needs() -> None:
@@ -99,7 +98,7 @@ def test_refusals_name_alternatives(world: str, policy: str, algorithm: str, nam
         ids = message.partition(f"{key} to one of ")[2].partition(" or ")[0].split(", ")
         registry = policies if key == "policy.id" else algorithms
         bundled = {id for id in ids if id and registry.get(id).__module__.startswith("groundling.")}
-        assert bundled == named.get(key, set())  # beside those of other tests
+        assert bundled == named.get(key, set())  # others are of other tests
 
 
 _NO_MASK, _MASK = (ComponentConfig(id="token"), ComponentConfig(id="token", args={"mask_type": "learned_top_p"}))

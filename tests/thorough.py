@@ -1,4 +1,4 @@
-"""What is left to `make test-thorough`: cases of which the suite has others that compute most of the same."""
+"""Mark cases that only `make test-thorough` runs, because others of the suite compute most of the same."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 THOROUGH = pytest.mark.thorough
-"""Marks a test that `make test` leaves out."""
+"""Mark of a test that `make test` omits."""
 
 
 def thorough(*values: Any) -> list[Any]:
-    """Parameters of a test that `make test` leaves out; those of several arguments are tuples."""
+    """Return parameters that `make test` omits; those of several arguments are tuples."""
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH) for value in values]
 
 
 def some_of(values: Iterable[Any], usual: Iterable[Any]) -> list[Any]:
-    """All values as parameters, of which `make test` leaves out those that are not usual."""
+    """Return all values as parameters, of which `make test` omits those that are not usual."""
     usual = list(usual)
     everything = list(values)
     assert all(one in everything for one in usual), f"of {usual} some are not in {everything}"
@@ -23,5 +23,5 @@ def some_of(values: Iterable[Any], usual: Iterable[Any]) -> list[Any]:
 
 
 def one_in(count: int, values: Iterable[Any]) -> list[Any]:
-    """All values as parameters, of which `make test` has the first of each ``count``: for long lists of one kind."""
+    """Return all values as parameters, of which `make test` runs one in ``count``."""
     return [one if i % count == 0 else thorough(one)[0] for i, one in enumerate(values)]

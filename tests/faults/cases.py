@@ -28,18 +28,18 @@ from tests.faults.harness import (
 from tests.faults.scenarios import train
 
 KILLS_AT_ONCE = 4
-"""So many kills one after the other before a command may end."""
+"""Consecutive kills before a command may end."""
 _ROWS_BEFORE_DAMAGE = 6
-"""Of a run whose files are damaged."""
+"""Rows of a run before its files are damaged."""
 _UNHARMED = 0.05
-"""Of a command's time: no kill comes before."""
+"""Share of a command's time before the first kill."""
 _SECONDS_TO_END = 5
-"""Of the other processes, where one has died."""
+"""Time for the other processes to end after one has died."""
 
 
 @dataclass
 class Case:
-    """A fault and what came of it."""
+    """A fault and its result."""
 
     fault: str
     scenario: str
@@ -49,12 +49,12 @@ class Case:
     recovery: float = 0.0
     """Seconds until the work was where it had been."""
     problem: str | None = None
-    """None: it ended as undisturbed, or in one clear line with nothing lost."""
+    """None if the command ended like an undisturbed one, or in one clear line with nothing lost."""
 
 
 @dataclass
 class Bench:
-    """Where cases are tried."""
+    """Folders and random numbers of the cases."""
 
     folder: Path
     materials: Path
@@ -62,9 +62,10 @@ class Bench:
 
     def __post_init__(self) -> None:
         self._count = 0
+        self._undisturbed: dict[str, tuple[float, object]] = {}
 
     def place(self, scenario: Scenario) -> Path:
-        """A new folder for a command, with what it needs."""
+        """Make a folder for a command, with its inputs."""
         self._count += 1
         place = self.folder / f"{self._count:04}"
         place.mkdir(parents=True)
@@ -73,24 +74,23 @@ class Bench:
         return place
 
     def undisturbed(self, scenario: Scenario) -> tuple[float, object]:
-        """Seconds and what is left, of the command alone.
-
-        Raises:
-            AssertionError: it fails.
-        """
-        place, began = self.place(scenario), time.monotonic()
-        ended = run(words_in(scenario, place), place)
-        assert ended.status == 0, (scenario.name, ended.error)
-        return time.monotonic() - began, scenario.compared(place / scenario.output)
+        """Return the seconds and the result of the command alone."""
+        if scenario.name not in self._undisturbed:
+            place, began = self.place(scenario), time.monotonic()
+            ended = run(words_in(scenario, place), place)
+            assert ended.status == 0, (scenario.name, ended.error)
+            seconds = time.monotonic() - began
+            self._undisturbed[scenario.name] = seconds, scenario.compared(place / scenario.output)
+        return self._undisturbed[scenario.name]
 
 
 def words_in(scenario: Scenario, place: Path) -> list[str]:
-    """The command's words in its folder."""
+    """Return the command's words with its folder."""
     return [word.replace("{out}", str(place)) for word in scenario.words]
 
 
 def clear_line(ended: Ended) -> str | None:
-    """What is wrong with how a command has failed; None of exit status 1 and one line that begins with "error:"."""
+    """Return the problem of a failed command; None if it printed one line with "error:" and exited with 1."""
     lines = [line for line in ended.error.splitlines() if not line.startswith("warning: ")]
     if ended.status == 1 and len(lines) == 1 and lines[0].startswith("error: "):
         return None
@@ -98,7 +98,7 @@ def clear_line(ended: Ended) -> str | None:
 
 
 def killed(bench: Bench, scenario: Scenario, kills: int) -> Iterator[Case]:
-    """SIGKILL at random moments, again and again, until the command is let end."""
+    """SIGKILL at random moments, repeatedly, until the command may end."""
     seconds, reference = bench.undisturbed(scenario)
     left = kills
     while left > 0:
@@ -106,10 +106,10 @@ def killed(bench: Bench, scenario: Scenario, kills: int) -> Iterator[Case]:
         moments = [bench.rng.uniform(_UNHARMED, 1) for _ in range(min(KILLS_AT_ONCE, left))]
         result = kill_until_done(scenario, place, moments, seconds)
         case = Case("SIGKILL", scenario.name, result.kills, result.lost, result.recovery)
-        if result.refused is not None:  # as that which has published already is, if it was killed as it ended
+        if result.refused is not None:  # such as a publication that was complete when it was killed
             case.problem = clear_line(result.refused)
         if case.problem is None and scenario.compared(place / scenario.output) != reference:
-            case.problem = f"ended otherwise than undisturbed, in {place}"
+            case.problem = f"ended unlike an undisturbed one, in {place}"
         yield case
         left -= max(1, result.kills)
         if case.problem is None:
@@ -117,7 +117,7 @@ def killed(bench: Bench, scenario: Scenario, kills: int) -> Iterator[Case]:
 
 
 def full_disk(bench: Bench, scenario: Scenario, times: int) -> Iterator[Case]:
-    """No file can grow beyond some bytes; afterwards there is space again."""
+    """Limit the size of files, then remove the limit."""
     _, reference = bench.undisturbed(scenario)
     for _ in range(times):
         place, size = bench.place(scenario), int(2 ** bench.rng.uniform(6, 18))
@@ -129,12 +129,12 @@ def full_disk(bench: Bench, scenario: Scenario, times: int) -> Iterator[Case]:
             if case.problem is None and again.status:
                 case.problem = f"with space again: exit {again.status}: {again.error.strip()[-300:]}"
         if case.problem is None and scenario.compared(place / scenario.output) != reference:
-            case.problem = f"ended otherwise than undisturbed, in {place} (files of at most {size} bytes)"
+            case.problem = f"ended unlike an undisturbed one, in {place} (files of at most {size} bytes)"
         yield case
 
 
 def read_only(bench: Bench, scenario: Scenario) -> Iterator[Case]:
-    """The folder may not be written to."""
+    """Make the folder read-only."""
     place = bench.place(scenario)
     for path in (place, *place.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -144,14 +144,14 @@ def read_only(bench: Bench, scenario: Scenario) -> Iterator[Case]:
     ended = run(words_in(scenario, place), place, without_rights)
     problem = clear_line(ended)
     if problem is None and digest(place / scenario.output) != before:
-        problem = "something was changed all the same"
+        problem = "a file was changed"
     for path in (place, *place.rglob("*")):
         path.chmod(0o755)
     yield Case("read-only folder", scenario.name, problem=problem)
 
 
 def two_at_once(bench: Bench, scenario: Scenario) -> Iterator[Case]:
-    """The same command twice at the same time: one does it, the other is told so."""
+    """Run a command twice at the same time: one succeeds, the other is refused."""
     seconds, reference = bench.undisturbed(scenario)
     place = bench.place(scenario)
     others = place / "other"
@@ -169,7 +169,7 @@ def two_at_once(bench: Bench, scenario: Scenario) -> Iterator[Case]:
     elif failed:
         case.problem = clear_line(failed[0])
     if case.problem is None and scenario.compared(place / scenario.output) != reference:
-        case.problem = f"ended otherwise than undisturbed, in {place}"
+        case.problem = f"ended unlike an undisturbed one, in {place}"
     yield case
 
 
@@ -193,10 +193,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {"cut": _cut, "flipp
 
 
 def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterator[Case]:
-    """Each file of a run that was killed in its midst is cut, flipped in one bit or removed, then it is gone on with.
-
-    All that can be, or ``most`` of it, drawn.
-    """
+    """Cut, flip a bit of, or remove each file of a run killed half way, then resume it; at most ``most`` random cases."""
     _, reference = bench.undisturbed(scenario)
     half = bench.place(scenario)
     process = start(words_in(scenario, half), half)
@@ -218,34 +215,36 @@ def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterat
             if case.problem is None and lost - {"config.yaml"}:
                 case.problem = f"{name}: refused, and {sorted(lost)} changed"
         elif scenario.compared(place / scenario.output) != reference:
-            case.problem = f"{name} {what}: ended otherwise than undisturbed, in {place}"
+            case.problem = f"{name} {what}: ended unlike an undisturbed one, in {place}"
         yield case
         if case.problem is None:
             shutil.rmtree(place)
 
 
 def failing_envs(bench: Bench) -> Iterator[Case]:
-    """Envs in worker processes that raise, die or hang in the midst of a run: it learns what it would have learnt."""
+    """Envs in workers that raise, die or hang during a run do not change its result."""
     weights: list[dict[str, str]] = []
     for trouble in ("", "raise", "die", "segfault", "hang"):
         scenario = Scenario(f"train doors ({trouble or 'well'})", train("doors"))
         place = bench.place(scenario)
-        (place / "times").write_text("x")  # it strikes once: lost twice at one step, an episode is cut there
+        (place / "times").write_text("x")  # once: an episode that is lost twice at one step is cut there
         args = f"world.args={{trouble: {trouble}, times: {place / 'times'}}}" if trouble else "~world.args"
         ended = run([*words_in(scenario, place), args, "world.timeout=5"], place)
-        weights.append(digest(checkpoint.numbered(place / "out" / "checkpoints")[-1]) if not ended.status else {})
+        weights.append(
+            digest(checkpoint.list_checkpoints(place / "out" / "checkpoints")[-1]) if not ended.status else {}
+        )
         kept = [{k: v for k, v in one.items() if k.endswith(".safetensors")} for one in (weights[0], weights[-1])]
         case = Case("env fails", scenario.name)
         if ended.status:
             case.problem = f"exit {ended.status}: {ended.error.strip()[-300:]}"
         elif kept[0] != kept[1]:
-            case.problem = f"learnt otherwise than undisturbed, in {place}"
+            case.problem = f"learnt unlike an undisturbed one, in {place}"
         if trouble:
             yield case
 
 
 def lying_envs(bench: Bench) -> Iterator[Case]:
-    """Envs that give a reward which is none, in this process and in workers: told in one line, with what was learnt."""
+    """Envs with an invalid reward, in this process and in workers, are refused in one line."""
     for workers in (0, 2):
         scenario = Scenario(f"train doors (lies, {workers} workers)", train("doors"))
         place = bench.place(scenario)
@@ -255,7 +254,7 @@ def lying_envs(bench: Bench) -> Iterator[Case]:
 
 
 def dead_processes(bench: Bench, scenario: Scenario, times: int) -> Iterator[Case]:
-    """Of two processes of torchrun's one is killed, or torchrun itself: none stays, and the run can be gone on with."""
+    """Kill one of torchrun's two processes, or torchrun: all end, and the run can be resumed."""
     place = bench.place(scenario)
     launched(words_in(scenario, place), place).wait()
     reference = scenario.compared(place / scenario.output)
@@ -271,11 +270,11 @@ def dead_processes(bench: Bench, scenario: Scenario, times: int) -> Iterator[Cas
         process.wait()
         time.sleep(_SECONDS_TO_END)
         if alive := [pid for pid in ranks if Path(f"/proc/{pid}").exists()]:
-            case.problem = f"processes {alive} go on"
+            case.problem = f"processes {alive} continue"
         began = time.monotonic()
         if case.problem is None and (status := launched(words_in(scenario, place), place).wait()):
             case.problem = f"exit {status}: {errors_of(place)[-300:]}"
         case.recovery = time.monotonic() - began
         if case.problem is None and scenario.compared(place / scenario.output) != reference:
-            case.problem = f"ended otherwise than undisturbed, in {place}"
+            case.problem = f"ended unlike an undisturbed one, in {place}"
         yield case

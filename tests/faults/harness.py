@@ -24,7 +24,7 @@ import torch
 
 from groundling.cli.main import main
 from groundling.io.locks import LOCK
-from groundling.training.tracking import TIME_KEYS
+from tests.runs import TIME_KEYS
 
 _FORK = multiprocessing.get_context("fork")
 _TIMES = {*TIME_KEYS, "pairs_per_second", "versions", "rows_sha256"}

@@ -49,9 +49,9 @@ _PARTS = {
     "world.num_workers=1 world.ahead=false world.num_steps=8 algorithm.args.minibatch_size=16 "
     "policy.args={hidden_size:8,recurrence:4} training.steps=96",
 }
-"""What `groundling train` is told, by name."""
+"""Words of `groundling train`, by name."""
 _BY_COUNTERS = ("judged", "nethack")
-"""Runs that are not repeated to the last bit: a judge is asked in the background, and NetHack's episodes begin anew."""
+"""Runs that are not repeated to the last bit: a judge answers in the background, and NetHack's episodes restart."""
 _ALWAYS = ["device=cpu", "training.checkpoint_every=1", "evaluation.baselines=[]", "evaluation.episodes=4"]
 
 
@@ -74,8 +74,8 @@ def train(name: str) -> list[str]:
 
 def _counters(output: Path) -> Any:
     """How much was done, up to a whole checkpoint."""
-    last = checkpoint.numbered(output / "checkpoints")[-1]
-    assert checkpoint.what_is_wrong(last) is None
+    last = checkpoint.list_checkpoints(output / "checkpoints")[-1]
+    assert checkpoint.find_problem(last) is None
     return [(row["update"], row["step"]) for row in read_metrics(output)], checkpoint.step_of(last)
 
 

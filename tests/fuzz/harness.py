@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from groundling.errors import GroundlingError
 
 MOST_SECONDS = 1.0
-"""Of CPU time, for one input."""
+"""Most CPU seconds for one input."""
 _GIVEN_UP_AFTER = 10.0
 BATCH = 200
-"""Inputs of one seed that hypothesis draws: drawing each would take longer than most targets."""
+"""Inputs from one seed of hypothesis; drawing a seed takes longer than most readers."""
 _COMMON = {
     "deadline": None,
     "database": None,
-    "phases": (Phase.explicit, Phase.generate),  # a seed has no smaller one; the input itself is told
+    "phases": (Phase.explicit, Phase.generate),  # a seed cannot be shrunk; the report has the input
     "suppress_health_check": list(HealthCheck),
 }
 settings.register_profile("suite", max_examples=1, derandomize=True, **_COMMON)
@@ -33,24 +33,22 @@ settings.register_profile("fuzz", max_examples=1_000_000, **_COMMON)
 
 @dataclass(frozen=True)
 class Target:
-    """One reader."""
+    """A reader under test."""
 
     name: str
     make: Callable[[Random], Any]
-    """An input, out of a seeded generator."""
+    """Make an input from a seeded generator."""
     check: Callable[[Any, Path], None]
-    """Reads it (in a folder of its own, if it needs one) and asserts what holds of what comes out."""
+    """Read an input, in an empty folder, and assert a property of the result."""
     what: str
-    """The property, for the table."""
+    """The property, as the table describes it."""
     inputs: int
-    """In the long form."""
-    few: int
-    """In the test suite."""
+    """Number of inputs of `make fuzz`."""
 
 
 @dataclass
 class Figures:
-    """Of one target."""
+    """Results of one target."""
 
     target: Target
     inputs: int = 0
@@ -58,11 +56,11 @@ class Figures:
     seconds: float = 0.0
     slowest: float = 0.0
     findings: dict[str, list[str]] = field(default_factory=dict)
-    """By kind of failure and where it was raised, the inputs; the first three of each."""
+    """The first three inputs of each kind of failure, by what was raised and where."""
 
 
 class _Hangs(BaseException):
-    """No `Exception`, which a reader could take for a file's fault."""
+    """Not an `Exception`, which a reader could take for an error of the file."""
 
 
 @contextmanager
@@ -80,7 +78,7 @@ def _given_up() -> Iterator[None]:
 
 
 def read(figures: Figures, made: Any, folder: Path) -> None:
-    """Give a target one input, and keep what came of it."""
+    """Give a target one input, and record the result."""
     figures.inputs += 1
     problem, refused, seconds = _try(figures.target, made, folder)
     if not problem and seconds > MOST_SECONDS:  # once more: the first may have imported what it needed
@@ -97,15 +95,15 @@ def read(figures: Figures, made: Any, folder: Path) -> None:
 
 
 def _try(target: Target, made: Any, folder: Path) -> tuple[str, bool, float]:
-    """What went wrong, if anything did, whether the input was refused, and the CPU seconds it took."""
+    """Return the problem or an empty text, whether the input was refused, and the CPU seconds."""
     began, problem, refused = time.process_time(), "", False
     try:
-        with _given_up():  # which ends here: a timer that ran on would end the process of the tests
+        with _given_up():  # a timer that continued would end the process of the tests
             target.check(made, folder)
     except GroundlingError as error:
         refused = True
         if not str(error).strip():
-            problem = f"{type(error).__name__} without a word"
+            problem = f"{type(error).__name__} without a message"
     except _Hangs as error:
         problem = f"hangs {_place(error)}"
     except Exception as error:
@@ -116,7 +114,7 @@ def _try(target: Target, made: Any, folder: Path) -> tuple[str, bool, float]:
 def fuzz(
     target: Target, folder: Path, inputs: int, profile: str, seeded: Callable[[Any], Any] = lambda test: test
 ) -> Figures:
-    """Give a target so many inputs, out of seeds that hypothesis draws; ``seeded`` decorates what draws them."""
+    """Give a target ``inputs`` inputs from seeds of hypothesis; ``seeded`` decorates the function that draws them."""
     figures = Figures(target)
     batch = min(BATCH, inputs)
 
@@ -135,7 +133,7 @@ def fuzz(
 
 
 def _place(error: BaseException) -> str:
-    """The last line of ours that an error went through, or of the tests where a property failed."""
+    """Return the innermost line of the package, or of the tests, in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     named = [f for f in frames if "/groundling/" in f.filename or "/fuzz/" in f.filename]
     last = named[-1]

@@ -27,19 +27,30 @@ _REPLIES = (
 )
 _SPOKEN = (
     *(
-        *("Verdict: 1", "verdict", "VERDICT", "\nVerdict: 2", ": 1", ": tie", "*", "_", "`"),
-        *("**Verdict:** 1", "```json\n"),
+        "Verdict: 1",
+        "verdict",
+        "VERDICT",
+        "\nVerdict: 2",
+        ": 1",
+        ": tie",
+        "*",
+        "_",
+        "`",
+        "**Verdict:** 1",
+        "```json\n",
     ),
     *(
-        *('{"verdict": "1"}', '"verdict": "2"', '\\"verdict\\": 1', '{"ver\\u0064ict": "1"}'),
-        *("<think>", "</think>", "tie"),
+        '{"verdict": "1"}',
+        '"verdict": "2"',
+        '\\"verdict\\": 1',
+        '{"ver\\u0064ict": "1"}',
+        "<think>",
+        "</think>",
+        "tie",
     ),
     *("best_message: 1", "none", "---", "\u2014", "--- begin description 2 · ", "--- end description 1 · ", "0" * 16),
-    *(
-        *(" ---", "| ", "</s>", "<|im_end|>", "[/INST]", "[INST]", "<<SYS>>", "\r", "\u2028", "\x85"),
-        "(no message was shown)",
-    ),
-    *("verd", "ict", "\u0131", "\u0130", "\uff1a", "\u017f", "\u200d", "=", "\u00b7"),
+    *(" ---", "| ", "</s>", "<|im_end|>", "[/INST]", "[INST]", "<<SYS>>", "\r", "\u2028", "\x85", "verd", "ict"),
+    *("(no message was shown)", "\u0131", "\u0130", "\uff1a", "\u017f", "\u200d", "=", "\u00b7"),
 )
 _CAPTIONS = (
     "You kill the newt!",
@@ -92,7 +103,7 @@ def _fenced(made: tuple[str, str], folder: Path) -> None:
         assert text.splitlines() == lines or not text.strip("\n") or text.endswith("\n")
         assert not re.search(r"-{3}|[<>]|⁂end⁂|\[/?[A-Z][A-Z_]{2,}\]", text)
         for line in lines:
-            assert fence.neutralise(line, _SPECIAL) == line  # idempotent: what is bent is not bent again
+            assert fence.neutralise(line, _SPECIAL) == line  # idempotent
             assert answers.parse(f"It says:\n{line}", "line") is None, line
         assert answers.parse(text, "json") is None and answers.parse(text, "line") is None, text
 
@@ -121,7 +132,7 @@ def _prompted(made: tuple[TextObservation, str, int], folder: Path) -> None:
         views = recent.descriptions[-1:] if id == "present" else recent.descriptions
         acted = recent.actions if id.startswith("glam") else ()
         goal = () if id == "glam-original" else (recent.goal,)
-        # Each text stands in the prompt as often as in the observation, so nothing is lost or told for another.
+        # No text of the observation is lost.
         for text in {*goal, *acted, *recent.past_actions, *(one for step in views for one in step)} - {""}:
             assert text in prompt
         assert PromptReader(id, language, {"\U000f0000": "x"})(recent) == prompt.replace("\U000f0000", "x")
@@ -134,7 +145,7 @@ def _tokenizer() -> Any:
 
 def _prompts(random: Random) -> tuple[list[str], int, str]:
     made = [mutation.text(random, ("go to the red ball", "é\U0001f600 </s> <pad> <s>", "1 2 3")) for _ in range(2)]
-    return made, random.choice((0, 1, 2, 5, 20)), random.choice(("left", "left", "right", "up"))
+    return made, random.choice((0, 1, 2, 5, 20)), random.choice(("left", "left", "right"))
 
 
 def _encoded(made: tuple[list[str], int, str], folder: Path) -> None:
@@ -150,33 +161,13 @@ def _encoded(made: tuple[list[str], int, str], folder: Path) -> None:
 
 
 def targets() -> list[Target]:
-    """Those of judging and of prompts."""
+    """Return the targets for judging and prompts."""
+    verdict = "a verdict is at the reported position, never in truncated text or before the last line"
+    fenced = "four marks in order; the content is read back, escaped once, and is no verdict"
+    prompted = "the prompt contains all inputs; truncating the history is idempotent"
     return [
-        Target(
-            "answers",
-            _reply,
-            _answered,
-            "a verdict is at the reported position, never in truncated text or before the last line",
-            550_000,
-            2000,
-        ),
-        Target(
-            "fence",
-            _captions,
-            _fenced,
-            "four marks in order; the content is read back, escaped once, and is no verdict",
-            20_000,
-            200,
-        ),
-        Target(
-            "prompts",
-            _observation,
-            _prompted,
-            "the prompt contains all inputs; truncating the history is idempotent",
-            80_000,
-            200,
-        ),
-        Target(
-            "encode_prompts", _prompts, _encoded, "padded on the left, truncated on the configured side", 4_000, 60
-        ),
+        Target("answers", _reply, _answered, verdict, 550_000),
+        Target("fence", _captions, _fenced, fenced, 20_000),
+        Target("prompts", _observation, _prompted, prompted, 80_000),
+        Target("encode_prompts", _prompts, _encoded, "padded on the left, truncated on the configured side", 4_000),
     ]

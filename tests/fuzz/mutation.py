@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 CHARACTERS = " \t\n\r\0\x1b\x85\u2028\u200b\ufeff\ud800é\"'\\`{}[]()<>|:=,.;~*&!%@#$^?/-_+019aZ\U0001f600"
-"""Those that grammars, terminals and encodings treat otherwise than letters."""
+"""Characters that grammars, terminals and encodings treat specially."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 7, 2.5, 1e-300, 1e300, math.nan, math.inf, 2**31, 2**63, 10**400),
     *("", " ", "a", "1", "-1", "1e5", "nan", "???", "true", "a.b", "a[0]", "${a}", "${name}", "${seed}"),
@@ -15,7 +15,7 @@ VALUES: tuple[Any, ...] = (
     *([], [1], ["a"], [None], [[]], [{}], {}, {"a": 1}, {"id": "a"}, {"id": []}, {"id": {}, "args": []}),
     *({"a": {"b": [1, "x"]}}, {1: 2}),
 )
-"""Values that may replace another one."""
+"""Replacements for values."""
 WORDS = (
     *("9" * 400, "9" * 4300, "1e999", "-1e999", "nan", "NaN", "Infinity", "null", "true", "~", "0x", "1_0"),
     *("-0", "[" * 40, "]" * 40, "{" * 40, "}" * 40, "${", "${a}", "${oc.env:HOME}", "${.a}", "\\ud800"),
@@ -24,7 +24,7 @@ WORDS = (
 
 
 def text(random: Random, seeds: Sequence[str], words: Sequence[str] = WORDS) -> str:
-    """One of ``seeds`` with up to eight changes: cut, doubled, crossed with another, words and characters put in."""
+    """Return one of ``seeds`` with up to eight changes: cut, repeated, crossed with another, words and characters added."""
     made = random.choice(seeds)
     for _ in range(random.choice((0, 1, 1, 1, 2, 2, 3, 4, 8))):
         start = random.randint(0, len(made))
@@ -49,7 +49,7 @@ def text(random: Random, seeds: Sequence[str], words: Sequence[str] = WORDS) -> 
 
 
 def encoded(random: Random, content: str) -> bytes:
-    """A text as a file may hold it: mostly UTF-8, sometimes with a byte order mark, broken or in another encoding."""
+    """Encode a text: mostly as UTF-8, sometimes with a byte order mark, broken or in another encoding."""
     match random.randrange(20):
         case 0:
             return b"\xef\xbb\xbf" + content.encode("utf-8", "surrogatepass")
@@ -62,7 +62,7 @@ def encoded(random: Random, content: str) -> bytes:
 
 
 def bent(random: Random, content: bytes) -> bytes:
-    """Bytes with up to four of them changed, and perhaps cut off or doubled."""
+    """Change up to four bytes; perhaps cut the bytes off or repeat them."""
     made = bytearray(content)
     for _ in range(random.randint(0, 4)):
         if made:
@@ -76,7 +76,7 @@ def bent(random: Random, content: bytes) -> bytes:
 
 
 def value(random: Random, seed: Any, values: Sequence[Any] = VALUES) -> Any:
-    """A copy of nested values with up to four of them replaced, taken out, doubled, or under another name."""
+    """Copy nested values with up to four of them replaced, removed, repeated or renamed."""
     made = seed
     for _ in range(random.choice((0, 1, 1, 1, 2, 4))):
         made = _changed(random, made, values)
@@ -106,5 +106,5 @@ def _changed(random: Random, node: Any, values: Sequence[Any]) -> Any:
 
 
 def json_text(content: Any) -> str:
-    """Nested values as JSON, whose keys are texts."""
+    """Encode nested values as JSON."""
     return json.dumps(content, default=str)

@@ -21,23 +21,17 @@ from groundling.studies.definition import read_study
 from tests.convert import glam_configs, rl4lms_configs
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
-from tests.test_hostile import OVERRIDES
+from tests.hostile.test_command_lines import OVERRIDES
 
-EXPERIMENTS = (*("demo-easy", "glam/symbolic", "motif/laptop", "rl4lms/increasing_numbers_nlpo"), "worlds/coin_drrn")
+EXPERIMENTS = ("demo-easy", "glam/symbolic", "motif/laptop", "rl4lms/increasing_numbers_nlpo", "worlds/coin_drrn")
 _GRAMMAR = (
-    *(
-        *("=", ",", ":", "~", "+", "++", "@pkg", "[", "]", "{", "}", "(", ")", "'", '"', "\\"),
-        *("range(1,4)", "glob(*)"),
-    ),
-    *(*("sort(3,1)", "shuffle(1,2)", "choice(a,b)", "int(1.5)", "str(1)", "float(a)", "bool(x)"), "json_str({a:1})"),
+    *("=", ",", ":", "~", "+", "++", "@pkg", "[", "]", "{", "}", "(", ")", "'", '"', "\\", "range(1,4)", "glob(*)"),
+    *("sort(3,1)", "shuffle(1,2)", "choice(a,b)", "int(1.5)", "str(1)", "float(a)", "bool(x)", "json_str({a:1})"),
     *("tag(a,1)", "interval(0,1)", "extend_list(1)", "range(1,1000000000)", "${a}", "???", "/", "."),
 )
 _KEYS = tuple({one.partition("=")[0].lstrip("~") for one in OVERRIDES if "=" in one})
-_SETTINGS = (*("seeds=1,2", "episodes=3", "suites=a,b", "arms=a", "arms.a.seed=1", "common=[]"), "~policy.args.x")
-_TAGS = (
-    *("!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!null ", "!a "),
-    *("&a ", "*a", "<<: "),
-)
+_SETTINGS = ("seeds=1,2", "episodes=3", "suites=a,b", "arms=a", "arms.a.seed=1", "common=[]", "~policy.args.x")
+_TAGS = (*(f"!!{tag} " for tag in ("int", "float", "bool", "timestamp", "set", "null")), "!a ", "&a ", "*a", "<<: ")
 _YAML = (*mutation.WORDS, *_TAGS, "? ", "| ", "> ", "---\n", "...\n", "%YAML 9.9\n", "2001-01-01", "1:30", "- \n")
 
 
@@ -77,7 +71,7 @@ def _composed(made: _Words, folder: Path) -> None:
 
 
 def _comes_back(config: Config, folder: Path) -> None:
-    """A config that is written is read as the same, unless it has what no file may say."""
+    """Check that a config is read back unchanged, unless it has settings that no file may set."""
     written = to_yaml(config)
     if any(trust.command_line_only(key, value) for key, value in leaves("", config.model_dump())):
         return
@@ -86,7 +80,7 @@ def _comes_back(config: Config, folder: Path) -> None:
     try:
         again = to_yaml(from_file(path))
     except ConfigError as error:
-        raise AssertionError(f"what was written is refused: {error}") from error
+        raise AssertionError(f"a written file is refused: {error}") from error
     assert again == written
 
 
@@ -97,7 +91,7 @@ def _configs() -> tuple[tuple[str, ...], tuple[Any, ...]]:
 
 
 def _yaml(random: Random, texts: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
-    """Well-formed YAML of bent values, or a bent text."""
+    """YAML of mutated values, or mutated YAML."""
     if random.random() < 0.6:
         content = yaml.safe_dump(mutation.value(random, random.choice(values)), allow_unicode=True)
         return content.encode("utf-8", "surrogatepass")
@@ -161,7 +155,7 @@ def _study(made: _StudyFile, folder: Path) -> None:
     try:
         assert read_study(str(again))[0] == study
     except ConfigError as error:
-        raise AssertionError(f"what was written is refused: {error}") from error
+        raise AssertionError(f"a written file is refused: {error}") from error
 
 
 _GLAM = tuple(glam_configs.FILES.values())
@@ -172,7 +166,7 @@ def _convert(made: bytes, folder: Path) -> None:
 
 
 def _filled(values: dict[str, Any]) -> dict[str, Any]:
-    """GLAM's entries with something in place of what is left open."""
+    """GLAM's entries with values in the place of ???."""
     names = {"name_environment": "BabyAI-GoToObj-v0", "action_space": ["turn_left", "go_forward"], "path": "train.py"}
     made: dict[str, Any] = {}
     for key, value in values.items():
@@ -181,11 +175,12 @@ def _filled(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def targets() -> list[Target]:
-    """Those of settings."""
+    """Return the targets for settings."""
     glam = tuple(map(_filled, _GLAM))
     rl4lms = tuple(rl4lms_configs.config(name) for name in rl4lms_configs.NAMES[::5])
-    as_texts = lambda values: tuple(map(yaml.safe_dump, values))  # noqa: E731
-    glam_texts, rl4lms_texts = as_texts(glam), as_texts(rl4lms)
+    glam_texts, rl4lms_texts = (tuple(map(yaml.safe_dump, values)) for values in (glam, rl4lms))
+    documents = lambda random: _yaml(random, _SMALL, (_STUDY, {"a": [1, {"b": "c"}]}))  # noqa: E731
+    in_glam, in_rl4lms = "as compose, for the converted config", "the same"
     return [
         Target(
             "overrides",
@@ -193,26 +188,11 @@ def targets() -> list[Target]:
             _grammar,
             "written values are read back the same; a sweep's runs contain no sweep",
             20_000,
-            200,
         ),
-        Target("compose", _experiment, _composed, "`to_yaml`, then `from_file`, gives the same config", 500, 30),
-        Target("from_file", lambda random: _yaml(random, *_configs()), _run, "the same", 500, 30),
-        Target(
-            "read_yaml",
-            lambda random: _yaml(random, _SMALL, (_STUDY, {"a": [1, {"b": "c"}]})),
-            _document,
-            "within the limits of values and nesting",
-            3_000,
-            100,
-        ),
-        Target("studies", _study_file, _study, "a written study is read back the same, with its arms", 600, 60),
-        Target(
-            "glam_config",
-            lambda random: _yaml(random, glam_texts, glam),
-            _convert,
-            "as compose, for the converted config",
-            300,
-            30,
-        ),
-        Target("rl4lms_config", lambda random: _yaml(random, rl4lms_texts, rl4lms), _convert, "the same", 300, 20),
+        Target("compose", _experiment, _composed, "`to_yaml`, then `from_file`, gives the same config", 500),
+        Target("from_file", lambda random: _yaml(random, *_configs()), _run, "the same", 500),
+        Target("read_yaml", documents, _document, "within the limits of values and nesting", 3_000),
+        Target("studies", _study_file, _study, "a written study is read back the same, with its arms", 600),
+        Target("glam_config", lambda random: _yaml(random, glam_texts, glam), _convert, in_glam, 300),
+        Target("rl4lms_config", lambda random: _yaml(random, rl4lms_texts, rl4lms), _convert, in_rl4lms, 300),
     ]

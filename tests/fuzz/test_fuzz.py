@@ -13,7 +13,7 @@ TARGETS = targets()
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_malformed_inputs_are_read_or_refused(target: Target, tmp_path: Path) -> None:
-    inputs = max(1, target.few // 2)
+    inputs = max(10, target.inputs // 800)
     figures = fuzz(target, tmp_path, inputs, "suite")
     assert figures.inputs == inputs
     assert not figures.findings, "\n".join(one for kind in figures.findings.values() for one in kind)
@@ -25,7 +25,7 @@ def test_failures_are_findings(tmp_path: Path) -> None:
             raise GroundlingError("mend it")
         assert made == "good"
 
-    figures = Figures(Target("t", lambda random: "", check, "", 1, 1))
+    figures = Figures(Target("t", lambda random: "", check, "", 1))
     for made in ("good", "refused", "bad", "bad"):
         read(figures, made, tmp_path)
     assert (figures.inputs, figures.refused) == (4, 1)
@@ -37,7 +37,7 @@ def test_an_input_that_is_slow_twice_is_a_finding(tmp_path: Path, monkeypatch: p
     seen: list[str] = []
     seconds = iter([0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 4.0, 4.0, 6.0])  # began and ended, of each reading
     monkeypatch.setattr("tests.fuzz.harness.time.process_time", lambda: next(seconds))
-    figures = Figures(Target("t", lambda random: "", lambda made, folder: seen.append(made), "", 1, 1))
+    figures = Figures(Target("t", lambda random: "", lambda made, folder: seen.append(made), "", 1))
     for made in ("quick", "imports", "slow"):
         read(figures, made, tmp_path)
     assert seen == ["quick", "imports", "imports", "slow", "slow"]

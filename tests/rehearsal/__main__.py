@@ -61,7 +61,7 @@ def main() -> int:
         if arguments.device == REHEARSAL:
             write(done, arguments.output)
         else:
-            write_beside(done, arguments.output, arguments.device)
+            write_gpu_table(done, arguments.output, arguments.device)
     return bool(wrong)
 
 
@@ -83,7 +83,7 @@ def write(done: list[Rehearsal], folder: Path) -> None:
     (folder / "README.md").write_text(page(done), encoding="utf-8")
 
 
-def write_beside(done: list[Rehearsal], folder: Path, device: str) -> None:
+def write_gpu_table(done: list[Rehearsal], folder: Path, device: str) -> None:
     """A table of what a GPU did: by path and phase how often it made the host wait, and in rehearsal."""
     gpu = torch.cuda.get_device_name(device)
     with (folder / "copies.csv").open(newline="") as file:

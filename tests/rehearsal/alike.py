@@ -1,7 +1,6 @@
-"""What a run is held against: the same on the CPU, computed as on an accelerator.
+"""Compute on the CPU as on an accelerator, for comparison to the last bit.
 
-On CPUs the library batches otherwise, traces its decoding steps and takes kernels of the CPU's own. All that changes
-rounding and nothing else, which other tests show; without it both compute the same to the last bit.
+On CPUs the library batches differently, traces decoding steps and uses other kernels, which changes rounding only.
 """
 
 import contextlib
@@ -19,10 +18,10 @@ from groundling.runtime import kernels
 
 @contextlib.contextmanager
 def computed_alike() -> Iterator[None]:
-    """Within this context what is computed on the CPU is computed as on an accelerator."""
+    """Let the CPU compute as an accelerator does."""
     accelerators = batching.Batching.for_device(torch.device("cuda"))
     with (
-        warnings.catch_warnings(action="ignore"),  # of the next line, which means nothing here
+        warnings.catch_warnings(action="ignore"),  # of the next line, irrelevant here
         torch.backends.mkldnn.flags(enabled=False),
         mock.patch.object(batching.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),

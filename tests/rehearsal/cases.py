@@ -1,4 +1,4 @@
-"""All paths by name, how each is held against the CPU, and what is wrong with one."""
+"""All paths by name, how each is compared with the CPU, and its problems."""
 
 import collections
 import contextlib
@@ -16,17 +16,16 @@ import torch
 from scripts.combinations import PAID
 from torch import Tensor
 
-from tests.rehearsal import paths
+from tests.rehearsal import model_paths, paths
 from tests.rehearsal.alike import computed_alike
 from tests.rehearsal.events import Event, note, recorded
 from tests.rehearsal.paths import Outcome, Played
 
 REHEARSAL = "rehearsal"
-"""The device that is none."""
+"""The name of the rehearsed device."""
 _EXACT, _ROUNDED, _HALF = 1e-6, 2e-3, 0.1
-"""How far figures x of CPU and device may lie apart, as a share of 1 + |x|: of language models in rehearsal, most of
-which are equal to the last bit; of networks of which accelerators compute layers otherwise, and of all that a GPU
-computes; and of what a GPU computes in bfloat16."""
+"""Tolerances of figures x between CPU and device, relative to 1 + |x|: for language models in rehearsal, most of which
+are equal to the last bit; for networks with other kernels on accelerators, and on a GPU; for bfloat16 on a GPU."""
 _NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters", "bart", "mamba")
 UNITS = {
     "collection": "step or token",
@@ -36,32 +35,24 @@ UNITS = {
     "evaluation": "agent",
     "run with checkpoints": "run of one update",
 }
-"""What each phase is told by."""
+"""The unit in which each phase is counted."""
 TWICE = ", twice as long"
-"""Ends the name of a path that writes as another one does, 48 tokens in the place of 24."""
+"""Suffix of a path that writes 48 tokens instead of 24."""
 _AT_MOST = {"collection": 40, "learning": 160}
-"""Copies and waits for each of these: guards against a copy for each row. What solves for a direction (TRPO) steps
-seldom, and is not held to it."""
+"""Most copies and waits in a unit, to detect a copy for each row; not for TRPO, whose steps are large."""
 
-_SOME = {
-    *(
-        ("text", *pair, PAID)
-        for pair in (
-            ("action_head", "a2c"),
-            ("action_scoring", "ppo"),
-            ("action_scoring", "bc"),
-            ("action_writing", "grpo"),
-            ("action_generating", "ppo"),
-            ("drrn", "drrn"),
-            ("symbolic", "appo"),
-        )
-    ),
-    ("text, actions change", "action_scoring", "reinforce_pp", PAID),
-    ("NetHack", "nethack", "ppo", "distilled judge"),
-    *(("writing", "token", algorithm, "metric") for algorithm in ("nlpo", "rloo", "supervised", "trpo")),
-    ("writing", "token", "ppo", "judge asked online"),
+_BY_WORLD = {
+    "text": "action_head a2c, action_scoring ppo, action_scoring bc, action_writing grpo, action_generating ppo, "
+    "drrn drrn, symbolic appo",
+    "text, actions change": "action_scoring reinforce_pp",
+    "writing": "token nlpo, token rloo, token supervised, token trpo",
 }
-"""The combinations of some paths: each policy and each algorithm once."""
+_SOME = {
+    (world, *pair.split(), "metric" if world == "writing" else PAID)
+    for world, pairs in _BY_WORLD.items()
+    for pair in pairs.split(", ")
+} | {("NetHack", "nethack", "ppo", "distilled judge"), ("writing", "token", "ppo", "judge asked online")}
+"""Combinations that are played if not all are: each policy and each algorithm once."""
 _LONG = {
     "stopped, resumed, evaluated: conversations",
     "stopped, resumed, evaluated: writing",
@@ -69,7 +60,7 @@ _LONG = {
     "bfloat16, LoRA and a KL penalty, text",
     "checkpointed gradients and a reference, text",
 }
-"""Paths that are left to `make rehearsal`, since shorter ones compute most of the same."""
+"""Paths that only `make rehearsal` plays, because shorter ones compute most of the same."""
 FEW = {
     "text: action_scoring, ppo, env reward",
     "writing: token, rloo, metric",
@@ -80,30 +71,30 @@ FEW = {
 }
 """The paths that `make test` plays."""
 Part = Literal["all", "some", "few"]
-"""Which paths are played: all, those that `make test-thorough` has, or `FEW`."""
+"""Paths to play: all, those of `make test-thorough`, or `FEW`."""
 
 _IN_BFLOAT16 = (
     "LoRA and a KL penalty, text",
     "checkpointed gradients and a reference, writing",
     "conversations, action_scoring",
 )
-"""Variants that are played in bfloat16, too."""
+"""Variants that are also played in bfloat16."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What came of a path."""
+    """The result of a path."""
 
     name: str
     difference: float
-    """The largest between CPU and device, of a share of 1 + |x|."""
+    """The largest difference between CPU and device, relative to 1 + |x|."""
     units: dict[str, int]
     events: list[Event]
     problems: list[str]
 
 
 def everything(part: Part) -> Iterator[tuple[str, Played]]:
-    """All paths, or a part of them."""
+    """Yield all paths, or a part of them."""
     for name, play in _everything(part == "all"):
         if part == "all" or (name in FEW if part == "few" else name not in _LONG):
             yield name, play
@@ -119,36 +110,39 @@ def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
     for name, config in paths.whole_runs():
         yield name, functools.partial(paths.whole_run, config)
     for starter in ("starter", "starter-causal"):
-        yield f"scores and texts, {starter}", functools.partial(paths.scored, starter=starter)
+        yield f"scores and texts, {starter}", functools.partial(model_paths.scored, starter=starter)
     for family in ("gpt2", "bart", "bloom", "mamba", "gemma3_text"):
-        yield f"scores of {family}", functools.partial(paths.of_family, family=family)
-    yield "decoding", paths.decoded
-    yield "decoding, top-p", functools.partial(paths.decoded, top_p=0.9)
-    yield "decoding, NLPO's mask", functools.partial(paths.decoded, mask="learned_top_p")
-    yield (f"decoding, NLPO's mask{TWICE}", functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48))
+        yield f"scores of {family}", functools.partial(model_paths.of_family, family=family)
+    yield "decoding", model_paths.decoded
+    yield "decoding, top-p", functools.partial(model_paths.decoded, top_p=0.9)
+    yield "decoding, NLPO's mask", functools.partial(model_paths.decoded, mask="learned_top_p")
+    yield (
+        f"decoding, NLPO's mask{TWICE}",
+        functools.partial(model_paths.decoded, mask="learned_top_p", num_tokens=48),
+    )
     for starter in ("starter", "starter-causal"):
-        yield f"texts that end, {starter}", functools.partial(paths.ended, starter=starter)
+        yield f"texts that end, {starter}", functools.partial(model_paths.ended, starter=starter)
     for starter in ("starter", "starter-causal"):
-        yield f"over two devices, {starter}", functools.partial(paths.spread, starter=starter)
+        yield f"over two devices, {starter}", functools.partial(model_paths.spread, starter=starter)
     for kind in ("motif", "characters", "language_model", "table"):
-        yield f"distilling a reward model, {kind}", functools.partial(paths.distilled, kind=kind)
+        yield f"distilling a reward model, {kind}", functools.partial(model_paths.distilled, kind=kind)
     for answer in ("choice", "line"):
-        yield f"a language model as judge, {answer}", functools.partial(paths.judged, answer=answer)
-    yield "a metric with a model", paths.measured
+        yield f"a language model as judge, {answer}", functools.partial(model_paths.judged, answer=answer)
+    yield "a metric with a model", model_paths.measured
     for name, config in paths.variants():
         if name in _IN_BFLOAT16:
-            yield f"bfloat16, {name}", paths.in_bfloat16(functools.partial(paths.trained, config))
-    yield "bfloat16, decoding", paths.in_bfloat16(paths.decoded)
+            yield f"bfloat16, {name}", model_paths.in_bfloat16(functools.partial(paths.trained, config))
+    yield "bfloat16, decoding", model_paths.in_bfloat16(model_paths.decoded)
 
 
 def by_number(number: int, part: Part, device: str) -> Rehearsal:
-    """One of `everything`, played; for processes that share them."""
+    """Play one path of `everything`, for processes that share them."""
     name, play = next(itertools.islice(everything(part), number, None))
     return rehearse(name, play, device)
 
 
 def rehearse(name: str, play: Played, device: str = REHEARSAL) -> Rehearsal:
-    """Play a path on both, and tell what is wrong."""
+    """Play a path on the CPU and on the device, and compare."""
     if device == REHEARSAL:
         importlib.import_module("tests.rehearsal.device")  # makes it, for the rest of the process
     with warnings.catch_warnings(action="ignore"), computed_alike():
@@ -174,7 +168,7 @@ def _allowed(name: str, device: str) -> float:
 
 @contextlib.contextmanager
 def _comparable(device: str) -> Iterator[None]:
-    """Within this context a GPU computes float32 as such, and what it waits for is noted."""
+    """Let a GPU compute without TF32, and record for what the host waits."""
     if device == REHEARSAL:
         yield
         return
@@ -182,7 +176,7 @@ def _comparable(device: str) -> Iterator[None]:
     warnings.showwarning = _note_waiting  # put back by catch_warnings
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), paths.saying_of_bfloat16(device, False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), model_paths.saying_of_bfloat16(device, False):
             yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -198,13 +192,13 @@ def _new_folder() -> Path:
 
 
 def _refusals(events: list[Event]) -> list[str]:
-    """Also those that somebody swallowed, who tried whether something works."""
+    """Return what the device refused, also where the caller swallowed the error."""
     refused = collections.Counter((e.operator, e.place, e.line) for e in events if e.kind == "refused")
     return [f"{operator} refused in {place}, line {line}" for operator, place, line in refused]
 
 
 def for_a_further_token(done: Sequence[Rehearsal]) -> float:
-    """How many copies and waits there are for each token that a text is longer, with NLPO's mask."""
+    """Return the number of copies and waits for each further token of a text with NLPO's mask."""
     (longer,) = (one for one in done if one.name.endswith(TWICE))
     (usual,) = (one for one in done if one.name == longer.name.removesuffix(TWICE))
     more, tokens = len(longer.events) - len(usual.events), "decoding"
@@ -212,7 +206,7 @@ def for_a_further_token(done: Sequence[Rehearsal]) -> float:
 
 
 def _too_many(name: str, events: list[Event], units: collections.Counter[str]) -> list[str]:
-    """What goes between host and device for each token, or for each row of a step."""
+    """Return problems of traffic for each token, or for each row of a step."""
     problems = []
     places = collections.Counter((e.kind, e.place) for e in events if e.phase == "decoding")
     for (kind, place), count in places.items():

@@ -24,7 +24,7 @@ NAME = "rehearsal"
 
 
 class _Backend(_DummyBackendModule):
-    """What PyTorch asks ``torch.rehearsal``."""
+    """The functions that PyTorch calls on ``torch.rehearsal``."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
@@ -36,7 +36,7 @@ class _Backend(_DummyBackendModule):
         return torch.empty(0, dtype=torch.uint8)  # its random numbers are the CPU's
 
     def set_rng_state(self, state: Tensor, device: object = None) -> None:
-        """Nothing is the device's own."""
+        """Do nothing: the device has no generator."""
 
 
 _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
@@ -65,13 +65,9 @@ class Rehearsed(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "Rehearsed":
+        layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
         made: Rehearsed = torch.Tensor._make_wrapper_subclass(
-            cls,
-            held.size(),
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            device=DEVICE,
+            cls, held.size(), dtype=held.dtype, device=DEVICE, **layout
         )
         made.held = held
         return made
@@ -111,38 +107,19 @@ class Rehearsed(Tensor):
 # What is computed
 
 _aten = torch.ops.aten
-_INDEXING = {
-    _aten.index.Tensor,
-    _aten.index_put.default,
-    _aten.index_put_.default,
-    _aten._index_put_impl_.default,
-    _aten._unsafe_index.Tensor,
-    _aten._unsafe_index_put.default,
-}
+_INDEXING = {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
+_INDEXING |= {_aten._index_put_impl_.default, _aten._unsafe_index_put.default}
 _COPIES = {_aten.copy_.default, _aten._copy_from.default, _aten._to_copy.default}
 _TAKES_LENGTHS = {_aten._pack_padded_sequence.default, _aten._pack_padded_sequence_backward.default}
-"""Want lengths of the host's beside a tensor of the device's, and give such lengths."""
-_TAKES_NUMBERS = {
-    _aten.fill_.Tensor,
-    _aten.masked_fill.Tensor,
-    _aten.masked_fill_.Tensor,
-    _aten.where.self,
-    _aten.full_like.default,
-}
-"""Take a number from the host, as everything does that computes element by element."""
-_WAITS = {
-    _aten.nonzero.default,
-    _aten.masked_select.default,
-    _aten.repeat_interleave.Tensor,
-    _aten.bincount.default,
-    _aten._unique2.default,
-    _aten.unique_dim.default,
-    _aten.unique_consecutive.default,
-    _aten.equal.default,
-}
-"""The host waits for them, because their numbers decide how large the result is, or what it is."""
+"""Operators that take, and return, lengths on the host with tensors on the device."""
+_TAKES_NUMBERS = {_aten.fill_.Tensor, _aten.masked_fill.Tensor, _aten.masked_fill_.Tensor, _aten.where.self}
+_TAKES_NUMBERS |= {_aten.full_like.default}
+"""Operators that take numbers of the host; so do all elementwise ones."""
+_WAITS = {_aten.nonzero.default, _aten.masked_select.default, _aten.repeat_interleave.Tensor, _aten.bincount.default}
+_WAITS |= {_aten._unique2.default, _aten.unique_dim.default, _aten.unique_consecutive.default, _aten.equal.default}
+"""Operators for which the host waits, because the result, or its size, depends on the numbers."""
 _BY_ARGUMENT = {_aten.repeat_interleave.Tensor: "output_size"}
-"""Which do not wait where this argument says the size."""
+"""Operators that do not wait if this argument gives the size."""
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -177,7 +154,7 @@ def _on_host(x: Any) -> Any:
 
 
 def _wrapped(func: Any, x: Any, wrappers: dict[int, Rehearsed]) -> Any:
-    """What was computed, as the device's; what was written into is the tensor that it was."""
+    """Wrap a result as a tensor of the device; a tensor that was written in place stays itself."""
     if not isinstance(x, Tensor):
         return x
     written = wrappers.get(id(x))
@@ -196,7 +173,7 @@ def _result_on_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 
 def _check_mixing(func: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> None:
-    """Raise as CUDA does where tensors of both are given: but for copies, indices, and numbers of the host."""
+    """Raise as CUDA does if devices are mixed, except in copies, indices and numbers of the host."""
     strangers = [x for x in tensors if not isinstance(x, Rehearsed)]
     if not strangers or len(strangers) == len(tensors) or func in _COPIES or func in _TAKES_LENGTHS:
         return
@@ -245,38 +222,21 @@ def _note_traffic(
             elif index.dtype in (torch.bool, torch.uint8):
                 note("wait", name)
         if any(isinstance(value, Tensor) and not value.dim() for value in args[2:3]):
-            note(
-                "to device", name
-            )  # a number on the right of `x[indices] =`, which CUDA is given in the host's memory
+            note("to device", name)  # the number of `x[indices] = number`, which CUDA reads from the host's memory
     elif func in _WAITS and kwargs.get(_BY_ARGUMENT.get(func, "")) is None:
         note("wait", name)
 
 
 def _refuse(error: type[Exception], message: str, operator: str) -> None:
-    note("refused", operator)  # for whoever tries whether something works swallows the error
+    note("refused", operator)  # a caller that probes an operator swallows the error
     raise error(message)
 
 
-# What PyTorch asks the backend for, beneath tensors of a class of ours
+# Operators that PyTorch dispatches to the backend, below tensor subclasses
 
-_ASKED_FOR = (
-    "empty.memory_format",
-    "empty_strided",
-    "arange",
-    "arange.start",
-    "arange.start_step",
-    "linspace",
-    "eye",
-    "eye.m",
-    "randperm",
-    "randperm.generator",
-    "_to_copy",
-    "copy_",
-    "_copy_from",
-    "_local_scalar_dense",
-    "detach",
-    "silu_backward",  # which PyTorch would else compute of parts
-)
+_ASKED_FOR = ["empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "linspace", "eye"]
+_ASKED_FOR += ["eye.m", "randperm", "randperm.generator", "_to_copy", "copy_", "_copy_from", "_local_scalar_dense"]
+_ASKED_FOR += ["detach", "silu_backward"]  # PyTorch would compute the latter from other operators
 _KERNELS = torch.library.Library("aten", "IMPL")
 
 
@@ -293,34 +253,28 @@ def _register(name: str) -> None:
 for _name in _ASKED_FOR:
     _register(_name)
 
-# Recurrent layers, of which accelerators have kernels that the CPU lacks: of parts, with gradients
+# Recurrent cells, for which accelerators have kernels that the CPU lacks: composed, so that they have gradients
+
+
+def _plus(sums: Tensor, bias: Tensor | None) -> Tensor:
+    return sums if bias is None else sums + bias
 
 
 def _fused_gru_cell(
-    of_input: Tensor,
-    of_state: Tensor,
-    state: Tensor,
-    input_bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
+    of_input: Tensor, of_state: Tensor, state: Tensor, input_bias: Any = None, state_bias: Any = None
 ) -> tuple[Tensor, Tensor]:
-    of_input = of_input if input_bias is None else of_input + input_bias
-    of_state = of_state if state_bias is None else of_state + state_bias
-    x, h = of_input.chunk(3, 1), of_state.chunk(3, 1)
+    of_input = _plus(of_input, input_bias)
+    x, h = of_input.chunk(3, 1), _plus(of_state, state_bias).chunk(3, 1)
     reset, keep = (h[0] + x[0]).sigmoid(), (h[1] + x[1]).sigmoid()
     candidate = (x[2] + h[2] * reset).tanh()
     return (state - candidate) * keep + candidate, of_input
 
 
 def _fused_lstm_cell(
-    of_input: Tensor,
-    of_state: Tensor,
-    cell: Tensor,
-    input_bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
+    of_input: Tensor, of_state: Tensor, cell: Tensor, input_bias: Any = None, state_bias: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    of_input = of_input if input_bias is None else of_input + input_bias
-    of_state = of_state if state_bias is None else of_state + state_bias
-    taken, kept, candidate, shown = (of_state + of_input).chunk(4, 1)
+    of_input = _plus(of_input, input_bias)
+    taken, kept, candidate, shown = (_plus(of_state, state_bias) + of_input).chunk(4, 1)
     cell = kept.sigmoid() * cell + taken.sigmoid() * candidate.tanh()
     return shown.sigmoid() * cell.tanh(), cell, of_input
 
@@ -328,39 +282,13 @@ def _fused_lstm_cell(
 _KERNELS.impl("_thnn_fused_gru_cell", _fused_gru_cell, "AutogradPrivateUse1")
 _KERNELS.impl("_thnn_fused_lstm_cell", _fused_lstm_cell, "AutogradPrivateUse1")
 
-# Autocast, by CUDA's lists (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior), of what is used
+# Autocast for the operators in use, by CUDA's lists (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior)
 
-_IN_BFLOAT16 = (
-    "linear",
-    "matmul",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "scaled_dot_product_attention",
-    "conv2d",
-    "convolution",
-    "gru_cell",
-    "lstm_cell",
-)
-_IN_FLOAT32 = (
-    "softmax.int",
-    "log_softmax.int",
-    "layer_norm",
-    "group_norm",
-    "cumsum",
-    "exp",
-    "log",
-    "logsumexp",
-    "pow.Tensor_Scalar",
-    "rsqrt",
-    "sum",
-    "sum.dim_IntList",
-    "norm.Scalar",
-    "nll_loss",
-    "mse_loss",
-)
-_IN_THE_WIDEST = ("cat", "stack", "addcmul", "addcdiv", "index_put", "dot")
+_IN_BFLOAT16 = ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention", "conv2d"]
+_IN_BFLOAT16 += ["convolution", "gru_cell", "lstm_cell"]
+_IN_FLOAT32 = ["softmax.int", "log_softmax.int", "layer_norm", "group_norm", "cumsum", "exp", "log", "logsumexp"]
+_IN_FLOAT32 += ["pow.Tensor_Scalar", "rsqrt", "sum", "sum.dim_IntList", "norm.Scalar", "nll_loss", "mse_loss"]
+_IN_THE_WIDEST = ["cat", "stack", "addcmul", "addcdiv", "index_put", "dot"]
 
 
 def _register_cast(name: str, to: torch.dtype | None) -> None:
@@ -383,11 +311,6 @@ def _register_cast(name: str, to: torch.dtype | None) -> None:
 _OTHERS = torch.library.Library("_", "IMPL")
 _OTHERS.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # are left as they are
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-_CASTS: tuple[tuple[tuple[str, ...], torch.dtype | None], ...] = (
-    (_IN_BFLOAT16, torch.bfloat16),
-    (_IN_FLOAT32, torch.float32),
-    (_IN_THE_WIDEST, None),
-)
-for _names, _dtype in _CASTS:
+for _names, _dtype in ((_IN_BFLOAT16, torch.bfloat16), (_IN_FLOAT32, torch.float32), (_IN_THE_WIDEST, None)):
     for _name in _names:
         _register_cast(_name, _dtype)

@@ -1,4 +1,4 @@
-"""What passes between host and device, and what is refused: noted with the function of ours that caused it."""
+"""Record traffic between host and device, and refused operators, with the function of the package that caused them."""
 
 import contextlib
 import sys
@@ -12,22 +12,22 @@ from typing import Literal
 import groundling
 
 Kind = Literal["to device", "to host", "wait", "refused"]
-"""A copy, one back, the host waiting for numbers that decide how large a result is; or what a GPU would not do."""
+"""A copy, a copy back, the host waiting for numbers that a result's size depends on, or an operator that a GPU refuses."""
 _SOURCE = str(Path(groundling.__file__).parent) + "/"
 _ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a GPU would do slowly, or not at all."""
+    """An event that makes a GPU slow, or that it refuses."""
 
     kind: Kind
     operator: str
     place: str
-    """The innermost function of ours that was under way, such as ``lm/steps.py:Stepper.add``."""
+    """The innermost function of the package, such as ``lm/steps.py:Stepper.add``."""
     line: int
     phase: str
-    """What the run was at, as `phase` says."""
+    """The phase of the run, set by `phase`."""
 
 
 _PHASE = [""]
@@ -36,7 +36,7 @@ _LISTS: list[list[Event]] = []
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Event]]:
-    """Within this context events of all threads are added to the list that it gives."""
+    """Yield a list to which events of all threads are added."""
     events: list[Event] = []
     _LISTS.append(events)
     try:
@@ -47,7 +47,7 @@ def recorded() -> Iterator[list[Event]]:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Within this context events belong to ``name``."""
+    """Assign events to the phase ``name``."""
     _PHASE.append(name)
     try:
         yield
@@ -56,7 +56,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 def note(kind: Kind, operator: str) -> None:
-    """Something happens, caused by whoever calls."""
+    """Record an event, caused by the calling function."""
     if _LISTS:
         place, line = _place()
         event = Event(kind, operator, place, line, _PHASE[-1])
@@ -65,7 +65,7 @@ def note(kind: Kind, operator: str) -> None:
 
 
 def _place() -> tuple[str, int]:
-    """The function of ours that is under way, and its line; in a thread of autograd's, where the main one waits."""
+    """Return the running function of the package and its line; in a thread of autograd, those of the main thread."""
     location = _first(sys._getframe(1))
     main = threading.main_thread().ident
     if location is None and threading.get_ident() != main:

@@ -1,4 +1,4 @@
-"""What rehearsed runs read: models of one layer, a reward model, recorded episodes. Made once for each process."""
+"""Inputs of rehearsed runs: models of one layer, a reward model, recorded episodes; made once in each process."""
 
 import functools
 import tempfile
@@ -17,29 +17,20 @@ from groundling.lm.load.sources import STARTERS, Source
 
 @functools.cache
 def folder() -> Path:
-    """Where they lie; left to the machine."""
+    """Return their folder, which is not deleted."""
     return Path(tempfile.mkdtemp(prefix="rehearsal-"))
 
 
 @functools.cache
 def model(starter: str) -> Path:
-    """A bundled model's architecture in the smallest size, with random weights and its tokenizer."""
+    """Make a bundled model's architecture in the smallest size, with random weights and its tokenizer."""
     path = str(STARTERS[starter])
     config = AutoConfig.from_pretrained(path)
     seq2seq = bool(config.is_encoder_decoder)
-    small = (
-        {"num_layers": 1, "num_decoder_layers": 1, "d_model": 32, "d_ff": 32, "d_kv": 8, "num_heads": 4}
-        if seq2seq
-        else {
-            "num_hidden_layers": 1,
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-        }
-    )
-    config.update(small)
+    encoder_decoder = {"num_layers": 1, "num_decoder_layers": 1, "d_model": 32, "d_ff": 32, "d_kv": 8, "num_heads": 4}
+    causal = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "head_dim": 8}
+    causal |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config.update(encoder_decoder if seq2seq else causal)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         made = (AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM).from_config(config)
@@ -50,14 +41,14 @@ def model(starter: str) -> Path:
 
 @functools.cache
 def distilled() -> Path:
-    """A reward model's folder: a table, empty."""
+    """Make the folder of an empty table of rewards."""
     reward_models.create("table").save(folder() / "distilled")
     return folder() / "distilled"
 
 
 @functools.cache
 def dataset(world: str) -> Path:
-    """Two episodes of a text world, played at random."""
+    """Record two episodes of a random agent in a text world."""
     target = folder() / world.replace(" ", "_")
     config = config_of(Combination(world, "random", "ppo", PAID), distilled())
     words = [f"world.env={config.world.env}", "device=cpu", "evaluation.num_envs=2"]

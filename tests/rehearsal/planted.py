@@ -1,7 +1,4 @@
-"""Mistakes that are made on purpose, one of each kind: ``python -m tests.rehearsal.planted`` tells what is found.
-
-It prints a JSON object: by mistake, the problems that the rehearsal tells.
-"""
+"""Deliberate mistakes, one of each kind: ``python -m tests.rehearsal.planted`` prints the problems found, as JSON."""
 
 import contextlib
 import functools
@@ -18,13 +15,13 @@ from torch import Tensor
 from groundling.lm.read import scoring
 from groundling.lm.write import decoding, steps
 from groundling.policies import policy
-from tests.rehearsal import paths
+from tests.rehearsal import model_paths, paths
 from tests.rehearsal.cases import rehearse
 
 
 @contextlib.contextmanager
 def mixed_devices() -> Iterator[None]:
-    """Indices that were left on the CPU."""
+    """Leave indices on the CPU."""
 
     def sums_of(lengths: Any, values: Tensor) -> Tensor:
         owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
@@ -36,7 +33,7 @@ def mixed_devices() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mixed_and_swallowed() -> Iterator[None]:
-    """The same where it is tried whether a model can be stepped, and an error means that it cannot."""
+    """The same in a probe that takes an error as an answer."""
 
     def add(stepper: steps.Stepper, texts: steps.Texts, tokens: Tensor) -> None:
         slots, texts.slots = texts.slots, torch.arange(len(texts.slots))
@@ -50,7 +47,7 @@ def mixed_and_swallowed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def copied_in_a_loop() -> Iterator[None]:
-    """The tokens of each step go to the host."""
+    """Copy the tokens of each step to the host."""
 
     def call(choice: Any, *args: Any) -> Tensor:
         tokens: Tensor = original(choice, *args)
@@ -64,7 +61,7 @@ def copied_in_a_loop() -> Iterator[None]:
 
 @contextlib.contextmanager
 def foreign_generator() -> Iterator[None]:
-    """The CPU's generator draws from a tensor of the device."""
+    """Sample from a tensor of the device with the CPU's generator."""
 
     def sample(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
         return torch.multinomial(log_probs.exp(), 1, generator=generator)[:, 0]
@@ -75,7 +72,7 @@ def foreign_generator() -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken_to_numpy() -> Iterator[None]:
-    """An array is made of a tensor of the device."""
+    """Convert a tensor of the device to an array."""
 
     def sample(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
         return torch.from_numpy(log_probs.numpy().argmax(-1)).to(log_probs.device)
@@ -94,7 +91,7 @@ def main() -> None:
     writing = {mixed_and_swallowed, copied_in_a_loop}
     problems = {}
     for mistake in MISTAKES:
-        name, play = ("decoding", paths.decoded) if mistake in writing else ("acting", acting)
+        name, play = ("decoding", model_paths.decoded) if mistake in writing else ("acting", acting)
         with mistake():
             problems[mistake.__name__] = rehearse(name, play).problems
     json.dump(problems, sys.stdout)

@@ -43,11 +43,11 @@ def test_a_mistake_of_each_kind_is_found() -> None:
     done = _process("tests.rehearsal.planted")
     assert done.returncode == 0, done.stderr[-3000:]
     reports = {mistake: "\n".join(problems) for mistake, problems in json.loads(done.stdout).items()}
-    assert "aten.index_add.default refused in lm/scoring.py:" in reports["mixed_devices"]
+    assert "aten.index_add.default refused in lm/read/scoring.py:" in reports["mixed_devices"]
     assert "Expected all tensors to be on the same device" in reports["mixed_devices"]
-    assert "aten.index_copy_.default refused in lm/steps.py:_Slots.update" in reports["mixed_and_swallowed"]
+    assert "aten.index_copy_.default refused in lm/write/steps.py:_Slots.update" in reports["mixed_and_swallowed"]
     # One for each token, and the look at which texts have ended.
-    assert "to host, 25 times in 24 tokens: lm/decoding.py:Decoder._write" in reports["copied_in_a_loop"]
+    assert "to host, 25 times in 24 tokens: lm/write/decoding.py:Decoder._write" in reports["copied_in_a_loop"]
     assert "aten.multinomial.default refused in policies/policy.py:Action.choose" in reports["foreign_generator"]
     assert "Expected a 'rehearsal' device type for generator but found 'cpu'" in reports["foreign_generator"]
     assert "numpy refused in policies/policy.py:Action.choose" in reports["taken_to_numpy"]

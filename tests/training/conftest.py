@@ -1,4 +1,4 @@
-"""Tiny models as runs load them: from folders."""
+"""Folders of tiny models."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["make_lm", "model_folder", "tokenizers"]
 def model_folder(
     make_lm: Callable[..., LanguageModel], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """`model_folder(family)`: where a tiny random model of that family is, with its tokenizer; made once."""
+    """`model_folder(family)`: the folder of a tiny random model of a family, with its tokenizer."""
     folders: dict[str, Path] = {}
 
     def get(family: str) -> Path:

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from groundling.cli.main import main
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+from tests.runs import figures
 from tests.thorough import some_of, thorough
 
 _WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.history=2", "device=cpu"]
@@ -16,9 +16,7 @@ _AGENTS = {
     "scoring": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
     "writing": ["policy.id=action_writing", "policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
     "head": [
-        "~policy.args",
-        "policy.id=action_head",
-        "policy.args={hidden_sizes: [8], num_actions: 5}",
+        *("~policy.args", "policy.id=action_head", "policy.args={hidden_sizes: [8], num_actions: 5}"),
         "algorithm.args.minibatch_size=12",
     ],
     "drrn": [
@@ -34,16 +32,11 @@ def _train(run_dir: Path, agent: str, *more: str) -> int:
     return main(["train", "demo", "model.path=starter", *words, f"run_dir={run_dir}"])
 
 
-def _rows(run_dir: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
-
-
 @pytest.mark.parametrize("agent", some_of(_AGENTS, ["scoring"]))
 def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     assert _train(run_dir, agent) == 0
-    assert len(_rows(run_dir)) == 2
+    assert len(figures(run_dir)) == 2
     assert main(["evaluate", str(run_dir)]) == 0
     evaluation = json.loads((run_dir / "evaluation" / "held-out.json").read_text())
     assert set(evaluation["agents"]) == {"trained", "zero-shot", "random"}
@@ -65,7 +58,7 @@ def test_a_clone_learns_from_lists_that_change(agent: str, objective: str, tmp_p
     cloning = f"algorithm.args={{minibatch_size: 8, objective: {objective}}}"
     words = ["~algorithm.args", "algorithm.id=bc", "world.entropy_floor=0.001", cloning, f"world.dataset={data}"]
     assert _train(run_dir, agent, *words) == 0
-    assert _rows(run_dir)[-1]["loss"] > 0
+    assert figures(run_dir)[-1]["loss"] > 0
 
 
 def test_impossible_requests_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

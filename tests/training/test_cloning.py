@@ -25,6 +25,7 @@ from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 from tests.building import algorithm_of, policy_of
+from tests.runs import error_of
 from tests.thorough import THOROUGH, thorough
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
@@ -53,13 +54,6 @@ def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str =
         training=TrainingConfig(steps=96),
         evaluation=TextEvaluation(),
     )
-
-
-def test_a_policy_that_writes_turns_is_cloned_from_turns(dataset: Path, tmp_path: Path) -> None:
-    config = _config(dataset, tmp_path, "text", "action_generating")
-    config.policy.args = {"value_hidden_sizes": [8]}
-    with pytest.raises(ConfigError, match=r"writes turns: set algorithm\.args\.objective=choice"):
-        train(config, Console(quiet=True))
 
 
 @pytest.mark.parametrize(
@@ -180,12 +174,8 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine(dataset: Path, tmp_
 
 def test_invalid_cloning_is_reported(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(*overrides: str, experiment: str = "glam/bc") -> str:
-        capsys.readouterr()
         args = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
-        assert main(["train", experiment, *args, "model.path=starter", *overrides]) == 1
-        output = capsys.readouterr().err
-        assert output.startswith("error: ") and output.count("\n") == 1, output
-        return output
+        return error_of(["train", experiment, *args, "model.path=starter", *overrides], capsys)
 
     data = f"world.dataset={dataset}"
     assert "world.dataset=FOLDER" in error()
@@ -194,6 +184,9 @@ def test_invalid_cloning_is_reported(dataset: Path, tmp_path: Path, capsys: pyte
     assert "world.history=2" in error(data, "world.history=3")
     assert "set them alike" in error(data, "world.language=french")
     assert "objective=choice" in error(data, "policy.id=action_head")
+    assert "writes turns: set algorithm.args.objective=choice" in error(data, "policy.id=action_generating")
+    other = "has episodes of BabyAI-GoToObj-v0, and world.env=BabyAI-GoToLocal-v0"
+    assert other in error(data, "world.env=BabyAI-GoToLocal-v0")
     assert "it looks at symbols" in error(data, "policy.id=symbolic")
     assert "warmup" in error(data, "algorithm.args.warmup=1")
     assert "objective" in error(data, "algorithm.args.objective=both")
@@ -227,7 +220,7 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
 def test_passes_over_the_data_decide_the_length(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in GLAM's cloning: passes x ceil(transitions / batch) optimizer steps, whatever the size of the data."""
+    """As in GLAM's cloning: passes x ceil(transitions / batch) optimizer steps."""
     total = count_transitions(dataset)
     data = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"world.dataset={dataset}", "device=cpu"]
     words = [*data, "model.path=starter", f"run_dir={tmp_path}/run"]
@@ -262,19 +255,3 @@ def test_passes_over_the_data_decide_the_length(
     joined = Rollout.concatenate(parts)  # one of the processes may have none that is masked
     assert rollout.num_transitions == (total % 15 or 15) == joined.num_transitions
     assert joined.elements(1)[0] == rollout.elements(1)[0]
-
-
-def test_processes_share_a_dataset(dataset: Path) -> None:
-    whole = Demonstrations(dataset, 5, slice(0, 5), _ACTIONS, 2, seed=1).rollout(3)
-    shares = [
-        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3) for rank in (0, 1)
-    ]
-    joined = Rollout.concatenate(shares)
-    assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)
-
-
-def test_a_dataset_of_another_env_is_refused(dataset: Path, tmp_path: Path) -> None:
-    config = _config(dataset, tmp_path / "run", "choice", "drrn")
-    config.world.env = "BabyAI-GoToLocal-v0"
-    with pytest.raises(ConfigError, match=r"has episodes of BabyAI-GoToObj-v0, and world\.env=BabyAI-GoToLocal-v0"):
-        train(config, Console(quiet=True))

@@ -1,8 +1,8 @@
-"""Every world, policy, algorithm and reward together: it trains, or one line says before anything is loaded why not.
+"""All combinations of worlds, policies, algorithms and rewards train, or are refused before anything is loaded.
 
-The list is that of `scripts/combinations.py`, from which docs/combinations.md is written. To an algorithm a reward is a
-number, and to a world a learner is what acts. So every policy and algorithm is trained in every world with one reward,
-and every reward in every world with one policy and algorithm. Whether they are refused is asked of the whole product.
+The list is that of `scripts/combinations.py`, which writes docs/combinations.md. Every policy and algorithm is trained
+in every world with one reward, and every reward in every world with one policy and algorithm; refusals are checked for
+the whole product.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from tests.thorough import some_of, thorough
 _LEARNERS, _REWARDED = list(learners()), list(rewarded())
 _ALL = [*_LEARNERS, *(one for one in _REWARDED if one not in _LEARNERS)]
 _USUAL = {"text": "action_scoring", "text, actions change": "drrn", "NetHack": "nethack", "writing": "token"}
-"""In each world a policy that `make test` trains with every algorithm; most others it trains with one."""
+"""The policy that `make test` trains with every algorithm in a world; others it trains with one."""
 
 
 def _is_usual(one: Combination) -> bool:
@@ -54,7 +54,7 @@ def _named(one: Any) -> str:
 
 @dataclass(frozen=True)
 class Parts:
-    """What runs read: made once."""
+    """Inputs of runs, made once."""
 
     models: Callable[[str], Path]
     distilled: Path
@@ -85,7 +85,7 @@ def parts(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def unloadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be made or loaded."""
+    """Let loading fail."""
 
     def load(*args: object, **kwargs: object) -> None:
         raise AssertionError("something was loaded")
@@ -100,13 +100,13 @@ def test_the_lists_are_complete() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m scripts.combinations writes it anew"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.combinations"
 
 
 @pytest.mark.usefixtures("unloadable")
 @pytest.mark.parametrize("every", [11, *thorough(1)])
 def test_all_combinations_are_decided_before_anything_is_loaded(every: int, parts: Parts) -> None:
-    """A learner and a reward that each suit a world suit each other; but who clones the dataset of an env has none."""
+    """A learner and a reward that each suit a world suit each other, except for clones of datasets."""
     suited = {(one.world, one.reward) for one in _REWARDED if verdict(parts.config_of(one)) is None}
     for learner in _LEARNERS[::every]:
         trains = verdict(parts.config_of(learner)) is None

@@ -1,4 +1,4 @@
-"""Envs that play the same episodes, and are compared by what they got: GRPO, RLOO and GiGPO in text worlds."""
+"""Groups of envs that play the same episodes, for GRPO, RLOO and GiGPO in text worlds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_a_rollout_is_one_episode_of_each_env_and_groups_begin_alike() -> None:
         assert starts[0] == starts[1] and starts[2] == starts[3]
         assert rollout.states[0, 0] == rollout.states[0, 1]
         begun.add(tuple(starts))
-        assert sorted(e.number for e in episodes) == [number] * 4  # none is left out, none is played twice
+        assert sorted(e.number for e in episodes) == [number] * 4  # each once
         for env in range(4):
             length = int(mask[:, env].sum())
             assert mask[:length, env].all() and not mask[length:, env].any()
@@ -66,25 +66,15 @@ def test_a_rollout_is_one_episode_of_each_env_and_groups_begin_alike() -> None:
     assert len(begun) > 1
 
 
-def test_episodes_cut_off_by_num_steps_are_reported_and_restarted() -> None:
-    collector, policy = _collector(2), _policy()
-    generator = torch.Generator().manual_seed(0)
-    with pytest.warns(UserWarning, match=r"episodes were not over after world\.num_steps=2 steps"):
-        first, _ = collector.collect(policy, generator=generator)
-    assert first.mask is not None and first.mask[1].any()
-    for _ in range(5):
-        rollout, _ = collector.collect(policy, generator=generator)
-        starts = _starts(rollout.observations[:4])
-        assert starts[0] == starts[1] and starts[2] == starts[3]
-
-
-def test_episodes_cut_off_by_num_steps_count_as_failures() -> None:
+def test_episodes_cut_off_by_num_steps_are_failures_and_restarted() -> None:
     collector, policy = _collector(2), _policy()
     generator = torch.Generator().manual_seed(0)
     failures = 0
-    with pytest.warns(UserWarning, match="count as failures"):
+    with pytest.warns(UserWarning, match=r"not over after world\.num_steps=2 steps.* count as failures"):
         for number in range(6):
             rollout, episodes = collector.collect(policy, generator=generator)
+            starts = _starts(rollout.observations[:4])
+            assert starts[0] == starts[1] and starts[2] == starts[3]
             assert sorted(e.record.env_index for e in episodes) == [0, 1, 2, 3]
             assert {e.number for e in episodes} == {number}
             for episode in episodes:
@@ -122,8 +112,8 @@ def test_only_taken_steps_are_learnt() -> None:
         assert np.sign(advantage) == np.sign(float(totals[env] - pair.mean()).__round__(6))
 
 
-class _Listening(Part):
-    """Pays nothing, and keeps what was to be read."""
+class _Captions(Part):
+    """Give rewards of 1, and record the captions."""
 
     needs = frozenset({"captions"})
 
@@ -137,9 +127,9 @@ class _Listening(Part):
         return inputs.spread(captions, torch.ones(len(captions.goals)))
 
 
-def test_rewards_read_of_steps_that_were_taken_alone() -> None:
-    part = _Listening()
-    collector = _collector(12, reward=RewardSum({"listening": part}))
+def test_rewards_read_only_taken_steps() -> None:
+    part = _Captions()
+    collector = _collector(12, reward=RewardSum({"captions": part}))
     rollout, _ = collector.collect(_policy(), generator=torch.Generator().manual_seed(0))
     ((read, places),) = part.records
     assert rollout.mask is not None
@@ -176,10 +166,10 @@ def test_the_corridor_is_learnt(algorithm: type[Any]) -> None:
 
 
 _WORDS = [
-    *("train", "demo", "model.path=starter-causal", "~policy.args"),
-    *("policy.args={prompt: conversation, value_hidden_sizes: [8]}", "~algorithm.args"),
-    *("world.history=null", "world.num_envs=4", "world.group_size=2", "world.num_steps=3"),
-    *("world.args.max_steps=3", "world.entropy_floor=0", "training.steps=30", "device=cpu"),
+    *("train", "demo", "model.path=starter-causal", "~policy.args", "~algorithm.args", "device=cpu"),
+    *("policy.args={prompt: conversation, value_hidden_sizes: [8]}", "world.history=null", "world.num_envs=4"),
+    *("world.group_size=2", "world.num_steps=3", "world.args.max_steps=3", "world.entropy_floor=0"),
+    "training.steps=30",
 ]
 _LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coefficient: 0.01}"
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.cli.main import main
 from groundling.config.compose import compose
 from groundling.config.schema import Config, TrainingConfig
 from groundling.envs.babyai_text import ACTIONS
@@ -17,11 +16,11 @@ from groundling.errors import ConfigError, RunError
 from groundling.policies import RandomPolicy
 from groundling.registry import ComponentConfig
 from groundling.reports.page import write_report
-from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.probes import ProbeLog, load_probes, observations, read_probes, right_actions
 from tests.building import policy_of
+from tests.runs import error_of, figures
 from tests.thorough import THOROUGH
 
 _THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
@@ -98,9 +97,6 @@ def test_probes_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_p
     assert rows[0]["probabilities"] != rows[1]["probabilities"] != rows[3]["probabilities"]
     assert not (without / "probes.jsonl").exists() and not read_probes(without)
 
-    def figures(run_dir: Path) -> list[dict]:
-        return [{k: v for k, v in r.items() if k not in TIME_KEYS} for r in read_metrics(run_dir)]
-
     assert figures(probed) == figures(without)
     last = sorted((probed / "checkpoints").iterdir())[-1]
     policy = policy_of(_config(tmp_path), last)
@@ -141,9 +137,8 @@ def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["world.probes=3"], "1, 2, both or null"),
         (["world.probes=1", "world.language=french"], "English"),
     ):
-        assert main(["train", "demo-easy", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+        words = ["train", "demo-easy", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]
+        assert message in error_of(words, capsys)
     config = _config(tmp_path)
     config.policy = ComponentConfig(id="symbolic", args={"channels": 8, "hidden_size": 8, "recurrence": 2})
     with pytest.raises(ConfigError, match=r"world\.probes=null"):

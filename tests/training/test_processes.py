@@ -24,53 +24,44 @@ from groundling.cli.main import main
 from groundling.errors import RunError
 from groundling.policies import Work
 from groundling.runtime.processes import Processes
-from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.tracking import read_metrics
 from tests.launching import groundling
+from tests.runs import TIME_KEYS
 from tests.thorough import THOROUGH, thorough
 
 _SMALL = [
-    "world.num_envs=5",  # shared unevenly
-    "world.num_steps=8",
-    "algorithm.args.minibatch_size=15",
-    "algorithm.args.learning_rate_schedule=constant",  # which knows nothing of how long the run is
-    "algorithm.args.learning_rate=1e-4",  # Adam makes much of rounding, …
-    "seed=3",  # … and with some seeds a ReLU stands on its kink, where rounding switches it
-    "device=cpu",
+    *("world.num_envs=5", "world.num_steps=8", "algorithm.args.minibatch_size=15", "device=cpu"),  # uneven shares
+    # Adam amplifies rounding, and with some seeds a ReLU is at its kink. The schedule must not depend on the length.
+    *("algorithm.args.learning_rate_schedule=constant", "algorithm.args.learning_rate=1e-4", "seed=3"),
 ]
 
 
-def _start(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> subprocess.Popen[str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+def _words(run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> list[str]:
     small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
-    return subprocess.Popen(
-        [sys.executable, *launcher, "groundling", "train", experiment, f"run_dir={run_dir}", *small, *overrides],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return ["train", experiment, f"run_dir={run_dir}", *small, *overrides]
 
 
-def _train_here(run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> None:
-    """Train in this process, whose imports are done: what one process is to be compared with."""
-    small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
-    assert main(["train", experiment, f"run_dir={run_dir}", *small, *overrides]) == 0
+def _start(words: list[str]) -> subprocess.Popen[str]:
+    """Start two processes by torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "groundling"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, *launcher, *words], env=environment, **pipes)
 
 
-def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> None:
-    child = _start(processes, run_dir, *overrides, experiment=experiment)
+def _train(words: list[str]) -> None:
+    child = _start(words)
     output, _ = child.communicate(timeout=300)
     assert child.returncode == 0, output
-    assert output.count("done:") == 1  # the main process alone speaks
+    assert output.count("done:") == 1  # only the main process prints
     assert "runloop" not in output, output
 
 
-def _train_forked(run_dir: Path, *overrides: str, processes: int = 2, experiment: str = "demo-easy") -> None:
+def _train_forked(words: list[str], processes: int = 2) -> None:
     """Train in processes that share this one's imports."""
-    small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
-    ended = groundling(processes, "train", experiment, f"run_dir={run_dir}", *small, *overrides)
+    ended = groundling(processes, *words)
     assert [process.exit_code for process in ended] == [0] * processes, ended
-    assert "".join(process.output for process in ended).count("done:") == 1  # the main process alone speaks
+    assert "".join(process.output for process in ended).count("done:") == 1  # only the main process prints
 
 
 def _figures(run_dir: Path) -> list[dict[str, Any]]:
@@ -80,25 +71,13 @@ def _figures(run_dir: Path) -> list[dict[str, Any]]:
 
 def test_two_processes_train_like_one_which_can_resume_their_run(tmp_path: Path) -> None:
     critic = ["algorithm.args.value_epochs=1", "algorithm.args.value_rollouts=2"]
-    _train_here(tmp_path / "one", "training.steps=120", *critic)
-    _train_forked(tmp_path / "two", "training.steps=80", *critic)
-    _train_forked(
-        tmp_path / "two", "training.steps=120", *critic, processes=1
-    )  # goes on alone, as torchrun would start it
+    assert main(_words(tmp_path / "one", "training.steps=120", *critic)) == 0
+    _train_forked(_words(tmp_path / "two", "training.steps=80", *critic))
+    _train_forked(_words(tmp_path / "two", "training.steps=120", *critic), processes=1)
     for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
         assert one == pytest.approx(two, abs=1e-5)
     one, two = (load_file(tmp_path / name / "checkpoints" / "000003" / "model.safetensors") for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
-
-
-@THOROUGH
-def test_two_processes_with_frozen_layers_train_like_one(tmp_path: Path) -> None:
-    lora = "{r: 4, layers_to_transform: [2, 3, 4]}"  # of 5
-    words = ["training.steps=80", f"model={{path: starter-causal, lora: {lora}}}", "policy.id=action_writing"]
-    _train_here(tmp_path / "one", *words)
-    _train_forked(tmp_path / "two", *words)
-    for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
-        assert one == pytest.approx(two, abs=1e-5)
 
 
 _WRITING = [
@@ -109,7 +88,7 @@ _MASKED = ["policy.args.mask_type=learned_top_p", "policy.args.top_mask=0.7", "m
 _VALIDATED = ["evaluation.every=1", "evaluation.metrics=[{id:chrf}]", "evaluation.episodes=2"]
 _ADAPTED = ["model.lora={r:2}", "model.gradient_checkpointing=true"]
 _REFERENCES = ["une porte rouge", "turn left", "une balle", "devant un mur", "5 pas", "tu vois une porte"]
-"""Of words that the model writes."""
+"""Texts of words that the model writes."""
 _REMEMBERING = """
 from dataclasses import dataclass
 
@@ -139,28 +118,23 @@ from pathlib import Path
 def tell():
     print(*(task.read_text() for task in Path("/proc/self/task").glob("*/comm")))
 
-atexit.register(tell)  # before all others, which are called before it
+atexit.register(tell)  # called last
 """
-"""A ``sitecustomize``: which threads are there when Python ends?"""
+"""A ``sitecustomize`` that prints the threads at exit."""
 _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nth}]}}", "--import", "nth"]
+_SINGLE = "epochs:2,micro_batch_size:1"
 _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH]
 
 
 @pytest.mark.parametrize(
     "algorithm, extra_args, sharded, launcher, overrides",
     [
-        # One text at a time, of which a process may have fewer than the other.
-        ("grpo", "epochs:1,micro_batch_size:1", True, "fork", _GROUPED),
+        # With one text at a time, a process may have fewer than the other.
+        ("grpo", _SINGLE.replace("2", "1"), True, "fork", _GROUPED),
         *thorough(
             ("grpo", "epochs:2", False, "torchrun", _GROUPED),
-            (
-                "nlpo",
-                "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2",
-                True,
-                "torchrun",
-                _MASKED,
-            ),
-            # Before it learns the main process alone has used the model.
+            ("nlpo", f"{_SINGLE},weight_decay:0.1,target_update_iterations:2", True, "torchrun", _MASKED),
+            # The main process has used the model alone before it learns.
             ("supervised", "learning_rate_schedule:constant,warmup:0", True, "fork", [*_VALIDATED, *_ADAPTED]),
         ),
     ],
@@ -174,10 +148,9 @@ def test_two_processes_write_and_learn_like_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Shares of 3 and 3 texts, or whose groups of two go through the middle; layers whole, or in parts.
+    """The shares are 3 texts each, also where they split a group of two; layers are whole or sharded.
 
-    Rewards of each text, or that depend on the others and on those before. When Python ends, of torchrun's processes,
-    gloo's threads have ended: one that lets go of a tensor then would abort the process.
+    At the exit of torchrun's processes gloo's threads have ended: one that frees a tensor then would abort the process.
     """
     (tmp_path / "nth.py").write_text(_REMEMBERING)
     (tmp_path / "sitecustomize.py").write_text(_TELLING)
@@ -191,16 +164,14 @@ def test_two_processes_write_and_learn_like_one(
     args = ",".join(filter(None, ["learning_rate:1e-5", sizes, extra_args]))
     overrides = [*_WRITING, pool, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
     experiment = "rl4lms/increasing_numbers_ppo"
-    _train_here(tmp_path / "1", "training.steps=80", *overrides, experiment=experiment)
-    for steps in (40, 80):  # which go on
+    assert main(_words(tmp_path / "1", "training.steps=80", *overrides, experiment=experiment)) == 0
+    for steps in (40, 80):
         parts = [f"training.steps={steps}", f"model.fsdp={sharded}", *overrides]
-        if steps == 40 or launcher == "fork":
-            _train_forked(tmp_path / "2", *parts, experiment=experiment)
-        else:
-            _train(2, tmp_path / "2", *parts, experiment=experiment)
+        start = _train_forked if steps == 40 or launcher == "fork" else _train
+        start(_words(tmp_path / "2", *parts, experiment=experiment))
     runs = []
     for folder in (tmp_path / "1", tmp_path / "2"):
-        # An optimizer numbers what is in parts last.
+        # An optimizer numbers sharded parameters last.
         unlike = ("random.safetensors", *(["optimizer.safetensors"] if sharded else []))
         last = max((folder / "checkpoints").glob("[0-9]*"))
         tensors = {p.name: load_file(p) for p in last.glob("*.safetensors") if p.name not in unlike}
@@ -218,7 +189,7 @@ def test_two_processes_write_and_learn_like_one(
 
 @THOROUGH
 def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    child = _start(2, tmp_path, "training.steps=100000")
+    child = _start(_words(tmp_path, "training.steps=100000"))
     deadline = time.monotonic() + 240
     while len(read_metrics(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -227,28 +198,26 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
     output, _ = child.communicate(timeout=120)  # and does not hang
     assert child.returncode != 0 and "SIGKILL" in output
     done = json.loads((max((tmp_path / "checkpoints").glob("[0-9]*")) / "run.json").read_text())["counters"]
-    _train_forked(tmp_path, f"training.steps={done['step'] + 40}")
+    _train_forked(_words(tmp_path, f"training.steps={done['step'] + 40}"))
     assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
 
 
-def test_an_error_ends_all_processes(tmp_path: Path) -> None:
-    ended = groundling(2, "train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "world.num_envs=1")
-    assert all(process.exit_code == 1 for process in ended)
-    assert "too few for 2 processes" in "".join(process.output for process in ended)
-
-
-def test_an_error_of_the_main_process_ends_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "override", "message"),
+    [("run", "world.num_envs=1", "too few for 2 processes"), ("file", "seed=3", "cannot write to the folder")],
+)
+def test_an_error_ends_all_processes(place: str, override: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    first, second = groundling(2, "train", "demo-easy", f"run_dir={tmp_path / 'file'}", *_SMALL)
-    assert first.exit_code == 1 and "cannot lock" in first.output
-    assert second.exit_code == 1
+    first, second = groundling(2, *_words(tmp_path / place, override))
+    assert (first.exit_code, second.exit_code) == (1, 1)
+    assert message in first.output
 
 
-def test_a_sweep_trains_all_its_runs_on_whatever_device_there_is(tmp_path: Path) -> None:
+def test_a_sweep_trains_all_its_runs_on_the_available_device(tmp_path: Path) -> None:
     # With GPUs the device is a CPU, as in the other tests.
     device = "cpu" if torch.cuda.is_available() else "auto"
     sweep = ["training.steps=40", "seed=1,2", f"device={device}", f"run_dir={tmp_path}/${{seed}}"]
-    ended = groundling(2, "train", "demo-easy", *_SMALL, *sweep)
+    ended = groundling(2, *_words(tmp_path, *sweep))
     assert [process.exit_code for process in ended] == [0, 0], ended
     assert [process.output.count("done:") for process in ended] == [2, 0]
     assert [read_metrics(tmp_path / seed)[-1]["step"] for seed in ("1", "2")] == [40, 40]
@@ -256,14 +225,11 @@ def test_a_sweep_trains_all_its_runs_on_whatever_device_there_is(tmp_path: Path)
 
 def test_processes_wait_long_for_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[timedelta] = []
+    state = SimpleNamespace(process_index=1, num_processes=2)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setattr(atexit, "register", lambda function: None)
-    monkeypatch.setattr(
-        accelerate,
-        "PartialState",
-        lambda cpu, timeout: waits.append(timeout) or SimpleNamespace(process_index=1, num_processes=2),
-    )
+    monkeypatch.setattr(accelerate, "PartialState", lambda cpu, timeout: waits.append(timeout) or state)
     assert Processes.join("cpu") == Processes(1, 2)
     assert waits[0] >= timedelta(hours=6)
 
@@ -275,7 +241,7 @@ def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypa
         return list(torch.nn.Linear(4, 3, dtype=dtype).parameters())
 
     def sums(parameters: list[torch.Tensor], others: list[int] | None) -> list[list[int]]:
-        """What a process of two tells the other, of whom it hears ``others``, when it sums gradients twice."""
+        """Return the checksums that a process sends the other, which answers ``others``, in two sums of gradients."""
         checksums: list[list[int]] = []
         monkeypatch.setattr(
             Processes, "gather", lambda self, value: checksums.append(value) or [value, others or value]
@@ -293,7 +259,7 @@ def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypa
 
 
 def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As model.device_map spreads them; "meta" stands for a second device, which cannot be compared."""
+    """As with model.device_map; "meta" stands in for a second device."""
     monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
     summed: list[tuple[torch.device, int]] = []
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: summed.append((flat.device, len(flat))))
@@ -302,14 +268,14 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     Processes(0, 2).sum_gradients(parameters)
-    # With each tensor goes how many processes have its gradient.
+    # Each tensor comes with the number of processes that have its gradient.
     assert summed == [(devices[0], 3 + 2), (devices[2], 4 + 1), (devices[3], 8 + 1)]
     assert [p.grad.device for p in parameters] == devices
 
 
 @pytest.mark.parametrize("other_has", [False, True])
 def test_a_weight_without_gradients_is_not_changed(other_has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one process leaves it, whatever the optimiser's momentum and weight decay."""
+    """As in one process, whatever the optimizer's momentum and weight decay."""
     other = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0] if other_has else [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: flat.add_(other))
@@ -350,5 +316,5 @@ def test_shares_of_processes_are_a_partition(size: int) -> None:
     pieces = [list(micro_batches(torch.arange(20), 4, work, w)) for w in worlds]
     assert sorted(torch.cat([m for share in pieces for m in share]).tolist()) == list(range(20))
     distinct = [{work[i] for m in share for i in m.tolist()} for share in pieces]
-    assert sum(map(len, distinct)) == len(set(work))  # equal ones lie in one process, …
-    assert max(map(len, distinct)) - min(map(len, distinct)) <= 1  # and each computes as many
+    assert sum(map(len, distinct)) == len(set(work))  # equal ones share a process
+    assert max(map(len, distinct)) - min(map(len, distinct)) <= 1  # and the work is balanced

@@ -13,7 +13,7 @@ from groundling.training.progress import TrainingProgress
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that tests set."""
 
     now = 0.0
 
@@ -27,7 +27,7 @@ def _left(text: str) -> float:
 
 
 def _work(bar: TrainingProgress, clock: Clock, update: int) -> None:
-    """One update of 100 steps: it collects for 20 seconds, learns for 60, and every second one saves for 10."""
+    """Show an update of 100 steps: 20 seconds of collecting, 60 of learning, and 10 of saving in every second one."""
     bar.phase("collecting")
     for _ in range(4):
         clock.now += 5
@@ -49,19 +49,19 @@ def test_further_rewards_are_shown() -> None:
 
 @pytest.mark.parametrize("begun", [0, 700], ids=["from the start", "resumed"])
 def test_the_time_left_is_right_after_a_tenth_of_the_run(begun: int) -> None:
-    clock, shown, told = Clock(), io.StringIO(), []
+    clock, shown, shown_left = Clock(), io.StringIO(), []
     with TrainingProgress(Console(file=shown, width=120), begun + 4_000, begun, clock) as bar:
         clock.now += 90  # the first update also compiles
         for update in range(1, 41):
             _work(bar, clock, begun // 100 + update)
-            told.append((clock.now - 10 * (update % 2 == 0), _left(shown.getvalue())))
-    assert len(told) == len(shown.getvalue().splitlines()) == 40  # a line for each update
-    for now, left in told[3:-2]:
+            shown_left.append((clock.now - 10 * (update % 2 == 0), _left(shown.getvalue())))
+    assert len(shown_left) == len(shown.getvalue().splitlines()) == 40  # a line for each update
+    for now, left in shown_left[3:-2]:
         assert left == pytest.approx(clock.now - now, rel=0.3)
-    assert told[-1][1] == 0
+    assert shown_left[-1][1] == 0
 
 
-def test_the_time_left_passes_while_an_update_learns() -> None:
+def test_the_time_left_decreases_while_an_update_learns() -> None:
     clock, shown = Clock(), io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120)
     with TrainingProgress(console, 1_000, 0, clock) as bar:
@@ -83,7 +83,7 @@ def test_the_time_left_passes_while_an_update_learns() -> None:
         ([0.4] * 5 + [0.1] * 5, True),
         ([0.1] * 5 + [0.3] * 5, False),
         ([0.9] * 5 + [0.8] * 5, False),  # it was good before
-        ([0.2] * 9, False),  # too few updates to tell
+        ([0.2] * 9, False),  # too few updates
     ],
 )
 def test_a_warning_says_that_success_did_not_improve(rates: list[float], is_said: bool) -> None:

@@ -34,27 +34,27 @@ def test_a_checkpoint_is_deleted_once_no_process_reads_it(tmp_path: Path) -> Non
     found = checkpoint.hold_latest(tmp_path, pytest.fail)
     assert found is not None and found[0] == first
     second = _save(tmp_path, 2)
-    assert checkpoint.numbered(tmp_path) == [first, second]
-    assert checkpoint.what_is_wrong(first) is None
+    assert checkpoint.list_checkpoints(tmp_path) == [first, second]
+    assert checkpoint.find_problem(first) is None
     del found
     third = _save(tmp_path, 3)
-    assert checkpoint.numbered(tmp_path) == [third]
+    assert checkpoint.list_checkpoints(tmp_path) == [third]
 
 
 def test_a_newer_checkpoint_replaces_one_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _save(tmp_path, 1)
-    numbered, left = checkpoint.numbered, [2, 3]
+    list_all, left = checkpoint.list_checkpoints, [2, 3]
 
     def listed_before_the_next_is_saved(folder: Path) -> list[Path]:
-        there = numbered(folder)
+        there = list_all(folder)
         if left:
             update = left.pop(0)
-            monkeypatch.setattr(checkpoint, "numbered", numbered)
+            monkeypatch.setattr(checkpoint, "list_checkpoints", list_all)
             _save(folder, update)
-            monkeypatch.setattr(checkpoint, "numbered", listed_before_the_next_is_saved)
+            monkeypatch.setattr(checkpoint, "list_checkpoints", listed_before_the_next_is_saved)
         return there
 
-    monkeypatch.setattr(checkpoint, "numbered", listed_before_the_next_is_saved)
+    monkeypatch.setattr(checkpoint, "list_checkpoints", listed_before_the_next_is_saved)
     assert checkpoint.latest(tmp_path, pytest.fail) == tmp_path / "000003"
 
 
@@ -93,10 +93,10 @@ def test_a_run_in_training_can_be_published(run_dir: Path, tmp_path: Path) -> No
         keep=1,
     )
     publish(target, tmp_path / "published")
-    assert checkpoint.what_is_wrong(tmp_path / "published") is None
+    assert checkpoint.find_problem(tmp_path / "published") is None
 
 
 def test_a_deleted_checkpoint_is_reported_with_the_remaining_ones(run_dir: Path) -> None:
-    latest = checkpoint.numbered(run_dir / "checkpoints")[-1]
+    latest = checkpoint.list_checkpoints(run_dir / "checkpoints")[-1]
     with pytest.raises(RunError, match=rf"there is no checkpoint .*000001: .* name one of .*{latest.name}"):
         find(str(run_dir / "checkpoints" / "000001"), [], pytest.fail)

@@ -10,7 +10,7 @@ import pytest
 from groundling.config.compose import compose
 from groundling.errors import ConfigError
 from groundling.runtime.processes import Processes, in_parts
-from groundling.training.build import make_algorithm, make_policy, make_shards, world_of
+from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.sharding import _layers_of, shard
 from groundling.training.trainer import Trainer
 from tests.building import policy_of
@@ -23,7 +23,7 @@ def _deal_out() -> None:
     processes = Processes.join("cpu")
     policy = make_policy(config.policy, config.model, config.algorithm, world_of(config), learns=True)
     before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
-    shards = make_shards(config.model, config.algorithm, policy, processes)
+    shards = shard(config.model, config.algorithm.id, policy, processes)
     algorithm = make_algorithm(config.algorithm, policy, processes)
     shards.gather()
     for name, weight in policy.named_parameters():

@@ -18,6 +18,7 @@ from groundling.errors import ConfigError
 from groundling.training import slurm, trainer
 from groundling.training.build import make_policy
 from groundling.training.tracking import read_metrics
+from tests.runs import error_of
 from tests.thorough import THOROUGH
 
 _STAND_INS = {
@@ -29,8 +30,7 @@ echo 'Submitted batch job 4242'
     "scontrol": """
 if [ "$1" = show ]; then echo 127.0.0.1; else printf '%s\\n' "$@" > "$RECORDS/scontrol"; fi
 """,
-    # Starts the processes that the job asked for, and gives the highest exit status; SIGUSR2 comes when $USR2_AT is
-    # there, as it comes when the time limit is near.
+    # Start the processes of the job, send SIGUSR2 once $USR2_AT exists, and return the highest exit status.
     "srun": """
 printf '%s\\n' "$@" > "$RECORDS/srun"
 while [[ "$1" == --* ]]; do case "$1" in --output|--error) shift 2;; *) shift;; esac; done
@@ -53,7 +53,7 @@ _SMALL = [
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where the stand-ins write their records; they stand first on PATH, and we in the folder above."""
+    """The folder of records of the stand-ins, which are first on PATH; its parent is the working directory."""
     records, bin = tmp_path / "records", tmp_path / "bin"
     records.mkdir(), bin.mkdir()
     for name, script in _STAND_INS.items():
@@ -75,13 +75,15 @@ def _run_job(cluster: Path, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(["bash", str(cluster / "job.sh")], env=env, capture_output=True, text=True, timeout=300)
 
 
-def test_an_array_task_is_requeued_before_its_time_limit_and_resumes(
-    cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs"
+def _submit_array(runs: Path) -> None:
     overrides = ["seed=1,2", f"run_dir={runs}/${{seed}}", *_SMALL]
     job = ["partition=long", "time=0:30:00", "mem_gb=1.5", "array=seeds", "sbatch.mail-type=END"]
     assert main(["train", "demo-easy", *overrides, "--slurm", *job]) == 0
+
+
+def test_an_array_is_submitted(cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    _submit_array(runs)
     shown = capsys.readouterr()
     assert "submitted job 4242" in shown.err
     script = (cluster / "job.sh").read_text()
@@ -92,6 +94,11 @@ def test_an_array_task_is_requeued_before_its_time_limit_and_resumes(
     assert Path((cluster / "sbatch").read_text().strip()).parent == runs / "slurm"
     assert [p.name for p in (runs / "slurm").iterdir()] == ["4242_submission.sh"]
 
+
+@THOROUGH
+def test_an_array_task_is_requeued_before_its_time_limit_and_resumes(cluster: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    _submit_array(runs)
     task = {"SLURM_ARRAY_JOB_ID": "4242", "SLURM_ARRAY_TASK_ID": "1"}
     first = _run_job(cluster, **task, USR2_AT=str(runs / "2" / "metrics.jsonl"))
     assert first.returncode == 0, first.stderr
@@ -125,7 +132,7 @@ def test_a_signal_during_a_sweep_requeues_the_remaining_runs(monkeypatch: pytest
     monkeypatch.setattr("groundling.training.train.train", train)
     try:
         assert main(["train", "demo-easy", "seed=1,2"]) == slurm.TO_BE_REQUEUED
-        assert main(["train", "demo-easy", "seed=3"]) == 0  # it was complete all the same
+        assert main(["train", "demo-easy", "seed=3"]) == 0  # it was already complete
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert began == ["runs/demo-easy-seed1", "runs/demo-easy-seed3"]
@@ -157,12 +164,13 @@ def test_a_signal_outside_of_the_loop_requeues_only_a_job_that_advances(
     monkeypatch.chdir(tmp_path)
     assert status("1,2,3", at=1) == 1 and "give it more time" in capfd.readouterr().err
     assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the first one has become complete
-    assert status("1,2,3", at=2) == 1 and "array=seeds" in capfd.readouterr().err  # no further than before
+    assert status("1,2,3", at=2) == 1 and "array=seeds" in capfd.readouterr().err  # without progress
     assert status("1,2", at=0) == 0
     assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the second one has a checkpoint
     assert not (tmp_path / "runs" / "demo-easy-seed3").exists()
 
 
+@THOROUGH
 def test_several_processes_find_each_other(cluster: Path, tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(
         "import os, pathlib, torch\n"
@@ -184,9 +192,7 @@ def test_several_processes_find_each_other(cluster: Path, tmp_path: Path) -> Non
     assert [(tmp_path / f"sum-{i}-2").read_text() for i in (0, 1)] == ["3", "3"]
 
 
-def test_the_job_repeats_the_command_as_it_was_typed(
-    cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_job_repeats_the_typed_command(cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "mine.yaml").write_text(
         "# @package _global_\nname: mine\nworld: {id: text, env: BabyAI-GoToObj-v0}\n"
@@ -225,19 +231,16 @@ def test_an_invalid_setting_is_reported_in_one_line(setting: str, message: str) 
 def test_failures_of_a_submission_are_reported_in_one_line(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def error_of(*arguments: str) -> str:
-        assert main(["train", "demo-easy", *arguments]) == 1
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1
-        return error
+    def error(*arguments: str) -> str:
+        return error_of(["train", "demo-easy", *arguments], capsys)
 
-    assert "seed=1,2,3" in error_of("--slurm", "array=seeds")
+    assert "seed=1,2,3" in error("--slurm", "array=seeds")
     sbatch = cluster.parent / "bin" / "sbatch"
     sbatch.write_text("#!/bin/bash\necho 'invalid partition' >&2\nexit 1\n")
-    assert "invalid partition" in error_of("--slurm", "partition=none")
+    assert "invalid partition" in error("--slurm", "partition=none")
     sbatch.write_text("#!/bin/bash\necho queued\n")
-    assert "queued" in error_of("--slurm")
+    assert "queued" in error("--slurm")
     sbatch.unlink()
-    assert "--dry-run" in error_of("--slurm")
+    assert "--dry-run" in error("--slurm")
     monkeypatch.setitem(sys.modules, "submitit", None)
-    assert "groundling[slurm]" in error_of("--slurm")
+    assert "groundling[slurm]" in error("--slurm")

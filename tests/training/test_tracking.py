@@ -13,8 +13,7 @@ import pytest
 
 from groundling.errors import ConfigError
 from groundling.io.row_files import BEFORE_ALL, RowFile, digest_of, read_rows
-from groundling.training.samples import SampleLog
-from groundling.training.tracking import OnlineLog, Tracker, read_metrics, trackio_log, wandb_log
+from groundling.training.tracking import OnlineLog, SampleLog, Tracker, read_metrics, trackio_log, wandb_log
 
 
 def test_tensorboard_reads_figures_and_drops_repeated_updates(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_generation_settings_start_and_end_texts_as_in_training(
         return TokenPolicy(lm, generation=generation, context_start_token=start, value="shared")
 
     texts = greedy(terminate_on_eos=False).write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
-    config.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
+    config.eos_token_id = int(texts[0][3])  # an end token other than the tokenizer's
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     assert len(ended[0]) <= 4

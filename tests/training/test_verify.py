@@ -20,7 +20,6 @@ from groundling.training import checkpoint
 from groundling.training.tracking import METRICS, read_metrics
 from groundling.training.train import train
 from groundling.training.verify import verify
-from tests.thorough import one_in
 from tests.training.test_resume import _corridor, _train
 
 
@@ -33,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_dir(whole: Path, tmp_path: Path) -> Path:
-    """A run that is done; each test has its own."""
+    """A copy of a complete run."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -77,8 +76,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_damaged_rows_are_detected_on_resume(change: str, run_dir: Path) -> None:
+def test_damaged_rows_are_reported_and_refused_on_resume(
+    change: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(run_dir)]) == 0
+    assert "WRONG" not in capsys.readouterr().out
     _edit(run_dir, change)
+    assert main(["verify", str(run_dir)]) == 1
+    assert "WRONG" in capsys.readouterr().out
     longer = _corridor(run_dir)
     longer.training.steps += 40
     with pytest.raises(RunError) as caught:
@@ -86,19 +91,10 @@ def test_damaged_rows_are_detected_on_resume(change: str, run_dir: Path) -> None
     assert CHANGES[change] in str(caught.value)
 
 
-@pytest.mark.parametrize("change", one_in(3, CHANGES))
-def test_damaged_rows_are_reported(change: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(run_dir)]) == 0
-    assert "WRONG" not in capsys.readouterr().out
-    _edit(run_dir, change)
-    assert main(["verify", str(run_dir)]) == 1
-    assert "WRONG" in capsys.readouterr().out
-
-
 def test_the_advice_about_doubled_rows_works(run_dir: Path) -> None:
     _edit(run_dir, "doubled")
     (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
-    assert (wrong.what, wrong.mend) == (f"{METRICS}, line 4", "delete it")
+    assert (wrong.what, wrong.advice) == (f"{METRICS}, line 4", "delete it")
     lines = (run_dir / METRICS).read_text().splitlines(keepends=True)
     (run_dir / METRICS).write_text("".join(lines[:3] + lines[4:]))
     assert [row["update"] for row in read_metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
@@ -106,8 +102,8 @@ def test_the_advice_about_doubled_rows_works(run_dir: Path) -> None:
 
 
 def _broken(run_dir: Path, what: str) -> str:
-    """Damage the last checkpoint; returns what is told."""
-    last = checkpoint.numbered(run_dir / "checkpoints")[-1]
+    """Damage the last checkpoint; return the expected message."""
+    last = checkpoint.list_checkpoints(run_dir / "checkpoints")[-1]
     weights = last / "optimizer.safetensors"
     match what:
         case "missing":
@@ -137,7 +133,7 @@ def _broken(run_dir: Path, what: str) -> str:
 def test_a_damaged_checkpoint_is_reported(what: str, run_dir: Path) -> None:
     problem = _broken(run_dir, what)
     (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
-    assert problem in f"{wrong.what} {wrong.problem}" and wrong.mend
+    assert problem in f"{wrong.what} {wrong.problem}" and wrong.advice
 
 
 def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
@@ -151,7 +147,7 @@ def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
     (path,) = episodes.glob("data/*.parquet")
     path.write_bytes(path.read_bytes()[:100])
     (wrong,) = verify(episodes)
-    assert wrong.what == str(path) and wrong.problem is not None and "delete" in wrong.mend
+    assert wrong.what == str(path) and wrong.problem is not None and "delete" in wrong.advice
 
 
 def test_an_unknown_folder_is_refused(tmp_path: Path) -> None:
@@ -176,20 +172,15 @@ def test_weights_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_checkpoint_is_not_called_broken(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    last = checkpoint.numbered(run_dir / "checkpoints")[-1]
+    last = checkpoint.list_checkpoints(run_dir / "checkpoints")[-1]
 
     def forbidden(self: Path, *args: object, **kwargs: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))  # which root, who runs CI, is never told
+        raise PermissionError(13, "Permission denied", str(self))  # which root, as in CI, never gets
 
     monkeypatch.setattr(Path, "open", forbidden)
     with pytest.raises(RunError, match="is not readable by you: ask its owner") as caught:
-        checkpoint.what_is_wrong(last)
+        checkpoint.find_problem(last)
     assert "broken" not in str(caught.value)
-
-
-def test_a_single_checkpoint_can_be_verified(run_dir: Path) -> None:
-    (finding,) = verify(checkpoint.numbered(run_dir / "checkpoints")[-1])
-    assert finding.problem is None
 
 
 def test_a_folder_in_use_is_refused(run_dir: Path, tmp_path: Path) -> None:
@@ -205,7 +196,7 @@ def test_a_folder_in_use_is_refused(run_dir: Path, tmp_path: Path) -> None:
 def test_problems_of_a_run_in_training_are_not_reported(
     moment: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its new checkpoint is half written, and an old one is being deleted."""
+    """A new checkpoint is half written, and an old one is half deleted."""
     (run_dir / "checkpoints" / ".partial-000007").mkdir()
     _broken(run_dir, "cut")
     lock, with_lock = ExitStack(), locked(run_dir / LOCK, "is at work")
@@ -222,7 +213,7 @@ def test_problems_of_a_run_in_training_are_not_reported(
     with lock:
         *whole, last = verify(run_dir)
     assert all(one.problem is None for one in whole) and len(whole) >= 2
-    assert last.problem == "is being written to by another process" and last.mend == "check it again afterwards"
+    assert last.problem == "is being written to by another process" and last.advice == "check it again afterwards"
 
 
 @pytest.mark.parametrize("place", ["dataset", "evaluation", "checkpoint", "answers"])
@@ -231,7 +222,7 @@ def test_problems_of_locked_folders_are_not_reported(place: str, run_dir: Path, 
     folder, lock = {
         "dataset": (run_dir, output_lock(run_dir)),
         "evaluation": (run_dir, run_dir / "evaluation" / f".held-out{LOCK}"),
-        "checkpoint": (checkpoint.numbered(run_dir / "checkpoints")[-1], run_dir / LOCK),
+        "checkpoint": (checkpoint.list_checkpoints(run_dir / "checkpoints")[-1], run_dir / LOCK),
         "answers": (run_dir, run_dir / "answers" / "claims" / "writing-0"),
     }[place]
     with locked(lock, "is at work"):
@@ -265,7 +256,7 @@ def test_leftovers_of_killed_processes_are_deleted_on_resume(run_dir: Path) -> N
 
 
 def test_a_lock_held_for_an_instant_is_waited_for(tmp_path: Path) -> None:
-    """As by another process that looks whether it is free."""
+    """Another process checks whether it is free."""
     lock = FileLock(tmp_path / LOCK, thread_local=False)
     lock.acquire()
     released = threading.Timer(0.05, lock.release)
@@ -288,16 +279,18 @@ def test_a_pipe_is_not_accepted_as_a_lock(run_dir: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["1²", "0x2", "-1"])
-def test_only_numbered_folders_are_checkpoints(name: str, run_dir: Path) -> None:
-    (run_dir / "checkpoints" / name).mkdir()
+def test_checkpoints_have_numbers_and_are_verified_alone(run_dir: Path) -> None:
+    for name in ("1²", "0x2", "-1"):
+        (run_dir / "checkpoints" / name).mkdir()
     assert all(one.problem is None for one in verify(run_dir))
+    (finding,) = verify(checkpoint.list_checkpoints(run_dir / "checkpoints")[-1])
+    assert finding.problem is None
 
 
 def test_a_removed_lock_file_does_not_exclude(tmp_path: Path) -> None:
     path = output_lock(tmp_path / "data")
     with locked(path, "is at work"):
-        path.unlink()  # as somebody does by hand
+        path.unlink()  # as users may
         with locked(path, "is at work"):
             pass
     assert not path.exists()

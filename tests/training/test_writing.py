@@ -23,13 +23,14 @@ from groundling.reports.page import _spread
 from groundling.runtime.processes import Processes
 from groundling.training.build import world_of
 from groundling.training.folder import open_run
-from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.tracking import read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
 from groundling.worlds.writing.measures import make_measured_reward, make_metrics, write_rows
 from groundling.worlds.writing.prompt_encoder import PromptEncoder
 from groundling.worlds.writing.references import References
 from tests.building import algorithm_of, policy_of
+from tests.runs import figures
 
 
 def _config(run_dir: Path, *overrides: str) -> Config:
@@ -96,18 +97,17 @@ def test_prompts_are_chat_turns_of_a_user(tmp_path: Path) -> None:
         _rollout(_config(tmp_path / "run", *words[:2], "world.max_prompt_length=3"))
 
 
+def _cloning(folder: Path, count: int, *overrides: str) -> Config:
+    """Return the config of a run that learns "turn left" as the reference of each of ``count`` prompts."""
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(count)))
+    pool = f"world={{pool:jsonl,args:{{path:{data},prompt_column:ask,reference_column:say}}}}"
+    cloning = ["algorithm.id=bc", "~algorithm.args", "algorithm.args={objective:text,learning_rate:1e-2}"]
+    return _config(folder / "run", *cloning, "~world.args", pool, *overrides)
+
+
 def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(3)))
-    config = _config(
-        tmp_path / "run",
-        "algorithm.id=bc",
-        "~algorithm.args",
-        "algorithm.args={objective:text,learning_rate:1e-2,minibatch_size:4}",
-        "~world.args",
-        f"world={{pool:jsonl,args:{{path:{data},prompt_column:ask,reference_column:say}}}}",
-        "training.steps=400",
-    )
+    config = _cloning(tmp_path, 3, "algorithm.args.minibatch_size=4", "training.steps=400")
     policy, (rollout, _) = _rollout(config)
     tokenizer = policy.lm.tokenizer
     assert rollout.mask is not None
@@ -119,17 +119,8 @@ def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
 
 
 def test_a_pass_over_references_ends_with_a_short_update(tmp_path: Path) -> None:
-    """An update of eight texts holds no more than the references that there are."""
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(6)))
-    config = _config(
-        tmp_path / "run",
-        "algorithm.id=bc",
-        "~algorithm.args",
-        "algorithm.args={objective:text,learning_rate:1e-2,minibatch_size:2}",
-        "~world.args",
-        f"world={{pool:jsonl,num_texts:8,args:{{path:{data},prompt_column:ask,reference_column:say}}}}",
-    )
+    """An update of eight texts holds at most the available references."""
+    config = _cloning(tmp_path, 6, "algorithm.args.minibatch_size=2", "world.num_texts=8")
     policy = policy_of(config)
     steps = []
     algorithm = algorithm_of(config, policy)
@@ -153,10 +144,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
         assert not Trainer(stopped, tmp_path / "stopped", print).loop(Console(quiet=True), lambda: True)
     train(stopped, Console(quiet=True))
 
-    def figures(name: str) -> list[dict]:
-        return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(tmp_path / name)]
-
-    assert figures("whole") == figures("stopped")
+    assert figures(tmp_path / "whole") == figures(tmp_path / "stopped")
     rows = read_rows(tmp_path / "whole" / "validation.jsonl")
     assert [row["update"] for row in rows][:2] == [0, 2] and "reward" in rows[0]["metrics"]
     assert rows[-1]["update"] == read_metrics(tmp_path / "whole")[-1]["update"]
@@ -184,7 +172,7 @@ def test_a_report_shows_the_first_text_of_some_updates() -> None:
 
 
 def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:
-    """Of the words "turn left now", with such tokens around a text."""
+    """A tokenizer of the words "turn left now", with the given tokens around a text."""
     vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", "turn", "left", "now"])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -198,7 +186,7 @@ def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:
     ("around", "has_decoder", "learnt"),
     [
         ((), False, ["turn", "left", "now", "</s>"]),
-        (("<s>", "$A"), False, ["turn", "left", "now", "</s>"]),  # Llama: a text in the middle begins nothing
+        (("<s>", "$A"), False, ["turn", "left", "now", "</s>"]),  # Llama
         (("$A", "</s>"), True, ["turn", "left", "now", "</s>"]),  # T5
         (("<s>", "$A", "</s>"), True, ["<s>", "turn", "left", "now", "</s>"]),  # BART
         (("<s>", "$A"), True, ["<s>", "turn", "left", "now", "</s>"]),
@@ -236,20 +224,3 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
 
 def _measured(config: Config, policy: Any) -> Any:
     return make_measured_reward(world_of(config), policy)
-
-
-def test_invalid_settings_of_writing_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def error(*overrides: str) -> str:
-        capsys.readouterr()
-        words = ["train", "rl4lms/increasing_numbers_ppo", f"run_dir={tmp_path / 'run'}", "device=cpu"]
-        assert main([*words, *overrides]) == 1
-        output = capsys.readouterr().err
-        assert output.startswith("error: ") and output.count("\n") == 1, output
-        return output
-
-    assert "did you mean 'increasing_numbers'" in error("reward.increasing_number={}")
-    assert "unknown pool" in error("world.pool=nowhere")
-    assert "argument of reward" in error("reward.increasing_numbers.args.most=3")
-    assert "does not suit pool dummy_pool" in error("policy.id=action_scoring", "~policy.args")
-    assert "max_prompt_length" in error("world.max_length=3")
-    assert "world.pool" in error("world.pool=null")

@@ -67,12 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train_each(configs: list["Config"]) -> int:
     """Train the runs one after the other, until one is asked to stop."""
-    from groundling.training.checkpoint import numbered
+    from groundling.training.checkpoint import list_checkpoints
     from groundling.training.slurm import TO_BE_REQUEUED, time_limit
     from groundling.training.train import train
 
     def checkpoints() -> list[list[Path]]:
-        return [numbered(Path(config.run_dir) / "checkpoints") for config in configs]
+        return [list_checkpoints(Path(config.run_dir) / "checkpoints") for config in configs]
 
     current, before = 0, checkpoints()
 

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(str(folder), soft_wrap=True)
         for finding in verify(folder):
             line = finding.what if finding.problem is None else f"{finding.what} {finding.problem}"
-            line += f"; {finding.mend}" if finding.mend else ""
+            line += f"; {finding.advice}" if finding.advice else ""
             mark = "ok   " if finding.problem is None else "WRONG"
             # Names of files may contain line breaks.
             console.print(f"  {mark}  {' '.join(line.splitlines())}", soft_wrap=True)

@@ -212,7 +212,7 @@ def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[s
     if path != target.run_dir:
         hold = Hold(path)
         if not hold.exists:
-            present = ", ".join(one.name for one in checkpoint.numbered(path.parent))
+            present = ", ".join(one.name for one in checkpoint.list_checkpoints(path.parent))
             raise RunError(
                 f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
                 f"{present}, or {target.run_dir} for the latest"
@@ -241,7 +241,7 @@ def _is_on_hub(name: str, config_dir: Path | None) -> bool:
 
 def _check_complete(path: Path) -> None:
     """Raise `RunError` if a checkpoint or a published policy is damaged."""
-    if (problem := checkpoint.what_is_wrong(path)) is not None:
+    if (problem := checkpoint.find_problem(path)) is not None:
         raise RunError(
             f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
             "again"

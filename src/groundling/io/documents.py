@@ -12,6 +12,7 @@ import io
 import json
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,17 +148,16 @@ def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
             yield where, parse_json(line, where)
 
 
-def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
-    r"""Yield the lines of a file from an offset in bytes, with their ends, `\n`; the last one may have none."""
+def lines_of(path: Path) -> Iterator[bytes]:
+    r"""Yield the lines of a file with their ends, `\n`; the last one may have none."""
     _check_regular(path)
     with path.open("rb") as file:
-        file.seek(offset)
         number = 0
         while line := file.readline(LINE + 1):
             number += 1
             if len(line) > LINE:
                 raise DocumentError(f"{path}:{number} has more than {LINE:,} bytes: it is not read")
-            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 and not offset else line
+            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
@@ -316,11 +316,8 @@ def _check_regular(path: Path) -> None:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        seen = set[str]()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the key {name[:80]!r} comes twice")
-            seen.add(name)
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {name[:80]!r} comes twice")
     return content
 
 

@@ -46,6 +46,9 @@ def locked(path: Path, doing: str, otherwise: str = "name another folder", *, wa
     lock = FileLock(path, timeout=-1 if wait else _PATIENCE, poll_interval=_PATIENCE / 10, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write to the folder {path.parent}: {error}; {otherwise}") from error
+    try:
         lock.acquire()
     except Timeout:
         raise RunError(f"another process {doing}: wait for it, or {otherwise}") from None

@@ -25,7 +25,7 @@ class RowProblem:
     line: int
     """Line number, from 1."""
     problem: str
-    mend: str
+    advice: str
 
 
 def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
     if problems:
         first = problems[0]
         raise RunError(
-            f"line {first.line} of {path} {first.problem}: {first.mend} (`groundling verify {path.parent}` checks all)"
+            f"line {first.line} of {path} {first.problem}: {first.advice} (`groundling verify {path.parent}` checks all)"
         )
     return rows
 
@@ -59,42 +59,10 @@ def scan_rows(path: Path, consecutive: bool = False) -> tuple[list[dict[str, Any
     return rows, problems
 
 
-class RowReader:
-    """Read a growing file of consecutive rows; each call of `read_new` parses only what was appended."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: tuple[int, int] | None = None
-        self._offset = self._number = 0
-        self._last: dict[str, Any] | None = None
-
-    def read_new(self) -> tuple[bool, list[dict[str, Any]]]:
-        """Return the rows since the last call, after whether they are those of a new file, from its beginning.
-
-        A file that was replaced or has become shorter is a new one. Raises `RunError` as `read_rows` does.
-        """
-        status = self.path.stat() if self.path.exists() else None
-        file = None if status is None else (status.st_dev, status.st_ino)
-        is_new = file != self._file or (status is not None and status.st_size < self._offset)
-        if is_new:
-            self._file, self._offset, self._number, self._last = file, 0, 0, None
-        rows: list[dict[str, Any]] = []
-        for line in lines_of(self.path, self._offset) if status is not None else ():
-            if not line.endswith(b"\n"):
-                break
-            row, problem = _check(line, f"{self.path}:{self._number + 1}", self._last, consecutive=True)
-            if problem is not None or row is None:
-                self._file = None  # the next call starts at the beginning
-                raise RunError(f"line {self._number + 1} of {self.path} {': '.join(problem or ())}")
-            rows.append(row)
-            self._offset, self._number, self._last = self._offset + len(line), self._number + 1, row
-        return is_new, rows
-
-
 def _check(
     line: bytes, where: str, before: Mapping[str, Any] | None, consecutive: bool
 ) -> tuple[dict[str, Any] | None, tuple[str, str] | None]:
-    """Parse a line: its row, if it is one; and its problem with what to do about it, if it cannot follow ``before``."""
+    """Parse a line: return its row or None, and its problem with advice if it cannot follow the row ``before``."""
     try:
         content = parse_json(line, where)
         row = {**content, "update": int(content["update"]), "step": int(content["step"])}

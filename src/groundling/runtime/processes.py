@@ -4,7 +4,7 @@ import atexit
 import gc
 import importlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -15,7 +15,6 @@ from torch import Tensor, distributed
 from groundling.errors import GroundlingError, RunError
 from groundling.runtime.devices import find_device, launched
 
-S = TypeVar("S")
 T = TypeVar("T")
 _BUCKET = 2**24
 """Elements that are summed over processes at once: 64 MiB of float32."""
@@ -78,19 +77,6 @@ class Processes:
         distributed.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
-    def map(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Apply a function to items; each process works on its share, and all get all results."""
-        done = self.gather([work(item) for item in items[self.share(len(items))]])
-        return [result for part in done for result in part]
-
-    def agree(self, value: T) -> T:
-        """Return the main process's value on all processes, which wait for each other."""
-        if self.size == 1:
-            return value
-        values = [value]
-        distributed.broadcast_object_list(values, src=0)
-        return values[0]
-
     def from_main(self, work: Callable[[], T]) -> T:
         """Call a function in the main process alone; all get its result, or raise its `GroundlingError`."""
         if self.size == 1:
@@ -102,7 +88,9 @@ class Processes:
                 done = work(), None
             except GroundlingError as error:
                 done, cause = (None, (type(error), str(error))), error.__cause__
-        value, failure = self.agree(done)
+        results = [done]
+        distributed.broadcast_object_list(results, src=0)  # the others wait for it
+        value, failure = results[0]
         if failure is not None:
             raise failure[0](failure[1]) from cause
         return value  # type: ignore[return-value]

@@ -232,7 +232,7 @@ def _collect(job: StudyJob, teacher: StudyJob, report: Report) -> None:
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     world = episode_recorder(world_of(job.config))
     present = world.recorded(folder)
-    if 0 < present.transitions < needed and checkpoint.numbered(job.run_dir / "checkpoints"):
+    if 0 < present.transitions < needed and checkpoint.list_checkpoints(job.run_dir / "checkpoints"):
         raise ConfigError(
             f"{job.name} learns from the {present.transitions:,} transitions that it began with, and "
             f"training.steps={needed} would need more: name another folder for the runs (--runs), or leave its "

@@ -1,17 +1,17 @@
-"""From a config to the parts that it names."""
+"""Build the components that a config names."""
 
 import inspect
 import logging
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
 from groundling.arguments import provided
-from groundling.config.schema import Config, ModelConfig, TrainingConfig
+from groundling.config.schema import Config, ModelConfig
 from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy, check_accepts, has_model, policies
@@ -20,23 +20,19 @@ from groundling.runtime import kernels
 from groundling.runtime.devices import device_under_map, find_device
 from groundling.runtime.processes import Processes
 from groundling.worlds import World, WorldSpec, kind
-from groundling.worlds.collector import Collector
 from groundling.worlds.protocols import RandomPlay
-
-if TYPE_CHECKING:
-    from groundling.training.sharding import Shards
 
 
 def world_of(config: Config, checkpoint: Path | None = None, suite: str | None = None) -> World:
-    """The config's world, of which nothing is loaded or started yet.
+    """Return the config's world, which has loaded or started nothing yet.
 
     Args:
-        config: The run's.
+        config: The run's config.
         checkpoint: See `World.checkpoint`.
         suite: See `World.suite`.
 
     Raises:
-        ConfigError: the processes of this machine cannot share its GPUs equally, as a device map needs it.
+        ConfigError: a device map is set, and the processes of this machine cannot share its GPUs equally.
     """
     return kind(config.world.id)(
         config.world,
@@ -50,29 +46,12 @@ def world_of(config: Config, checkpoint: Path | None = None, suite: str | None =
     )
 
 
-def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
-    """The section with steps for its epochs, if it has these.
-
-    Raises:
-        ConfigError: there are no data to go through.
-    """
-    if training.epochs is None:
-        return training
-    return training.model_copy(update={"steps": collector.in_passes(training.epochs)[0]})
-
-
 def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
-    """Check that a policy can be trained in a world, by an algorithm and by the world's reward. Nothing is loaded.
-
-    Args:
-        policy: The config's section.
-        model: The config's section.
-        algorithm: The config's section.
-        world: Of the same config.
+    """Check that the sections of a config can be trained in its world, before anything is loaded.
 
     Raises:
-        ConfigError: two of them do not suit each other; the message says why, and names those that would.
-        GroundlingError: what the reward needs is missing.
+        ConfigError: two components do not suit each other; the message names alternatives.
+        GroundlingError: a requirement of the reward is missing.
     """
     if model.load_in_4bit and not model.lora:
         raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
@@ -100,20 +79,20 @@ def make_policy(
     learns: bool = False,
     start: Path | None = None,
 ) -> Policy:
-    """A config's policy: as training begins, or with the weights of the world's checkpoint.
+    """Build a config's policy, as training starts or with the weights of the world's checkpoint.
 
-    New weights (heads, random models) depend on the config's seed alone.
+    New weights (heads, random models) depend only on the config's seed.
 
     Args:
-        policy: The config's section.
-        model: The config's section.
-        algorithm: The config's section: some policies are made for what trains them.
-        world: Of the same config.
-        learns: Whether it is going to be trained: only then it has the reference of a KL penalty.
-        start: A checkpoint, such as a clone's, whose weights training begins with; None: those of ``model``.
+        policy: Section of the config.
+        model: Section of the config.
+        algorithm: Section of the config, because some policies depend on it.
+        world: The world of the same config.
+        learns: True if the policy will be trained; only then it has the reference of a KL penalty.
+        start: A checkpoint, such as a clone's, with the initial weights; None for those of ``model``.
 
     Raises:
-        ConfigError: it cannot act in the world; or it is going to be trained, and cannot be.
+        ConfigError: the policy cannot act in the world, or not be trained.
     """
     kernels.configure()
     if learns:
@@ -167,7 +146,7 @@ def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
 
 
 def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
-    """Raise `ConfigError` where rollouts of ``num_steps`` cannot be cut into a recurrent policy's segments."""
+    """Raise `ConfigError` if rollouts of ``num_steps`` cannot be cut into a recurrent policy's segments."""
     factory = policies.get(policy.id)
     parameter = inspect.signature(factory).parameters.get("recurrence")
     usual = getattr(factory, "recurrence", 1) if parameter is None else parameter.default
@@ -180,13 +159,13 @@ def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
 
 
 def _needs_value_base(args: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Check whether an adapter of the values needs the weights that training began with, and no reference has them."""
+    """Return True if an adapter of the values needs the initial weights, and no reference has them."""
     adapted = args.get("critic", given["critic"]) and args.get("value") == "lora"
     return adapted and not given["lm"].has_adapter and "reference" not in given
 
 
 def _has_new_adapter(model: ModelConfig) -> bool:
-    """Whether training began with an adapter that had learnt nothing: the model without it is then the reference."""
+    """Return True if the initial adapter is untrained, so that the model without it is the reference."""
     from groundling.lm.load.adapters import adapter_base
     from groundling.lm.load.sources import resolve
 
@@ -194,10 +173,10 @@ def _has_new_adapter(model: ModelConfig) -> bool:
 
 
 def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Processes | None = None) -> Algorithm:
-    """A config's algorithm, set up for ``policy`` and for the processes that share its work.
+    """Build a config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:
-        ConfigError: the policy has nothing to train, or the algorithm does not suit it.
+        ConfigError: the policy has no trainable weights, or the algorithm does not suit it.
     """
     trained = [p for p in policy.parameters() if p.requires_grad]
     if not trained:
@@ -215,29 +194,14 @@ def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Proces
     return made
 
 
-def make_shards(
-    model: ModelConfig, algorithm: ComponentConfig, policy: Policy, processes: Processes
-) -> "Shards | None":
-    """What deals the policy's layers out over the processes, if the config wants it.
-
-    Raises:
-        ConfigError: they cannot be dealt out.
-    """
-    if not model.fsdp:
-        return None
-    from groundling.training.sharding import shard  # and torch.distributed, where there are several processes
-
-    return shard(model, algorithm.id, policy, processes)
-
-
 def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint: Path | None) -> Any:
     from transformers.utils import logging as transformers_logging
 
     from groundling.lm import LanguageModel
 
-    transformers_logging.disable_progress_bar()  # at every checkpoint it would break into the run's own
+    transformers_logging.disable_progress_bar()  # it would interrupt the run's own
     transformers_logging.set_verbosity_error()
-    # As peft imports it, it warns that it has no kernel from the hub, which nobody asked for.
+    # When peft imports it, it warns about a missing kernel from the hub.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     return LanguageModel.from_pretrained(
         checkpoint or model.path,

@@ -57,7 +57,7 @@ class Hold:
             fcntl.flock(self._file, fcntl.LOCK_SH)
             # False if the run has deleted the checkpoint already.
             self.exists = os.path.samestat((path / MANIFEST).stat(), os.fstat(self._file.fileno()))
-        except OSError:  # no manifest, unreadable, or no locks: `what_is_wrong` decides
+        except OSError:  # no manifest, unreadable, or no locks: `find_problem` decides
             self.exists = path.exists()
 
     def __del__(self) -> None:
@@ -79,10 +79,10 @@ def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] 
     """
     for _ in range(_ATTEMPTS):
         # A listing can miss a checkpoint that is renamed into place while an older one is deleted.
-        checkpoints = numbered(folder) or numbered(folder)
+        checkpoints = list_checkpoints(folder) or list_checkpoints(folder)
         for path in reversed(checkpoints):
             hold = Hold(path)
-            problem = what_is_wrong(path)
+            problem = find_problem(path)
             if not (hold.exists and path.exists()):  # deleted meanwhile, so there is a newer one
                 break
             if problem is None:
@@ -101,7 +101,7 @@ def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] 
     )
 
 
-def numbered(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, complete or broken, earliest first."""
     folders = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdecimal()]
     return sorted(folders, key=lambda path: int(path.name))
@@ -118,7 +118,7 @@ def seal(folder: Path) -> None:
         sync(path)
 
 
-def what_is_wrong(folder: Path) -> str | None:
+def find_problem(folder: Path) -> str | None:
     """Return the reason why a checkpoint is broken, or None if it is complete.
 
     Raises:
@@ -162,35 +162,31 @@ def versions() -> dict[str, str]:
 
 
 def step_of(folder: Path) -> int:
-    """Return the number of steps taken before a checkpoint."""
-    step: int = counters_of(folder, ("step",))["step"]  # a distillation counts epochs instead of updates
-    return step
+    """Return the number of steps taken before a checkpoint of a run or of a distillation, which counts epochs."""
+    return int(counters_of(folder, ("step",))["step"])
 
 
 def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
     """Return a checkpoint's counters, among them the ``needed`` ones."""
     with fitting(folder, "run.json"):
-        counters: dict[str, Any] = read_object(folder / "run.json")["counters"]
-        check_counters(counters, needed)
-    return counters
+        return check_counters(read_object(folder / "run.json")["counters"], needed)
 
 
-def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) -> None:
-    """Raise `ValueError` unless these are counts by name and include the ``needed`` ones."""
+def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
+    """Return counters; raise `ValueError` unless they are counts by name and include the ``needed`` ones."""
     if not isinstance(counters, dict) or not set(needed) <= counters.keys():
         raise ValueError(f"counters={counters!r:.80} lack {' and '.join(needed)}")
     for name, value in counters.items():
         if type(value) not in (int, float) or not 0 <= value < math.inf:
             raise ValueError(f"counters.{name}={value!r:.80} is not a count")
+    return counters
 
 
 def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
     """Return True if a run of this length, in epochs or else in steps, was complete at a checkpoint."""
+    length = length_of(folder)
     if epochs is not None:
-        length = length_of(folder)
-        if length is None or length["epochs"] != epochs:
-            return False
-        steps = length["steps"]
+        return length is not None and length["epochs"] == epochs and step_of(folder) >= length["steps"]
     return step_of(folder) >= steps
 
 
@@ -211,21 +207,16 @@ def fitting(folder: Path, name: str) -> Iterator[None]:
     """
     try:
         yield
-    except GroundlingError as error:
-        if not isinstance(error, DocumentError):
-            raise
-        raise _unfit(folder, name, error) from error
     except Exception as error:
         pass_out_of_memory(error)
-        raise _unfit(folder, name, error) from error
-
-
-def _unfit(folder: Path, name: str, error: Exception) -> RunError:
-    cause = str(error) if isinstance(error, ValueError | RuntimeError) else repr(error)
-    return RunError(
-        f"the checkpoint {folder} does not belong to this run: {name} does not fit ({' '.join(cause.split())[:300]}); "
-        "restore the run's own checkpoint, or delete this one to resume from the one before it"
-    )
+        if isinstance(error, GroundlingError) and not isinstance(error, DocumentError):
+            raise
+        cause = str(error) if isinstance(error, ValueError | RuntimeError) else repr(error)
+        raise RunError(
+            f"the checkpoint {folder} does not belong to this run: {name} does not fit "
+            f"({' '.join(cause.split())[:300]}); restore the run's own checkpoint, or delete this one to resume from "
+            "the one before it"
+        ) from error
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -249,7 +240,7 @@ def _delete_old(folder: Path, update: int, keep: int) -> None:
 
     A checkpoint that another process reads (`Hold`) stays until a later call.
     """
-    checkpoints = numbered(folder)
+    checkpoints = list_checkpoints(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
     for path in earlier[:-keep]:
         try:

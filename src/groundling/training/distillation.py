@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,15 +49,6 @@ class DistillationConfig(Distillation):
     """cpu, cuda, or auto for an accelerator if there is one."""
     keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1
     """Number of the latest checkpoints that are kept."""
-
-
-@dataclass
-class Counters:
-    """Progress of a distillation."""
-
-    epoch: int = 0
-    step: int = 0
-    seconds: float = 0.0
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:
@@ -106,7 +97,8 @@ class DistillationRun:
         self.train, self.validation = pairs.split(config.validation_fraction, config.seed)
         set_seed(config.seed)
         self.generators = {"order": torch.Generator().manual_seed(config.seed)}
-        self.counters, self.row = Counters(), dict[str, Any]()
+        self.counters: dict[str, Any] = {"epoch": 0, "step": 0, "seconds": 0.0}
+        self.row: dict[str, Any] = {}
         latest = checkpoint.latest(folder / "checkpoints", warn)
         self.resumed = latest is not None
         device = find_device(config.device)
@@ -124,10 +116,10 @@ class DistillationRun:
 
     def loop(self, console: Console) -> dict[str, Any]:
         """Train until all epochs are done, with a checkpoint after each."""
-        tracker = Tracker(self.folder, self.counters.epoch if self.resumed else -1)
+        tracker = Tracker(self.folder, self.counters["epoch"] if self.resumed else -1)
         checkpoint.remove_partial(self.folder / "checkpoints")
         if self.resumed:
-            console.print(f"resuming after epoch {self.counters.epoch}", highlight=False)
+            console.print(f"resuming after epoch {self.counters['epoch']}", highlight=False)
         else:
             tracker.log({"update": 0, "step": 0, **self._validate()})
         bar = Progress(
@@ -141,12 +133,12 @@ class DistillationRun:
         try:
             with bar:
                 total = self.epochs * len(self.train)
-                task = bar.add_task("", total=total, completed=self.counters.epoch * len(self.train))
-                while self.counters.epoch < self.epochs:
+                task = bar.add_task("", total=total, completed=self.counters["epoch"] * len(self.train))
+                while self.counters["epoch"] < self.epochs:
                     self.row = self.epoch(lambda pairs: bar.advance(task, pairs))
                     tracker.log(self.row)
                     checkpoints = self.folder / "checkpoints"
-                    checkpoint.save(checkpoints, self.counters.epoch, self._write, self.config.keep_checkpoints)
+                    checkpoint.save(checkpoints, self.counters["epoch"], self._write, self.config.keep_checkpoints)
                     bar.update(task, description=_epoch_line(self.row))
                     if not console.is_terminal:
                         console.print(_epoch_line(self.row), highlight=False)
@@ -165,16 +157,16 @@ class DistillationRun:
             assert self.optimizer is not None
             size, order = self.config.batch_size, self.generators["order"]
             loss = train_epoch(self.model, self.optimizer, self.train, size, order, on_batch)
-            counters.step += math.ceil(len(self.train) / size)
+            counters["step"] += math.ceil(len(self.train) / size)
         seconds = time.monotonic() - started
-        counters.epoch += 1
-        counters.seconds += seconds
+        counters["epoch"] += 1
+        counters["seconds"] += seconds
         normalize(self.model, self.train)
         spread = self.model.normalization
         return {
-            "update": counters.epoch,
-            "step": counters.step,
-            "seconds": round(counters.seconds, 3),
+            "update": counters["epoch"],
+            "step": counters["step"],
+            "seconds": round(counters["seconds"], 3),
             "pairs_per_second": round(len(self.train) / seconds, 1),
             "train_loss": loss,
             **self._validate(),
@@ -208,18 +200,19 @@ class DistillationRun:
             optimizer_state.save_optimizer(moments, unchanged, folder / "optimizer.safetensors")
         save_random_states(self.generators, folder / "random.safetensors")
         state = {
-            "counters": asdict(self.counters),
+            "counters": self.counters,
             "row": self.row,
             "versions": checkpoint.versions(),
-            "rows_sha256": digest_of(self.folder / METRICS, self.counters.epoch + 1),
+            "rows_sha256": digest_of(self.folder / METRICS, self.counters["epoch"] + 1),
         }
         checkpoint.write_json(folder / "run.json", state)
 
     def _load(self, folder: Path) -> None:
         with checkpoint.fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
-            self.counters, self.row = Counters(**state["counters"]), dict(state["row"])
-            check_digest(self.folder / METRICS, self.counters.epoch + 1, state["rows_sha256"])
+            self.counters = checkpoint.check_counters(state["counters"], ("epoch", "step", "seconds"))
+            self.row = dict(state["row"])
+            check_digest(self.folder / METRICS, self.counters["epoch"] + 1, state["rows_sha256"])
         with checkpoint.fitting(folder, "optimizer.safetensors"):
             if self.optimizer is not None:
                 optimizer_state.load_optimizer(self.optimizer, folder / "optimizer.safetensors")

@@ -1,4 +1,4 @@
-"""A run's folder: who may write to it, and what configuration it belongs to."""
+"""A run's folder: its lock and its configuration."""
 
 import math
 import shutil
@@ -26,13 +26,13 @@ DEMONSTRATIONS, CLONE = "demonstrations", "clone"
 
 @contextmanager
 def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Make or reopen a run's folder, and keep every other process from training in it.
+    """Create or reopen a run's folder, and exclude other processes from training in it.
 
-    The folder of a run that is refused before `write_settings` is taken out again, if it was made here.
+    If the run is refused before `write_settings`, a folder created here is removed.
 
     Args:
-        folder: The run's.
-        settings: Its whole config, nested.
+        folder: The run's folder.
+        settings: The complete config, nested.
 
     Raises:
         ConfigError: the folder belongs to a run with another configuration.
@@ -50,19 +50,19 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _remove(folder: Path, missing: Sequence[Path]) -> None:
-    """Take out a folder that was made for a run which does not begin, and those above it that were ``missing``."""
+    """Remove the folder of a run that does not start, and its parents among the ``missing`` ones."""
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # another run may have come to stand there
+    with suppress(OSError):  # another run may be there by now
         for path in missing[1:]:
             path.rmdir()
 
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if what stands there says something else of what is learnt."""
+    """Raise `ConfigError` if the folder belongs to a run with other settings that affect its result."""
     path = folder / SETTINGS_FILE
     rows = read_metrics(folder)
     if not rows and not (folder / "checkpoints").exists():
-        return  # nothing has been learnt yet that another configuration could spoil
+        return  # the run has not trained yet
     if not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     there, wanted = flat(recorded(path)), flat(settings)
@@ -80,8 +80,8 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the run would have ended before its newest checkpoint was taken."""
-    checkpoints = checkpoint.numbered(folder / "checkpoints")
+    """Raise `ConfigError` if the run would be shorter than its latest checkpoint."""
+    checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
     known = [path for path in checkpoints if rows and int(path.name) <= rows[-1]["update"]]
     if not known:
         return
@@ -94,13 +94,13 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
         wanted = math.inf if length is None else wanted * length["steps"] / length["epochs"]
     if before and before[-1] >= wanted:
         raise ConfigError(
-            f"{folder} holds a run that has gone on for longer than {key}={training[key.partition('.')[2]]}: set "
+            f"{folder} holds a run that is longer than {key}={training[key.partition('.')[2]]}: set "
             "run_dir to a new folder, or give the same length or more"
         )
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write a run's ``config.yaml``: from here on the folder is the run's.
+    """Write a run's ``config.yaml``, which claims the folder.
 
     Raises:
         RunError: it cannot be written.
@@ -113,5 +113,5 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def may_change(key: str, settings: Mapping[str, Any]) -> bool:
-    """Check whether a run may be resumed with another value of a key."""
+    """Return True if a run may be resumed with another value of a key."""
     return any(has_fact(fact, key, settings) for fact in (MayChangeOnResume, NoEffectOnResults))

@@ -1,5 +1,6 @@
-"""A run's figures: ``metrics.jsonl`` with one object per update, TensorBoard, Weights & Biases, Trackio."""
+"""A run's figures and samples by update: JSON Lines, TensorBoard, Weights & Biases, Trackio."""
 
+import importlib
 import json
 import math
 import os
@@ -14,11 +15,14 @@ from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.io.row_files import RowFile, read_rows, unwritable
+from groundling.worlds.collector import Collector
 
 METRICS = "metrics.jsonl"
 """In a run's folder: its figures by update."""
-TIME_KEYS = ("seconds", "steps_per_second")
-"""The figures that differ between two runs of one seed."""
+_SAMPLED_UPDATES = 50
+"""Updates with samples, besides the first."""
+_SAMPLES = 4
+"""Samples of an update."""
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -54,6 +58,31 @@ class Tracker:
         self._events.close()
 
 
+class SampleLog:
+    """Write the first samples of some rollouts to the run's ``samples/train.jsonl``, if its world has any.
+
+    The updates are spread evenly over the training, and depend on steps alone: a resumed run keeps the same ones.
+    """
+
+    def __init__(self, collector: Collector, run_dir: Path, update: int, num_steps: int) -> None:
+        self._collector, self._num_steps = collector, num_steps
+        self._path = run_dir / "samples" / "train.jsonl"
+        self._rows = RowFile(self._path, update) if self._path.exists() else None
+        self._last_step = 0 if self._rows is None else self._rows.last_step
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Write samples of the update whose figures are ``row``, if one is due."""
+        points = [_SAMPLED_UPDATES * step // self._num_steps for step in (self._last_step, row["step"])]
+        if self._last_step and points[0] == points[1]:
+            return
+        for sample in self._collector.samples()[:_SAMPLES]:
+            if self._rows is None:
+                self._path.parent.mkdir(exist_ok=True)
+                self._rows = RowFile(self._path, row["update"])
+            self._rows.append({"update": row["update"], "step": row["step"], **sample})
+            self._last_step = row["step"]
+
+
 class OnlineLog:
     """Log figures to a run of Weights & Biases or Trackio, at the number of their update."""
 
@@ -78,13 +107,7 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
 
     ``wandb.json`` in the run's folder keeps its id. ``config`` is sent, so pass it through `shareable`.
     """
-    try:
-        import wandb
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"training.wandb={project} needs pip install 'groundling[wandb]'; training.wandb=null turns it off"
-        ) from None
-    path = run_dir / "wandb.json"
+    wandb, path = _client("wandb", project), run_dir / "wandb.json"
     if not path.exists():
         write_atomically(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
     try:
@@ -103,17 +126,20 @@ def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
 
     A resumed run continues under its name. ``config`` may be sent, so pass it through `shareable`.
     """
-    try:
-        import trackio
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"training.trackio={project} needs pip install 'groundling[trackio]'; training.trackio=null turns it off"
-        ) from None
     # By default it also logs the load of the whole machine.
-    run = trackio.init(
+    run = _client("trackio", project).init(
         project=project, name=name, config=config, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
     )
     return OnlineLog(run, step_key="steps")  # "step" is Trackio's own key
+
+
+def _client(name: str, project: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"training.{name}={project} needs pip install 'groundling[{name}]'; training.{name}=null turns it off"
+        ) from None
 
 
 class EventFile:

@@ -97,7 +97,7 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
     last = processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
     if last is not None and checkpoint.is_last(last, clone.training.steps, clone.training.epochs):
         return last
-    if last is None and checkpoint.numbered(folder / "checkpoints"):
+    if last is None and checkpoint.list_checkpoints(folder / "checkpoints"):
         raise RunError(f"{checkpoints} is missing, from which {folder} began: restore it")
     processes.from_main(lambda: write_settings(folder, config.model_dump()))
     console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)

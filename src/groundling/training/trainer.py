@@ -26,16 +26,13 @@ from groundling.io.row_files import Log, ValidationListener, check_digest, diges
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
-from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards, world_of
+from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.checkpoint import fitting, write_json
-from groundling.training.counters import Counters, EntropyFloor
-from groundling.training.figures import checked_figures, merge_figures
+from groundling.training.figures import Counters, ShapedReturns, checked_figures, merge_figures
 from groundling.training.folder import SETTINGS_FILE, write_settings
 from groundling.training.progress import TrainingProgress
 from groundling.training.random_states import load_random_states, save_random_states
-from groundling.training.samples import SampleLog
-from groundling.training.shaping import ShapedReturns
-from groundling.training.tracking import METRICS, Tracker, read_metrics, trackio_log, wandb_log
+from groundling.training.tracking import METRICS, SampleLog, Tracker, read_metrics, trackio_log, wandb_log
 from groundling.worlds.episode import Episode, summarise
 from groundling.worlds.protocols import TrainingMeasures
 
@@ -73,18 +70,23 @@ class Trainer:
         self.policy: Policy = make_policy(
             config.policy, config.model, config.algorithm, self.world, learns=True, start=start
         )
-        self.shards = make_shards(config.model, config.algorithm, self.policy, self.processes)
+        self.shards = None
+        if config.model.fsdp:
+            from groundling.training.sharding import shard  # imports torch.distributed.fsdp
+
+            self.shards = shard(config.model, config.algorithm.id, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
         self.initial_settings = optimizer_state.settings_of(self.algorithm.optimizer)
         self.algorithm.use_folder(folder)
         self.local_rows = self.processes.share(config.world.num_rows)  # envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.shaped = ShapedReturns(config.world.num_rows)
-        self.entropy_floor = EntropyFloor(self.world.entropy_floor, self.counters)
         self.rows_digest: str | None = None
         """Of the rows of figures up to the checkpoint from which the run resumes."""
         try:
-            self.config = config.model_copy(update={"training": in_steps(config.training, self.collector)})
+            if (epochs := config.training.epochs) is not None:
+                training = config.training.model_copy(update={"steps": self.collector.in_passes(epochs)[0]})
+                self.config = config.model_copy(update={"training": training})
             if latest is not None:
                 self._load(latest)
             if self.shards is not None:
@@ -113,7 +115,7 @@ class Trainer:
                 if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                     progress.phase("saving")
                     self.save()
-                self.entropy_floor.check(row, self.policy)
+                self.counters.check_entropy(row.get("entropy", 1.0), self.world.entropy_floor, self.policy)
                 if stop and self.counters.step < total:
                     return False
         return True
@@ -135,7 +137,7 @@ class Trainer:
         figures = self._learn(rollout, algorithm)
         seconds = time.monotonic() - started
         self.counters.add(rollout.num_transitions, len(episodes), seconds)
-        self.entropy_floor.count(episodes, figures)
+        self.counters.count_entropy(figures.get("entropy", 1.0), self.world.entropy_floor, episodes)
         parts = rollout.part_means()
         # Where the env pays, the shown return is its reward: the bar shows the other rewards as well.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
@@ -289,12 +291,11 @@ class Trainer:
         """Read a checkpoint; the policy has loaded its weights already.
 
         Raises:
-            RunError: a file does not fit the self.
+            RunError: a file does not fit the run.
         """
         with fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
-            checkpoint.check_counters(state["counters"])
-            vars(self.counters).update(vars(Counters(**state["counters"])))
+            vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))
             self.rows_digest = state.get("rows_sha256")
             self._warn_of_schedule(int(state["length"]["steps"]))
             self.shaped.sums[:] = state["shaped"]

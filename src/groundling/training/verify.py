@@ -33,7 +33,7 @@ class Finding:
     """Subject of the check, or the file with the problem."""
     problem: str | None = None
     """None if all is well."""
-    mend: str = ""
+    advice: str = ""
     """Advice about the problem."""
 
 
@@ -103,15 +103,15 @@ def _config(folder: Path) -> Iterator[Finding]:
 def _trained(folder: Path) -> Iterator[Finding]:
     """Check the rows and checkpoints of a run or a distillation."""
     rows, damaged = scan_rows(folder / METRICS, consecutive=True)
-    yield from (Finding(f"{METRICS}, line {one.line}", one.problem, one.mend) for one in damaged)
+    yield from (Finding(f"{METRICS}, line {one.line}", one.problem, one.advice) for one in damaged)
     if not damaged:
         yield Finding(f"{METRICS}: {len(rows)} rows, each update once")
     for name in _SPARSE_ROWS:
         for one in scan_rows(folder / name)[1]:
-            yield Finding(f"{name}, line {one.line}", one.problem, one.mend)
+            yield Finding(f"{name}, line {one.line}", one.problem, one.advice)
     steps = {row["update"]: row["step"] for row in rows}
     complete = []
-    checkpoints = checkpoint.numbered(folder / "checkpoints")
+    checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
     for path in checkpoints:
         finding = _manifest(path)
         yield finding
@@ -129,20 +129,20 @@ def _rows_of_checkpoint(folder: Path, path: Path, steps: Mapping[int, int]) -> I
     """Check that the rows of figures are those of which a checkpoint recorded the digest."""
     update, step = int(path.name), checkpoint.step_of(path)
     weights = shlex.quote(f"model.path={path}")
-    mend = f"restore the file from a copy, or start a new run from these weights: {weights} run_dir=NEW"
+    advice = f"restore the file from a copy, or start a new run from these weights: {weights} run_dir=NEW"
     if steps.get(update) != step:
         problem = f"was taken after update {update} and step {step}, of which {METRICS} has no row"
-        yield Finding(str(path), problem, mend)
+        yield Finding(str(path), problem, advice)
         return
     recorded = read_object(path / "run.json").get("rows_sha256")
     count = update + (min(steps) == 0)  # a distillation starts with a row of update 0
     if recorded is not None and recorded != digest_of(folder / METRICS, count):
         problem = f"was written when {METRICS} had other figures in its first {count} lines"
-        yield Finding(str(path), problem, mend)
+        yield Finding(str(path), problem, advice)
 
 
 def _manifest(path: Path) -> Finding:
-    problem = checkpoint.what_is_wrong(path)
+    problem = checkpoint.find_problem(path)
     if problem is None:
         return Finding(f"{path.name}: {len(list(path.rglob('*')))} files as their manifest lists them")
     if path.parent.name == "checkpoints":
@@ -164,14 +164,14 @@ def _versions(path: Path) -> Iterator[Finding]:
 
 
 def _reward_model(folder: Path) -> Iterator[Finding]:
-    path, mend = folder / REWARD_MODEL, "run the same `groundling distill` again to the end"
+    path, advice = folder / REWARD_MODEL, "run the same `groundling distill` again to the end"
     if not path.exists():
-        yield Finding(str(path), "is missing", mend)
+        yield Finding(str(path), "is missing", advice)
         return
     try:
         model = load_reward_model(folder)
     except GroundlingError as error:
-        yield Finding(str(path), str(error), mend)
+        yield Finding(str(path), str(error), advice)
     else:
         yield Finding(f"{REWARD_MODEL}: a {model.id} with its weights")
 
@@ -183,8 +183,8 @@ def _episodes(folder: Path) -> Iterator[Finding]:
         try:
             count += read_parquet(path).num_rows
         except DocumentError as error:
-            mend = "delete this file and those after it, and run the same `groundling collect` again"
-            yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", mend)
+            advice = "delete this file and those after it, and run the same `groundling collect` again"
+            yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", advice)
             return
     yield Finding(f"data: {count:,} transitions in {len(files)} files")
 

@@ -17,9 +17,10 @@ from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.registry import ComponentConfig
 from groundling.training.distillation import DistillationConfig, DistillationRun, distill, read_pairs
-from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.tracking import read_metrics
 from groundling.training.verify import verify
 from tests.judges.reward_models.reward_reference import messages_of, random_pairs
+from tests.runs import TIME_KEYS
 
 TIMES = (*TIME_KEYS, "pairs_per_second")
 

@@ -7,11 +7,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from groundling.io import row_files
+from groundling.reports.ui import curves
 from groundling.reports.ui.folders import find_folders
 from tests.thorough import one_in
 
@@ -269,7 +268,7 @@ def test_links_of_a_dataset_and_of_predictions_are_not_followed(roots: list[Path
     assert "is a link" in client.get("/").text
 
 
-def test_a_long_run_is_read_once_and_drawn_with_few_points(shown) -> None:
+def test_a_long_run_is_read_when_it_changes_and_drawn_with_few_points(shown) -> None:
     home, client = shown
     path, count = home / "whole" / "metrics.jsonl", 20_000
     rows = [{"update": n + 1, "step": n + 1, "entropy": float(n == 7777)} for n in range(count)]
@@ -281,16 +280,10 @@ def test_a_long_run_is_read_once_and_drawn_with_few_points(shown) -> None:
     assert len(curve["smooth_x"]) <= 1000 and curve["smooth_x"][-1] == count
     with path.open("a") as file:
         file.write(json.dumps({"update": count + 1, "step": count + 1, "entropy": 2.0}) + "\n" + '{"update": 20002, ')
-    read: list[int] = []
-    check = row_files._check
-
-    def counted(line: bytes, *args: Any, **kwargs: Any) -> Any:
-        read.append(len(line))
-        return check(line, *args, **kwargs)
-
+    second = client.get(f"{asked}{count}").json()
+    assert second["rows"] == count + 1 and second["curves"]["entropy"]["y"][-1] == 2.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_files, "_check", counted)
-        second = client.get(f"{asked}{count}").json()
-    assert len(read) == 1 and second["rows"] == count + 1 and second["curves"]["entropy"]["y"][-1] == 2.0
+        patch.setattr(curves, "read_metrics", None)  # an unchanged file is not read again
+        assert client.get(f"{asked}{count + 1}").json()["rows"] == count + 1
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # another run in its place
     assert client.get(f"{asked}{count + 1}").json()["rows"] == 3

@@ -1,4 +1,4 @@
-"""Curves of runs: read incrementally, stored by column, and thinned for plots."""
+"""Curves of runs, stored by column and thinned for plots."""
 
 import threading
 from array import array
@@ -9,44 +9,47 @@ from typing import Any
 import numpy as np
 
 from groundling.errors import RunError
-from groundling.io.row_files import RowReader
 from groundling.reports.plots import smooth, thinned
-from groundling.training.tracking import METRICS
+from groundling.training.tracking import METRICS, read_metrics
 
 _MAX_SMOOTH = 1000  # largest number of points of a smoothed curve
 
 
 class Curves:
-    """A run's metrics over steps. Each update reads only appended rows."""
+    """A run's metrics over steps."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._reader, self._lock = RowReader(run_dir / METRICS), threading.Lock()
+        self._run_dir, self._lock = run_dir, threading.Lock()
         self._columns: dict[str, tuple[array[float], array[float]]] = {}
         self._last: dict[str, Any] = {}
-        self._damage: str | None = None
+        self._version: tuple[int, int] | None = None
+        """Time of change and size of the file that was read."""
         self.num_rows = 0
 
     def update(self) -> None:
-        """Read new rows; raise `RunError` if one is invalid or misplaced, or a metric is no number."""
+        """Read the rows if their file has changed; raise `RunError` if one is invalid, or a metric is no number."""
         with self._lock:  # several views may read in parallel
-            is_other, rows = self._reader.read_new()
-            if is_other:
-                self._columns, self._last, self._damage, self.num_rows = {}, {}, None, 0
+            path = self._run_dir / METRICS
+            status = path.stat() if path.exists() else None
+            version = None if status is None else (status.st_mtime_ns, status.st_size)
+            if version == self._version:
+                return
+            self._columns, self._last, self._version = {}, {}, None
+            rows = read_metrics(self._run_dir)
             for row in rows:
                 self._add(row)
-            if self._damage is not None:
-                raise RunError(f"{self._reader.path} is damaged: {self._damage}")
+            self._version, self.num_rows = version, len(rows)
 
     def _add(self, row: Mapping[str, Any]) -> None:
         for name, value in row.items():
-            if name not in ("update", "step") and isinstance(value, int | float):
+            if value is not None and not isinstance(value, int | float):
+                path, update = self._run_dir / METRICS, row["update"]
+                raise RunError(f"{path} is damaged: {name}={value!r:.40} of update {update} is not a number")
+            if value is not None and name not in ("update", "step"):
                 steps, values = self._columns.setdefault(name, (array("d"), array("d")))
                 steps.append(row["step"])
                 values.append(value)
-            elif value is not None and not isinstance(value, int | float):
-                self._damage = f"{name}={value!r:.40} of update {row['update']} is not a number"
         self._last.update({name: value for name, value in row.items() if value is not None})
-        self.num_rows += 1
 
     def outline(self) -> list[dict[str, Any]]:
         """Return rows with each metric's smallest, greatest and latest value; none before the first update."""

@@ -24,7 +24,7 @@ from rich.console import Console
 from groundling.io.terminal import keep_writing, problem
 keep_writing()
 for number in range(3):
-    time.sleep(0.05)  # the reader is gone by then
+    time.sleep(0.05)  # the reader has ended by then
     Console().print("a line of progress")
     print("a warning", file=sys.stderr, flush=True)
 with open("work", "w") as file:
@@ -33,7 +33,7 @@ with open("work", "w") as file:
 
 
 def _shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Bash runs a line in a folder; $G is the command, $P Python."""
+    """Run a line of Bash in a folder; $G is the command, $P Python."""
     script = f"set -o pipefail; P='{sys.executable}'; G='{sys.executable} -m groundling'; {line}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(

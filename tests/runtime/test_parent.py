@@ -16,11 +16,11 @@ from groundling.runtime.parent import VARIABLE
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux offers it")
 _SECONDS = 2.0
 _ASLEEP = "import os, time\nfrom pathlib import Path\nPath('pid').write_text(str(os.getpid()))\ntime.sleep(60)\n"
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Sleeper(gymnasium.Env[int, int]):
-    """Hangs when it is reset, where nothing that closes reaches it."""
+    """An env that hangs in reset."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(2)
 
@@ -30,7 +30,7 @@ class Sleeper(gymnasium.Env[int, int]):
 
 
 def start_hanging_worker() -> None:
-    """Have an env of a worker process hang, and wait for it."""
+    """Wait for an env that hangs in a worker process."""
     envs = WorkerEnvs(Sleeper, 1, 1, 60.0, print)
     envs.send(0, "reset", 1)
     envs.receive(0)
@@ -38,7 +38,7 @@ def start_hanging_worker() -> None:
 
 _COMMAND = "[sys.executable, '-m', 'groundling', 'doctor', '--import', 'asleep']"
 PARENTS = {
-    "a worker of envs": "from tests.test_parent import start_hanging_worker\nif __name__ == '__main__':\n"
+    "a worker of envs": "from tests.runtime.test_parent import start_hanging_worker\nif __name__ == '__main__':\n"
     "    start_hanging_worker()",
     "a study's process": "from pathlib import Path\nfrom groundling.runtime.parallel import CommandLine, run_parallel\n"
     "run_parallel([CommandLine('a', ['doctor', '--import', 'asleep'], Path('log'))], 1, print)",
@@ -59,11 +59,11 @@ def test_a_process_ends_with_its_parent(name: str, tmp_path: Path) -> None:
         assert parent.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     child = int((tmp_path / "pid").read_text())
-    assert child != parent.pid and _is_there(child)
+    assert child != parent.pid and _runs(child)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     deadline = time.monotonic() + _SECONDS
-    while _is_there(child):
+    while _runs(child):
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             pytest.fail(f"{name} outlives its parent")
@@ -77,8 +77,8 @@ def test_a_process_whose_parent_has_ended_ends_at_once() -> None:
     assert done.returncode == -signal.SIGKILL and not done.stdout
 
 
-def _is_there(process: int) -> bool:
-    """Whether it runs; one that has ended and that nobody has waited for does not."""
+def _runs(process: int) -> bool:
+    """Return True if a process runs; zombies do not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

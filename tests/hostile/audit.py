@@ -1,4 +1,4 @@
-"""What a process does that somebody else's file might want of it, recorded by an audit hook (PEP 578)."""
+"""Record actions of a process that a hostile file could cause, by an audit hook (PEP 578)."""
 
 import logging
 import os
@@ -16,27 +16,27 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from transformers.utils import logging as transformers_logging
 
 HOSTILE = "hostile"
-"""How the names of modules begin that no file may have imported."""
+"""Prefix of modules that no file may cause to be imported."""
 _STARTED = ("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "pty.spawn")
 _STARTED += ("subprocess.Popen", "webbrowser.open", "cpython.run_command", "cpython.run_file")
 _SENT = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
 _SENT += ("urllib.Request", "http.client.connect", "ftplib.connect", "smtplib.connect")
 _CHANGED = {"os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.chmod": (0,)}
 _CHANGED |= {"os.chown": (0,), "os.truncate": (0,), "os.symlink": (1,), "os.link": (0, 1), "shutil.rmtree": (0,)}
-"""Events that change files, each with which of its arguments are paths that are changed."""
+"""Events that change files, with the positions of the changed paths in their arguments."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CACHES = (Path(matplotlib.get_cachedir()), Path("/dev"), Path(default_cache_dir()))
 
 
 @dataclass
 class Audit:
-    """What was done while it was on, each act as its event and what it was done to."""
+    """Recorded actions: events and their objects."""
 
     folder: Path
-    """Where the files lie that were received, and where alone may be written."""
+    """The folder of the received files, the only one that may be written."""
     acts: list[tuple[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """The names of the environment's variables that were read, each time that they were."""
+    """Names of environment variables, once for each time that one was read."""
 
 
 _on: Audit | None = None
@@ -50,10 +50,10 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _act(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
-    """What was done to what; None of what anybody may do."""
+    """Return the object of a forbidden action, or None."""
     if event in _STARTED or event in _SENT:
         return repr(arguments)[:200]
-    if event == "pickle.find_class":  # nothing is unpickled; PyTorch's own reader of weights never gets here
+    if event == "pickle.find_class":  # PyTorch's reader of weights does not get here
         return ".".join(arguments)
     if event == "marshal.loads":
         return None if _importing() else "bytes"
@@ -63,13 +63,13 @@ def _act(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
     if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
         writes = isinstance(arguments[2], int) and arguments[2] & _WRITING
         return _elsewhere([arguments[0]], folder, follow=True) if writes else None
-    if event in _CHANGED and not (event in ("os.remove", "os.rmdir") and arguments[1] != -1):  # within rmtree's
+    if event in _CHANGED and not (event in ("os.remove", "os.rmdir") and arguments[1] != -1):  # inside rmtree
         return _elsewhere([arguments[place] for place in _CHANGED[event]], folder)
     return None
 
 
 def _importing() -> bool:
-    """Whether the import system reads a module's own bytecode."""
+    """Return True if the import system reads bytecode."""
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back  # type: ignore[assignment]
@@ -77,7 +77,7 @@ def _importing() -> bool:
 
 
 def _reads_all() -> bool:
-    """Whether a library goes through all variables: tqdm finds its own so, `datasets` has a mock put them all back."""
+    """Return True if a library reads all variables: tqdm to find its own, a mock of `datasets` to restore them."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename in ("<frozen os>", "<frozen _collections_abc>"):
         frame = frame.f_back
@@ -89,10 +89,7 @@ def _is_in(path: str, folder: Path, follow: bool = True) -> bool:
 
 
 def _elsewhere(paths: list[Any], folder: Path, follow: bool = False) -> str | None:
-    """The first path that lies neither in the folder nor in a cache.
-
-    Links on the way are followed; the last one if so, for it is what most calls change.
-    """
+    """Return the first path outside of the folder and of caches; ``follow`` a link at its end, too."""
     for path in map(os.fsdecode, paths):
         place = path if follow else str(Path(os.path.realpath(Path(path).parent)) / Path(path).name)
         if "__pycache__" not in path and not any(_is_in(place, allowed, follow) for allowed in (folder, *_CACHES)):
@@ -101,7 +98,7 @@ def _elsewhere(paths: list[Any], folder: Path, follow: bool = False) -> str | No
 
 
 class _Finder:
-    """Asked first for every module; finds none. Not every import is an event of its own."""
+    """An import hook that records hostile modules, because imports have no event that covers all of them."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
@@ -110,12 +107,12 @@ class _Finder:
 
 
 sys.meta_path.insert(0, _Finder)
-sys.addaudithook(_hook)  # which stays for good; it looks at nothing unless it is on
+sys.addaudithook(_hook)  # cannot be removed; it does nothing unless `auditing`
 
 
 @contextmanager
 def auditing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audit]:
-    """Record what is done in the block."""
+    """Record the actions of the block."""
     global _on
     audit = Audit(folder.resolve())
     kept: Any = type(os.environ).__getitem__
@@ -128,9 +125,9 @@ def auditing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audit]:
 
     with monkeypatch.context() as patch:
         patch.setattr(type(os.environ), "__getitem__", read)
-        transformers_logging.set_verbosity_warning()  # as in a process that has not trained
+        transformers_logging.set_verbosity_warning()  # as in a new process
         for logger in (logging.getLogger(name) for name in list(logging.root.manager.loggerDict)):
-            for handler in logger.handlers:  # which keep the standard error of when they were made
+            for handler in logger.handlers:  # which keep an earlier standard error
                 if type(handler) is logging.StreamHandler:
                     patch.setattr(handler, "stream", sys.stderr)
         _on = audit

@@ -1,13 +1,11 @@
-"""Invalid commands, settings and files end in one line, never in a traceback."""
+"""Invalid files end in one line, never in a traceback."""
 
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import examples.shelf  # noqa: F401 (registers its env)
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,14 +17,10 @@ from safetensors.torch import load_file, save_file
 from groundling.cli.main import main
 from groundling.training.checkpoint import seal
 from groundling.worlds.text.dataset import schema
+from tests.hostile.received import SMALL, Things, refusal_of
 from tests.thorough import one_in, thorough
 
-_SMALL = (
-    *("world.env=BabyAI-GoToObj-v0", "world.num_envs=2", "world.num_steps=8", "training.steps=16"),
-    *("algorithm.args.minibatch_size=8", "evaluation.num_envs=2", "evaluation.baselines=[]"),
-    *("world.args.max_steps=4", "policy.args.recurrence=4", "device=cpu"),
-)
-_ROW: dict[str, Any] = {
+ROW: dict[str, Any] = {
     "episode": 0,
     "step": 0,
     "seed": 0,
@@ -43,171 +37,6 @@ _ROW: dict[str, Any] = {
     "success": True,
     "log_prob": None,
 }
-
-
-@dataclass
-class Things:
-    """Files that commands read."""
-
-    run: Path
-    pairs: Path
-    model: Path
-    root: Path
-
-
-@pytest.fixture(scope="module")
-def things(tmp_path_factory: pytest.TempPathFactory) -> Things:
-    root = tmp_path_factory.mktemp("hostile")
-    run, pairs, model = root / "run", root / "pairs", root / "model"
-    assert main(["train", "glam/symbolic", f"run_dir={run}", *_SMALL]) == 0
-    assert main(["evaluate", str(run), "--episodes", "2"]) == 0
-    collect = [*("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=2"), f"run_dir={root / 'random'}"]
-    assert main([*collect, "--pairs", "12", "--output", str(pairs)]) == 0
-    assert main(["annotate", str(pairs), "--name", "rules", "--judge", "rules", "rules=[[see, 1]]"]) == 0
-    distill = ["distill", str(pairs), "--preferences", "rules", "--output", str(model)]
-    assert main([*distill, "epochs=1", "device=cpu", "model.args={channels: 4}"]) == 0
-    return Things(run, pairs, model, root)
-
-
-def _told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must fail; return its standard error."""
-    capsys.readouterr()
-    try:
-        status = main(words)
-    except SystemExit as error:  # argparse's
-        status = int(error.code or 0)
-        output = capsys.readouterr().err
-        assert status == 2 and output.startswith("usage: "), output
-        return output
-    output = capsys.readouterr().err
-    assert status != 0, words
-    lines = [line for line in output.splitlines() if not line.startswith("warning: ")]
-    assert len(lines) == 1 and lines[0].startswith("error: "), output
-    assert "Traceback" not in output
-    return output
-
-
-_VALUES = {
-    "world.actions": "glob(*) | 1 | [] | {a: b} | [null]",
-    "world.args": "{a: glob(*)} | 1 | [1] | {nothing: 1} | {max_steps: []} | {?: 1} | {a: {b: {c: [",
-    "seed": "[range(1,3)] |  | null | abc | [1] | {a: 1} | -1 | 1e999 | nan | 2.5 | 999999999999999999999999999999",
-    "run_dir": "glob(x) |  | [a]",
-    "name": " | [a] | ${oc.env:HOME} | ${name} | ${nothing}",
-    "world": "null | 1 | [1]",
-    "world.id": "nethack | null",
-    "world.env": " | null | [a] | né | 'ﷺ'",
-    "world.num_envs": "0 | -1 | 1.5 | null | [2]",
-    "world.num_steps": "0 | inf",
-    "world.history": "0 | nan",
-    "world.language": "klingon | [english]",
-    "world.timeout": "-1 | nan",
-    "world.num_workers": "-1 | x",
-    "model.path": "[a] | /nowhere",
-    "policy.id": " | [a] | nobody",
-    "policy.args": "1 | [1] | {x: 1}",
-    "algorithm.args.learning_rate": "nan | [1] | inf | -1",
-    "algorithm.args.gamma": "x | nan | 7",
-    "algorithm.args.minibatch_size": "0 | 99999999999999999999",
-    "algorithm.args.max_grad_norm": "nan | -1",
-    "reward": "1 | [] | {'a b': {}}",
-    "reward.env.coefficient": "nan | x",
-    "training.steps": "0 | x | null",
-    "evaluation.baselines": "1 | [nobody]",
-    "device": " | gpu9 | meta | [cpu]",
-}
-"""Invalid values by key."""
-_OTHERS = """
-    world.args.max_steps=abc | world.dataset=/nowhere | world.entropy_floor=x | model=1 | model.lora=1 |
-    policy=1 | policy.args.memory=7.5 | algorithm.id=null | algorithm.args.epochs=0 |
-    algorithm.args.nothing=1 | algorithm.args.clip_range=nan | algorithm=[] | reward.env=1 |
-    reward.env.args.scale=nan | reward.env.args=1 | reward.nobody={} |
-    reward.reward_model.args.path=/nowhere | reward.é={} | training.epochs=1 | training=null |
-    training.checkpoint_every=0 | training.keep_checkpoints=0 | training.wandb=[] | evaluation.episodes=0 |
-    evaluation.num_envs=0 | imports=[os] | nothing=1 | a.b.c=1 | world..env=a | world.env.x=a |
-    reward.env.args.x.y=1 | =1 | ~nothing | ~world.id | ++x=1 | seed
-"""
-OVERRIDES = [
-    *(f"{key}={value.strip()}" for key, values in _VALUES.items() for value in values.split("|")),
-    *(override.strip() for override in _OTHERS.split("|")),
-    *("seed=" + "9" * 5000, "x=" + "[" * 500, "x=" + "[" * 300 + "]" * 300, "\x00=1"),
-]
-"""Overrides of a training."""
-
-
-@pytest.mark.parametrize("override", one_in(2, OVERRIDES), ids=lambda text: text[:40])
-def test_an_override_is_refused(override: str, things: Things, capsys: pytest.CaptureFixture[str]) -> None:
-    _told(["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL, "--dry-run", override], capsys)
-
-
-_COMMANDS = {
-    "": " | list none | no-such-command",
-    "annotate": "ROOT/none --name a --judge rules | PAIRS --name ../a --judge rules rules=[[a,1]]",
-    "train demo": """
-        --config-dir ROOT/none | --slurm nonsense | --slurm nodes=x --dry-run | --no-such-option |
-        --import no.such.module | --import
-    """,
-    "train": " | ROOT | ROOT/none.yaml | RUN/metrics.jsonl | é",
-    "convert": " | ROOT | ROOT/none.yaml | RUN/config.yaml | RUN/metrics.jsonl",
-    "evaluate RUN": """
-        --episodes 0 | --episodes x | --episodes 1e9 | --suite none | --suite , | --jobs 0 | seed=1,2 |
-        world.env=none | world.env=1,2 | evaluation.baselines=glob(*)
-    """,
-    "evaluate": """
-         | ROOT/none | RUN/checkpoints/999999 | RUN/checkpoints | random world.env=[] | expert
-        world.env=Shelf-v0 run_dir=ROOT/e
-    """,
-    "watch": "ROOT/none | RUN --suite none | RUN --episode x | RUN --output ROOT/none/x.gif",
-    "collect RUN --output ROOT/c": "--episodes -1 | --pairs x | --pairs 2 --segment 0 | --validation 7",
-    "collect": " | ROOT/none --output ROOT/c | RUN | RUN --output RUN",
-    "annotate PAIRS --name a --judge": """
-        none | rules | rules rules=1 | rules rules=[ | rules rules=glob(*) | rules nothing=1 | rules
-        rules=[[a,1]] --chunks 2 --chunk 7 | rules rules=[[a,1]] --goal none
-    """,
-    "distill PAIRS --preferences rules --output": """
-        ROOT/y learning_rate=[ | ROOT/y learning_rate=x | ROOT/y learning_rate=nan | ROOT/y
-        learning_rate=1,2 | ROOT/y learning_rate | ROOT/y ~learning_rate | ROOT/y epochs=0 | ROOT/y
-        epochs={a:1} | ROOT/y batch_size=0 | ROOT/y model=1 | ROOT/y model.args=[1] | ROOT/y
-        model.args={none:1} | ROOT/y model.args=glob(*) | ROOT/y --model none | RUN | RUN/config.yaml |
-        ROOT/y device=none
-    """,
-    "distill": """
-        PAIRS | ROOT/none --preferences x --output ROOT/y | PAIRS --preferences none --output ROOT/y
-    """,
-    "study demo": "seeds=x | seeds= | episodes=0 | suites=none --output ROOT/s | arms=none",
-    "study": "none | ROOT/none.yaml | RUN/config.yaml",
-    "report": "ROOT/none | ROOT | ",
-    "publish": "ROOT/none --output ROOT/p | RUN --output RUN | random --output ROOT/p",
-    "rate": "form | write x=ROOT/none --output ROOT/f | read ROOT/none ROOT/none.csv",
-    "check-env": """
-        none | no.such:thing | os:getcwd | os:nothing | examples.shelf:Shelf world.args=glob(*) | Shelf-v0
-        world.args={none:1} | Shelf-v0 world.history=x | Shelf-v0 --episodes 0 | Shelf-v0 --config-dir
-        ROOT | CartPole-v1
-    """,
-}
-"""By beginning, the rests of command lines; words in capitals are replaced by existing files."""
-COMMANDS = [
-    " ".join([*beginning.split(), *rest.split()])
-    for beginning, rests in _COMMANDS.items()
-    for rest in rests.split("|")
-]
-
-
-@pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_line_is_refused(words: str, things: Things, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("run", "pairs", "root"):
-        words = words.replace(name.upper(), str(getattr(things, name)))
-    _told(words.split(), capsys)
-
-
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
-@pytest.mark.parametrize("value", ["abc", "-1", "1.5", ""])
-def test_a_launchers_numbers_are_checked(
-    name: str, value: str, things: Things, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv(name, value)
-    error = _told(["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL], capsys)
-    assert name in error
 
 
 @pytest.fixture
@@ -243,15 +72,15 @@ def test_a_broken_file_is_named(
     for name in ("run", "pairs", "model", "root"):
         words = words.replace(name.upper(), str(getattr(copied, name)))
     line = words.split()
-    line += [f"run_dir={copied.root / 'new'}", *_SMALL] if line[0] == "train" else []
-    error = _told(line, capsys)
+    line += [f"run_dir={copied.root / 'new'}", *SMALL] if line[0] == "train" else []
+    error = refusal_of(line, capsys)
     assert Path(file).name in error or str(copied.root) in error
 
 
 @pytest.mark.parametrize("text", ["null\n", "[]\n", "1\n", "{\n", '{"update": null, "step": 1}\n', "[" * 5000 + "\n"])
 def test_invalid_rows_are_reported(text: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
     _write(copied.run / "metrics.jsonl", text)
-    assert "metrics.jsonl" in _told(["report", str(copied.run)], capsys)
+    assert "metrics.jsonl" in refusal_of(["report", str(copied.run)], capsys)
 
 
 Change = Callable[[Path], None]
@@ -343,7 +172,7 @@ def test_a_checkpoint_of_another_run_is_refused(name: str, copied: Things, capsy
     (checkpoint / "manifest.json").unlink()
     seal(checkpoint)
     config = copied.run / "config.yaml"
-    _told(["train", str(config), f"run_dir={copied.run}", "training.steps=32"], capsys)
+    refusal_of(["train", str(config), f"run_dir={copied.run}", "training.steps=32"], capsys)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +181,7 @@ def test_a_checkpoint_of_another_run_is_refused(name: str, copied: Things, capsy
 def test_an_invalid_manifest_is_reported(text: str, copied: Things, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint,) = (copied.run / "checkpoints").iterdir()
     (checkpoint / "manifest.json").write_text(text)
-    assert "manifest.json" in _told(["evaluate", str(checkpoint), "--episodes", "1"], capsys)
+    assert "manifest.json" in refusal_of(["evaluate", str(checkpoint), "--episodes", "1"], capsys)
 
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -390,17 +219,17 @@ def _clone(folder: Path, *words: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_datasets_rows_are_checked(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _dataset(tmp_path / "data", _ROW, _ROW | ROWS[name])
+    folder = _dataset(tmp_path / "data", ROW, ROW | ROWS[name])
     world = ["world.actions=[left,right,wait]", "world.env=BabyAI-GoToObj-v0", "world.history=1"]
-    error = _told(_clone(folder, *world), capsys)
+    error = refusal_of(_clone(folder, *world), capsys)
     assert "row 2" in error and str(folder) in error
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "{", "[" * 5000])
 def test_a_datasets_description_is_checked(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _dataset(tmp_path / "data", _ROW)
+    folder = _dataset(tmp_path / "data", ROW)
     (folder / "collection.json").write_text(text)
-    assert "collection.json" in _told(_clone(folder), capsys)
+    assert "collection.json" in refusal_of(_clone(folder), capsys)
 
 
 SHAPES: tuple[Any, ...] = ([1], 1, "a", None, [], {"a": {"b": 1}}, True)
@@ -414,7 +243,7 @@ def test_glams_sections_are_checked(
     settings = {"lamorel_args": {"llm_args": {}}, "rl_script_args": {"name_environment": "x"}, section: value}
     path = tmp_path / "glam.yaml"
     path.write_text(yaml.safe_dump(settings))
-    _told(["convert", str(path)], capsys)
+    refusal_of(["convert", str(path)], capsys)
 
 
 _GLAM = """
