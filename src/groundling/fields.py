@@ -220,7 +220,7 @@ def children(hint: Any, name: str) -> Iterator[Any]:
         elif isinstance(one, type) and is_dataclass(one):
             if name in (hints := get_type_hints(one, include_extras=True)):
                 yield hints[name]
-        elif get_origin(one) in (dict, list, Mapping, Sequence):
+        elif get_origin(one) in (dict, Mapping) or (get_origin(one) in (list, Sequence) and name.isdecimal()):
             yield get_args(one)[-1]
 
 

@@ -45,7 +45,7 @@ def test_a_dry_run_shows_the_prompt_of_a_policy_that_writes_turns() -> None:
     ("args", "message"),
     [
         ("{model: m, base_url: nowhere}", "base_url 'nowhere'"),
-        ("{model: m, timeout: abc}", "timeout must be of type float, got 'abc'"),
+        ("{model: m, timeout: abc}", "timeout must be a number, got 'abc'"),
     ],
 )
 def test_a_dry_run_reports_an_invalid_judge(

@@ -64,13 +64,14 @@ class ScriptedEnvs:
         self.t[indices] += 1
         return self._frames(indices, True)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"seed": 7, "next_episode": self.begun.tolist(), "incidents": asdict(self.incidents)}
+    def state_dict(self) -> list[dict[str, Any]]:
+        states: list[dict[str, Any]] = [{"next_episode": number} for number in self.begun.tolist()]
+        states[0]["incidents"] = asdict(self.incidents)
+        return states
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert state["seed"] == 7
-        self.begun[:] = state["next_episode"]
-        self.incidents = NetHackIncidents(**state["incidents"])
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        self.begun[:] = [state["next_episode"] for state in states]
+        self.incidents = NetHackIncidents(**states[0]["incidents"])
 
     def close(self) -> None:
         self.closed = True

@@ -106,7 +106,7 @@ def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path)
     assert [row["step"] for row in read_metrics(tmp_path)] == [16, 32]
     alone = _run(_config(*more), tmp_path)
     assert alone.counters.update == 2
-    assert len(alone.collector.reward.parts["reward_model"]._table) > 1
+    assert len(alone.collector.reward.parts["reward_model"]._table.state_dict()["ids"]) > 1
     assert len(alone.collector.state_dict()) == 4
     assert _update(alone)["step"] == 48
     alone.collector.close()
@@ -119,7 +119,7 @@ def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path)
         ([f"{_PART}.count_exponents=2"], "count_exponent"),
         ([f"{_PART}.path=/nowhere"], "distill"),
         (["~reward.reward_model", "world.num_workers=9"], "num_workers"),
-        ([f"{_PART}.normalize='no'"], f"{_PART}.normalize must be of type bool, got 'no'"),
+        ([f"{_PART}.normalize='no'"], f"{_PART}.normalize must be true or false, got 'no'"),
         ([f"{_PART}.online={{judge: rules, learning: {{train_all: 3}}}}"], "train_every"),
         ([f"{_PART}.online.judge=openai"], r"online.judge=openai: .*needs model"),
         ([f"{_PART}.online.judge=rules", f"{_PART}.online.prompt=polite"], "unknown prompt 'polite'"),

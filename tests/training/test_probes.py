@@ -134,7 +134,7 @@ def test_the_report_draws_probes(probed: Path, tmp_path: Path) -> None:
 
 def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, message in (
-        (["world.probes=3"], "1, 2, both or null"),
+        (["world.probes=3"], "must be one of 1, 2, both, got 3"),
         (["world.probes=1", "world.language=french"], "English"),
     ):
         words = ["train", "demo-easy", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]
