@@ -145,7 +145,7 @@ class Batch:
         return [torch.tensor(indices) for indices in texts.values()]
 
     def largest_advantages(self, share: float, among: Tensor | None = None) -> Tensor:
-        """Select the share of the elements, or of those ``among`` them, whose mean |advantage| is largest.
+        """Select the share of the elements, or of the elements ``among``, whose mean |advantage| is largest.
 
         It is at least one; ``among`` and the result are bool ``(num_elements,)``.
         """

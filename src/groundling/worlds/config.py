@@ -24,7 +24,7 @@ class Use:
 
 
 class WorldConfig(Section):
-    """Where a run's experience comes from."""
+    """Source of a run's experience."""
 
     ROWS: ClassVar[str] = "num_envs"
     """Key of the number of envs, or texts, of an update."""
