@@ -4,7 +4,7 @@ import atexit
 import gc
 import importlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -15,6 +15,7 @@ from torch import Tensor, distributed
 from groundling.errors import GroundlingError, RunError
 from groundling.runtime.devices import find_device, launched
 
+S = TypeVar("S")
 T = TypeVar("T")
 _BUCKET = 2**24
 """Elements that are summed over processes at once: 64 MiB of float32."""
@@ -76,6 +77,11 @@ class Processes:
         values: list[T | None] = [None] * self.size
         distributed.all_gather_object(values, value)
         return values  # type: ignore[return-value]
+
+    def map(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Apply a function to items; each process works on its share, and all get all results."""
+        done = self.gather([work(item) for item in items[self.share(len(items))]])
+        return [result for part in done for result in part]
 
     def from_main(self, work: Callable[[], T]) -> T:
         """Call a function in the main process alone; all get its result, or raise its `GroundlingError`."""
