@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-_MOST_NAMES = 25
-"""Largest number of names in a message."""
+_MOST_NAMES = 25  # Largest number of names in a message
 
 
 class GroundlingError(Exception):

@@ -34,10 +34,8 @@ class Fact:
     """A property of a setting, as metadata of `typing.Annotated`."""
 
     name: str
-    entries: tuple[str, ...] | None = None
-    """Entries of a mapping to which it applies; None: the whole value."""
-    condition: Callable[[Any], bool] | None = None
-    """Values to which it applies; None: all."""
+    entries: tuple[str, ...] | None = None  # Entries of a mapping to which it applies; None: the whole value
+    condition: Callable[[Any], bool] | None = None  # Values to which it applies; None: all
 
     def of(self, *entries: str) -> "Fact":
         """Restrict it to entries of a mapping, such as arguments of another library."""
@@ -85,8 +83,7 @@ class Provided:
     role: str
     settable: type | None = None
     """Type of the value that a config may set instead, which has precedence; None: it may not."""
-    decided_by: str = ""
-    """Config key on which it depends, for messages."""
+    decided_by: str = ""  # Config key on which it depends, for messages
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,7 @@ class ArgumentsOf:
     """Marks a `ComponentConfig`, or a mapping of arguments next to an id, with the registry of the component."""
 
     registry: Any
-    id: str = "id"
-    """Key of the id next to the mapping."""
+    id: str = "id"  # Key of the id next to the mapping
 
 
 _names: dict[str, set[str]] = {}

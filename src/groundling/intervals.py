@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_RESAMPLES = 2000
-"""Number of bootstrap samples."""
-_CHUNK = 2**22
-"""Values drawn in one chunk: 2,000 samples of 50,000 texts would need 1.6 GB."""
+_RESAMPLES = 2000  # Number of bootstrap samples
+_CHUNK = 2**22  # Values drawn in one chunk: 2,000 samples of 50,000 texts would need 1.6 GB
 
 
 @dataclass(frozen=True)

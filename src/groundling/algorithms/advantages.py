@@ -72,12 +72,9 @@ def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
 class GroupedEpisodes:
     """Episodes of a rollout, including those that it cuts off, and the groups in which they are compared."""
 
-    number: Tensor
-    """``(num_steps, num_envs)`` int64: index of a step's episode."""
-    returns: Tensor
-    """``(num_episodes,)``: return from an episode's first step in the rollout."""
-    group: Tensor
-    """``(num_episodes,)`` int64: index of its group."""
+    number: Tensor  # ``(num_steps, num_envs)`` int64: index of a step's episode
+    returns: Tensor  # ``(num_episodes,)``: return from an episode's first step in the rollout
+    group: Tensor  # ``(num_episodes,)`` int64: index of its group
 
     @classmethod
     def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":

@@ -22,12 +22,9 @@ class Targets:
 
     advantages: Tensor
     returns: Tensor
-    weights: Tensor | None = None
-    """How much each step counts in means; None: the rollout's mask."""
-    chosen: Tensor | None = None
-    """bool: steps to learn from; None: all."""
-    more: dict[str, Tensor] = field(default_factory=dict)
-    """Further tensors that a loss needs, by name."""
+    weights: Tensor | None = None  # How much each step counts in means; None: the rollout's mask
+    chosen: Tensor | None = None  # bool: steps to learn from; None: all
+    more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
 
 
 @dataclass
@@ -38,25 +35,17 @@ class Batch:
     policy's device, float32 unless stated otherwise.
     """
 
-    observations: Sequence[Any]
-    """``num_elements`` observations, or `Segment`s."""
-    actions: Tensor
-    """int64; of turns their tokens."""
-    log_probs: Tensor
-    """When the actions were taken."""
+    observations: Sequence[Any]  # ``num_elements`` observations, or `Segment`s
+    actions: Tensor  # int64; of turns their tokens
+    log_probs: Tensor  # When the actions were taken
     values: Tensor
     advantages: Tensor
     returns: Tensor
-    weights: Tensor | None
-    """How much each step, or token, counts in means; None: all equally."""
-    work: Sequence[Work] | None
-    """Cost of evaluating each element; None if all cost the same."""
-    num_steps: int
-    """Steps that count in the whole rollout; sizes of minibatches are in steps."""
-    chosen: Tensor | None = None
-    """bool: elements to learn from; None: all."""
-    more: dict[str, Tensor] = field(default_factory=dict)
-    """Further tensors that a loss needs, by name."""
+    weights: Tensor | None  # How much each step, or token, counts in means; None: all equally
+    work: Sequence[Work] | None  # Cost of evaluating each element; None if all cost the same
+    num_steps: int  # Steps that count in the whole rollout; sizes of minibatches are in steps
+    chosen: Tensor | None = None  # bool: elements to learn from; None: all
+    more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
     index: Tensor = field(init=False)
     """int64 ``(num_elements,)``, on the CPU: place of each element in the whole rollout's batch."""
 

@@ -11,10 +11,8 @@ class Surrogate:
     """PPO's clipped surrogate; scalars, each a mean over the elements that count."""
 
     loss: Tensor
-    approx_kl: Tensor
-    """Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)."""
-    clip_fraction: Tensor
-    """Share of the elements whose ratio was clipped, without gradient."""
+    approx_kl: Tensor  # Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)
+    clip_fraction: Tensor  # Share of the elements whose ratio was clipped, without gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +23,8 @@ class PPOLoss:
     policy: Tensor
     value: Tensor
     entropy: Tensor
-    approx_kl: Tensor
-    """As of `Surrogate`."""
-    clip_fraction: Tensor
-    """As of `Surrogate`."""
+    approx_kl: Tensor  # As of `Surrogate`
+    clip_fraction: Tensor  # As of `Surrogate`
 
 
 def ppo_loss(

@@ -37,13 +37,11 @@ class OnPolicy(Algorithm):
     """The optimizer's step size. 1e-6 suits hundreds of millions of parameters, about 1e-3 a million."""
     learning_rate_schedule: Schedule = "constant"
     """"linear" or "cosine" let the learning rate fall to 0 over the training."""
-    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of the training in which the learning rate rises from a tenth."""
+    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0  # Share of the training in which the learning rate rises from a tenth
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
     """Steps per forward and backward pass; gradients accumulate to the same mean, so only memory and speed depend on
     it. It is halved if the memory does not suffice. None: as many as the optimizer steps on."""
-    gamma: Annotated[float, Ge(0), Le(1)] = 0.99
-    """Discount factor."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.99  # Discount factor
     entropy_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5
@@ -56,11 +54,9 @@ class OnPolicy(Algorithm):
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that brings together the states of one observation in several prompts (see `ContrastiveLoss`);
     0: none."""
-    contrast_prompts: Sequence[str] = ()
-    """Ids of these prompts."""
+    contrast_prompts: Sequence[str] = ()  # Ids of these prompts
 
-    kl_in_loss: ClassVar[bool] = False
-    """Add the KL penalty to the loss instead of subtracting it from the rewards."""
+    kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
     def __post_init__(self) -> None:
         """Make the regularizers; raise `ConfigError` on options without effect."""
@@ -197,14 +193,11 @@ class ClippedOnPolicy(OnPolicy):
     adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
     adam_epsilon: Annotated[float, Gt(0)] = 1e-5
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    """AdamW's weight decay, for matrices only."""
-    epochs: Annotated[int, Ge(1)] = 1
-    """Passes over each rollout; usually 1 to 10."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
+    epochs: Annotated[int, Ge(1)] = 1  # Passes over each rollout; usually 1 to 10
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Steps per optimizer step; of whole sequences as many as hold so many on average, and at least one."""
-    clip_range: Annotated[float, Gt(0)] = 0.2
-    """ε of the policy's clipped ratio; usually 0.1 to 0.3."""
+    clip_range: Annotated[float, Gt(0)] = 0.2  # ε of the policy's clipped ratio; usually 0.1 to 0.3
     target_kl: Annotated[float | None, Gt(0)] = None
     """Stop learning from a rollout once a minibatch is this far from the old policy; null: never."""
     advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0

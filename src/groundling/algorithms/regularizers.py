@@ -16,8 +16,7 @@ from groundling.policies.policy import Evaluation, Policy
 class Regularizer:
     """Adds ``coefficient`` · `value` to a loss. A subclass implements `value`."""
 
-    name: str
-    """Of its value in the log."""
+    name: str  # Of its value in the log
     coefficient: float
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

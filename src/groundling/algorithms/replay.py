@@ -12,8 +12,7 @@ from groundling.errors import RunError
 from groundling.io.documents import LINE, parse_json
 
 _CHUNK = 2**20
-_Text = str | tuple[str, ...]
-"""A prompt, or a set of actions."""
+_Text = str | tuple[str, ...]  # A prompt, or a set of actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +23,8 @@ class Transition:
     actions: tuple[str, ...]
     action: int
     reward: float
-    next_prompt: str | None = None
-    """None: the episode ended."""
-    next_actions: tuple[str, ...] = ()
-    """Actions that are admissible next; () where the episode ended."""
+    next_prompt: str | None = None  # None: the episode ended
+    next_actions: tuple[str, ...] = ()  # Actions that are admissible next; () where the episode ended
 
 
 class ReplayMemory:

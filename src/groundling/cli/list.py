@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from groundling.cli.command import Commands, add_command
 from groundling.errors import ConfigError
 
-_MANY = 30
-"""Names of a kind that the overview shows in full; more are grouped by their beginning."""
+_MANY = 30  # Names of a kind that the overview shows in full; more are grouped by their beginning
 
 
 def add_parser(commands: Commands) -> None:

@@ -25,15 +25,13 @@ COMMANDS = (
     *("report", "publish", "rate", "convert", "verify", "check-env", "list", "doctor"),
 )
 """In the order of the help; each is a module of this package."""
-_PRINTING = ("verify", "check_env", "list", "doctor")
-"""Modules of commands that only print."""
+_PRINTING = ("verify", "check_env", "list", "doctor")  # Modules of commands that only print
 _LESS_MEMORY = (
     "Less memory is needed with a lower algorithm.args.micro_batch_size, "
     "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
     "evaluation.batch_size, with model.gradient_checkpointing=true, or with a smaller model.path"
 )
-_SHOWN = 200
-"""Characters of another library's message in an error."""
+_SHOWN = 200  # Characters of another library's message in an error
 
 
 def main(argv: Sequence[str] | None = None) -> int:

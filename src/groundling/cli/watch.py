@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from groundling.worlds.display import Frame, Summary
 
 _SECONDS_PER_STEP = 0.1
-_BAR = 24
-"""Characters of a probability of 1."""
+_BAR = 24  # Characters of a probability of 1
 
 
 def add_parser(commands: Commands) -> None:

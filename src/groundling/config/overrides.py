@@ -17,18 +17,15 @@ from groundling.errors import ConfigError
 from groundling.fields import leaves
 from groundling.io.documents import check_depth
 
-_MOST_RUNS = 10_000
-"""Largest number of runs of a sweep."""
+_MOST_RUNS = 10_000  # Largest number of runs of a sweep
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One key, set or removed."""
 
-    key: str
-    """Dotted."""
-    value: Any = None
-    """The new value; a mapping is merged into the present one."""
+    key: str  # Dotted
+    value: Any = None  # The new value; a mapping is merged into the present one
     takes_out: bool = False
 
 

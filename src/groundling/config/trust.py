@@ -24,8 +24,7 @@ and acting, all of them in showing."""
 
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
 _PLAIN = re.compile(r"\$\{\.*[A-Za-z_]\w*(\.\w+|\[\w+\])*\}")
-_SHOWN = 120
-"""Characters of a value in a message."""
+_SHOWN = 120  # Characters of a value in a message
 
 
 def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = None) -> bool:

@@ -15,8 +15,7 @@ from groundling.config.trust import check_plain
 from groundling.errors import ConfigError, unknown
 from groundling.io.documents import DocumentError, check_expansion, read_yaml
 
-_MOST_BITS = 1000
-"""Largest size of a whole number: a float holds at most 1024 bits."""
+_MOST_BITS = 1000  # Largest size of a whole number: a float holds at most 1024 bits
 _TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", "device")
 """Keys of texts, which stay texts where they look like numbers."""
 

@@ -20,14 +20,10 @@ from groundling.errors import ConfigError
 class Converted:
     """An experiment made from another system's file."""
 
-    path: Path
-    """The file."""
-    values: dict[str, Any]
-    """Nested config values; other keys keep their defaults."""
-    config: Config
-    """The complete config."""
-    notes: list[str]
-    """Entries that have no effect, or another meaning, in Groundling."""
+    path: Path  # The file
+    values: dict[str, Any]  # Nested config values; other keys keep their defaults
+    config: Config  # The complete config
+    notes: list[str]  # Entries that have no effect, or another meaning, in Groundling
 
     def to_yaml(self) -> str:
         """Return the experiment as YAML, with the notes as comments."""

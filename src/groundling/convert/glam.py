@@ -29,8 +29,7 @@ from groundling.errors import ConfigError
 from groundling.worlds.text.config import TextConfig
 
 Values = dict[str, Any]
-_REWARD_SCALE = 20
-"""Factor on the env's reward in the original's code."""
+_REWARD_SCALE = 20  # Factor on the env's reward in the original's code
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:

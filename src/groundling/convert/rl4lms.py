@@ -33,16 +33,12 @@ from groundling.errors import ConfigError, unknown
 from groundling.lm.write.settings import check_generation
 
 Values = dict[str, Any]
-_DEFAULT_TOP_K = 50
-"""Transformers' default when RL4LMs was released."""
-_LONGEST = 512
-"""Default of tokenizer.max_length: T5's own."""
-_WHOLE_SPLIT = 1_000_000
-"""More samples than any split has: the original measures all of them."""
+_DEFAULT_TOP_K = 50  # Transformers' default when RL4LMs was released
+_LONGEST = 512  # Default of tokenizer.max_length: T5's own
+_WHOLE_SPLIT = 1_000_000  # More samples than any split has: the original measures all of them
 _CORRECTED = ("cider", "causal_perplexity", "intent_accuracy", "meteor", "rouge", "rouge_l_max")
 """Metrics and rewards that the original computes wrongly."""
-_STEPS_PER_UPDATE = 100
-"""Largest number of optimizer steps in a supervised update, which a killed run loses."""
+_STEPS_PER_UPDATE = 100  # Largest number of optimizer steps in a supervised update, which a killed run loses
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:

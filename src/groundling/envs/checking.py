@@ -21,11 +21,9 @@ from groundling.errors import ConfigError
 
 _MORE_EPISODES = 100
 """Episodes played at most beyond those asked for, to find one of several steps, which can be resumed in its middle."""
-_KEPT = 16
-"""Number of observations kept for the preferences of a model."""
+_KEPT = 16  # Number of observations kept for the preferences of a model
 
-_Hashes = dict[str, int]
-"""Hashes of an observation's parts, by name."""
+_Hashes = dict[str, int]  # Hashes of an observation's parts, by name
 
 
 @dataclass

@@ -19,16 +19,11 @@ class FirstInteraction:
     mapping at every step, of which the last counts, or leave it out if the first interaction is unknown.
     """
 
-    target: Target
-    """The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing."""
-    chance: float | None = None
-    """Probability of the named thing in a uniform choice among the things within reach."""
-    thing: str | None = None
-    """The thing in words."""
-    step: int | None = None
-    """Number of the action, from 1."""
-    named: tuple[str, ...] = ()
-    """Words of the mission that name the thing, such as ``the red key``; reports mark them."""
+    target: Target  # The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing
+    chance: float | None = None  # Probability of the named thing in a uniform choice among the things within reach
+    thing: str | None = None  # The thing in words
+    step: int | None = None  # Number of the action, from 1
+    named: tuple[str, ...] = ()  # Words of the mission that name the thing, such as ``the red key``; reports mark them
 
     @property
     def figures(self) -> dict[str, float]:

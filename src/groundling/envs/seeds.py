@@ -9,8 +9,7 @@ import numpy as np
 SCHEME = "ranges"
 """Name of the scheme of seeds, stored with evaluations: figures of different schemes are not comparable. Before 28
 November 2026 training seeds were even and held-out seeds odd, and no scheme was stored."""
-_SPLIT = 2**30
-"""Training seeds are below, held-out seeds at least this number and below 2³¹."""
+_SPLIT = 2**30  # Training seeds are below, held-out seeds at least this number and below 2³¹
 
 
 def training_seed(run_seed: int, env_index: int, episode: int) -> int:

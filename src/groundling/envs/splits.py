@@ -19,10 +19,8 @@ _TASK_KEYS = (
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
 )
 """Info keys that name an episode's task, as ALFWorld, ScienceWorld, TextWorld and others use them."""
-_CHANCE = 0.001
-"""Upper bound on the probability of a false warning about tasks."""
-_SHARE = 0.05
-"""Share of held-out beginnings met in training from which they are reported."""
+_CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
+_SHARE = 0.05  # Share of held-out beginnings met in training from which they are reported
 _SHOWN = 3
 
 

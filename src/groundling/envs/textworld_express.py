@@ -17,8 +17,7 @@ _STATIC_GAMES = frozenset({"sorting"})
 """Games with scores in static fields: envs in one Java machine would change each other's."""
 _FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
-_FIRST = {"train": 0, "dev": 10_000, "test": 20_000}
-"""Number of each fold's first game."""
+_FIRST = {"train": 0, "dev": 10_000, "test": 20_000}  # Number of each fold's first game
 
 
 class TextWorldExpress(gymnasium.Env[str, str]):

@@ -15,8 +15,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.runtime.parent import end_with
 
 _START_SECONDS = 120.0
-_MOST_LOSSES = 3
-"""Losses of a worker in a row, without an answer between them."""
+_MOST_LOSSES = 3  # Losses of a worker in a row, without an answer between them
 
 
 class Handler(Protocol):

@@ -19,14 +19,10 @@ from groundling.errors import ConfigError, RunError
 if TYPE_CHECKING:
     import httpx2
 
-_LONGEST_WAIT = 300.0
-"""Maximum seconds of a ``Retry-After``."""
-_LONGEST_CONNECT = 10.0
-"""Seconds to establish a connection."""
-_EXCERPT = 200
-"""Characters of a server's message in an error."""
-_READ = 2**16
-"""Bytes of a reply that are searched for them."""
+_LONGEST_WAIT = 300.0  # Maximum seconds of a ``Retry-After``
+_LONGEST_CONNECT = 10.0  # Seconds to establish a connection
+_EXCERPT = 200  # Characters of a server's message in an error
+_READ = 2**16  # Bytes of a reply that are searched for them
 _SHORTEST_SECRET = 8
 """Characters. A shorter key is a dummy for a server without authentication, and may be an ordinary word ("1")."""
 

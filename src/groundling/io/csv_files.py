@@ -7,8 +7,7 @@ from pathlib import Path
 
 from groundling.errors import GroundlingError
 
-_LONGEST_VALUE = 2**31 - 1
-"""Characters of a cell; the csv module's own limit is 131,072, and documents are longer."""
+_LONGEST_VALUE = 2**31 - 1  # Characters of a cell; the csv module's own limit is 131,072, and documents are longer
 
 
 @contextmanager

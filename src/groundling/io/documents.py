@@ -32,16 +32,11 @@ RECORDS = 2**26
 """Maximum size of a record in JSON in bytes."""
 LINE = 2**24
 """Maximum size of a line of JSON Lines in bytes; a file may have any number of lines."""
-_DEPTH = 32
-"""Maximum levels of nesting."""
-_NODES = 10_000
-"""Maximum number of values in a file of settings; a value repeated by aliases counts each time."""
-_CARD_NODES = 100_000
-"""The same for a dataset's card, which may describe hundreds of configurations."""
-_VALUES = 2**23
-"""Maximum number of values in a record."""
-_EXPANDED = 2**20
-"""Maximum number of characters and values in settings after aliases and ``${name}`` are replaced."""
+_DEPTH = 32  # Maximum levels of nesting
+_NODES = 10_000  # Maximum number of values in a file of settings; a value repeated by aliases counts each time
+_CARD_NODES = 100_000  # The same for a dataset's card, which may describe hundreds of configurations
+_VALUES = 2**23  # Maximum number of values in a record
+_EXPANDED = 2**20  # Maximum number of characters and values in settings after aliases and ``${name}`` are replaced
 _DIGITS = 4300
 """Maximum length of a number in YAML. Python's own limit; numbers in base 60 take quadratic time to read."""
 _LONGEST_CAUSE = 200

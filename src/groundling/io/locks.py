@@ -18,8 +18,7 @@ LOCK = ".lock"
 _PARTIAL_FILE = re.compile(r"\..+\.[0-9a-f]{32}" + re.escape(PARTIAL))
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems without locks, such as some mounts of NFS and Lustre."""
-_PATIENCE = 0.2
-"""Seconds. `is_locked` of another process holds a free lock for an instant."""
+_PATIENCE = 0.2  # Seconds. `is_locked` of another process holds a free lock for an instant.
 
 
 def output_lock(folder: Path) -> Path:

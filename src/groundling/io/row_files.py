@@ -22,8 +22,7 @@ _RESTORE = "restore the file from a copy"
 class RowProblem:
     """A line that the run cannot have written at its place."""
 
-    line: int
-    """Line number, from 1."""
+    line: int  # Line number, from 1
     problem: str
     advice: str
 

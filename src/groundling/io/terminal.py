@@ -37,8 +37,7 @@ def log_plainly() -> None:
 class _Stream(io.FileIO):
     """A stream that discards everything after its first error, such as a closed pipe or a full disk."""
 
-    problem: OSError | None = None
-    """The error."""
+    problem: OSError | None = None  # The error
 
     def write(self, data: Any) -> int:
         try:
@@ -51,8 +50,7 @@ class _Stream(io.FileIO):
             return memoryview(data).nbytes
 
 
-_streams: dict[str, _Stream] = {}
-"""Standard output and error by name, after `keep_writing`."""
+_streams: dict[str, _Stream] = {}  # Standard output and error by name, after `keep_writing`
 
 
 def keep_writing() -> None:

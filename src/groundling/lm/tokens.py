@@ -15,8 +15,7 @@ Prompts = Sequence[str] | Sequence[list[int]]
 """Texts, or token ids, special ones included. Token ids that begin with each other, as the steps of a conversation do,
 are read once where that is exact."""
 
-_MAX_REMEMBERED = 2**22
-"""Tokens of remembered texts: some 150 MB of Python integers."""
+_MAX_REMEMBERED = 2**22  # Tokens of remembered texts: some 150 MB of Python integers
 _ROOM_TO_ANSWER = 128
 """Tokens of a model's context that conversations leave to the answer, or a quarter of a short context."""
 

@@ -20,8 +20,7 @@ from groundling.metrics.tokens import spaced
 _MAX_ORDER = 4
 _SIGMA = 6.0
 _SCALE = 10.0
-_MOST_DOCUMENTS = 20_000
-"""Of a larger split every k-th sample is counted, to save memory."""
+_MOST_DOCUMENTS = 20_000  # Of a larger split every k-th sample is counted, to save memory
 
 Ngrams = Counter[tuple[str, ...]]
 

@@ -26,8 +26,7 @@ Output = Literal["softmax", "sigmoid", "logit"]
 class ClassifierMetric(Metric):
     """A metric computed by a sequence classifier of Transformers, which is loaded at first use."""
 
-    model_name: str
-    """Folder or hub id of the classifier."""
+    model_name: str  # Folder or hub id of the classifier
     batch_size: Annotated[int, Ge(1)] = 32
     device: str = "auto"
 

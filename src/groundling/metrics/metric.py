@@ -15,10 +15,8 @@ from groundling.registry import Registry
 class RewardOptions:
     """How a metric is used as a reward: ``offset + scale`` · a figure."""
 
-    key: str | None = None
-    """Name of the figure; null if the metric has only one."""
-    scale: float = 1.0
-    """Negative if less is better (perplexity, TER)."""
+    key: str | None = None  # Name of the figure; null if the metric has only one
+    scale: float = 1.0  # Negative if less is better (perplexity, TER)
     offset: float = 0.0
 
 

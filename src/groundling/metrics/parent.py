@@ -14,8 +14,7 @@ from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4
-_TINY = 1e-8
-"""Keeps the F-score of two zeros from dividing by zero, as in the authors' program."""
+_TINY = 1e-8  # Keeps the F-score of two zeros from dividing by zero, as in the authors' program
 
 Words = tuple[str, ...]
 _FIGURES = ("precision", "recall", "f_score")

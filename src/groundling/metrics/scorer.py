@@ -32,10 +32,8 @@ class Document(Protocol):
 class MetricResult:
     """A figure of a metric."""
 
-    corpus: float
-    """Over all samples; NaN if it is not defined (a text too short to measure)."""
-    sentences: list[float] | None = None
-    """One for each sample; None if the figure exists only for a corpus."""
+    corpus: float  # Over all samples; NaN if it is not defined (a text too short to measure)
+    sentences: list[float] | None = None  # One for each sample; None if the figure exists only for a corpus
 
 
 Figures = dict[str, MetricResult]
@@ -49,19 +47,14 @@ class Scorer(ABC):
     compat: Literal["rl4lms"] | None = None
     """"rl4lms" reproduces RL4LMs's figures, faults included; `docs/metrics.md` lists where they differ."""
 
-    registered_id = ""
-    """Id under which it was created."""
-    needs_references = False
-    """Uses references of samples; of a `Reward` also their meta."""
-    required_library: ClassVar[str] = ""
-    """Package that `check` looks for; of the extra ``metrics``."""
-    needs_meta: ClassVar[tuple[str, ...]] = ()
-    """Keys that the meta of every sample must have."""
+    registered_id = ""  # Id under which it was created
+    needs_references = False  # Uses references of samples; of a `Reward` also their meta
+    required_library: ClassVar[str] = ""  # Package that `check` looks for; of the extra ``metrics``
+    needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must have
     by_sample = True
     """The score of a sample does not depend on other or earlier samples. Otherwise, of several processes the main one
     scores the samples of all."""
-    per_token = False
-    """`at_tokens` scores every token; otherwise the last token has the score of the whole text."""
+    per_token = False  # `at_tokens` scores every token; otherwise the last token has the score of the whole text
 
     @property
     def name(self) -> str:

@@ -20,8 +20,7 @@ _LABELS = {
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
 }
 """Labels of models whose configs do not name them."""
-_SHORTEST_SENTENCE = 10
-"""Characters that a sentence must exceed; one of a script without spaces counts twice."""
+_SHORTEST_SENTENCE = 10  # Characters that a sentence must exceed; one of a script without spaces counts twice
 _MOST_SOURCE_SENTENCES = 100
 _BINS = (
     0.0, 0.01, 0.02, 0.03, 0.04, 0.07, 0.13, 0.37, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.955, 0.96, 0.965, 0.97,

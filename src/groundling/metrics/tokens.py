@@ -11,10 +11,8 @@ _UNSPACED = (
 """Code points of scripts that are written without spaces between words: Thai, Lao; Tibetan; Myanmar; Khmer; Tai Le, New
 Tai Lue; Tai Tham; Balinese; radicals; Hiragana, Katakana, Bopomofo; Han, Yi; Javanese; Tai Viet."""
 _ZERO_WIDTH_SPACE = "\u200b"
-_FIRST_OTHER = 0x370
-"""Code points below are Latin letters and punctuation, which the libraries handle."""
-_SHARED_PUNCTUATION = range(0x2000, 0x2070)
-"""Quotes and dashes that also occur in Latin texts: left to the libraries."""
+_FIRST_OTHER = 0x370  # Code points below are Latin letters and punctuation, which the libraries handle
+_SHARED_PUNCTUATION = range(0x2000, 0x2070)  # Quotes and dashes that also occur in Latin texts: left to the libraries
 
 
 def spaced(text: str) -> str:

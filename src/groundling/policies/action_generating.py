@@ -20,8 +20,7 @@ from groundling.policies.provided import Language, ReferenceModel, Replacements,
 from groundling.policies.text_states import scatter
 from groundling.policies.turns import Turn, TurnTokens
 
-_ROWS = 256
-"""Tokens whose logits are computed at once where there are no gradients."""
+_ROWS = 256  # Tokens whose logits are computed at once where there are no gradients
 
 
 @policies.register("action_generating")

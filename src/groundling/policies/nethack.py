@@ -23,8 +23,7 @@ _BUCKET = 32
 _CHUNK = 128
 """Windows computed at once when learning. With 800, pixels and activations take new memory in every pass, which is a
 fifth slower on a CPU."""
-_CACHE_SIZE = 10_000
-"""Windows whose features are cached while the weights do not change: 2.3 KB each."""
+_CACHE_SIZE = 10_000  # Windows whose features are cached while the weights do not change: 2.3 KB each
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ _WORDS = (
     "derrière "
 ) + " ".join([*FRENCH_COLOURS, *FRENCH_COLOURS.values(), *FRENCH_NOUNS, *FRENCH_NOUNS.values(), *FRENCH_STATES])
 _KNOWN = {word: i for i, word in enumerate(dict.fromkeys(_WORDS.split()))}
-_OTHERS = 64
-"""Rows of the embedding shared by words outside BabyAI's grammar, by hash."""
+_OTHERS = 64  # Rows of the embedding shared by words outside BabyAI's grammar, by hash
 
 
 @policies.register("symbolic")

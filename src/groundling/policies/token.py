@@ -23,8 +23,7 @@ from groundling.policies.text_states import Sequences, read_states, scatter, sha
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.value_model import Value, make_value_model
 
-_ROWS = 1024
-"""Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000."""
+_ROWS = 1024  # Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000
 
 
 @policies.register("token")

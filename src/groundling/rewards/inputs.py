@@ -17,16 +17,11 @@ from groundling.metrics.scorer import Meta
 class Captions:
     """Captions of ``n`` steps, in the order of steps and, within a step, of envs."""
 
-    read: Callable[[Sequence[int]], Sequence[str]]
-    """Returns the texts at some of the ``n`` places."""
-    goals: Sequence[str]
-    """``n`` goals; for generated texts the prompts."""
-    ids: Tensor
-    """int64 ``(n,)``: equal only for equal texts."""
-    counts: Tensor
-    """float32 ``(n,)``: number of occurrences of the text in its episode so far, including this one."""
-    places: Tensor | None = None
-    """int64 ``(n,)``: ``step * num_envs + env`` of each; None: every step has one."""
+    read: Callable[[Sequence[int]], Sequence[str]]  # Returns the texts at some of the ``n`` places
+    goals: Sequence[str]  # ``n`` goals; for generated texts the prompts
+    ids: Tensor  # int64 ``(n,)``: equal only for equal texts
+    counts: Tensor  # float32 ``(n,)``: number of occurrences of the text in its episode so far, including this one
+    places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` of each; None: every step has one
     contexts: Sequence[str] | None = None
     """``n``: the lines that each text begins with, which a judge of two texts reads once; None: none."""
 
@@ -36,22 +31,18 @@ class GeneratedTexts:
     """Generated texts; one entry for each column of `RewardInputs`, whose steps are its tokens."""
 
     prompts: Sequence[str]
-    so_far: Sequence[Sequence[str]]
-    """For each text, the text after each of its tokens; the last is the whole."""
+    so_far: Sequence[Sequence[str]]  # For each text, the text after each of its tokens; the last is the whole
     references: Sequence[Sequence[str]]
     meta: Meta
-    tokens: Sequence[Sequence[int]] = ()
-    """Ids of each text's tokens; empty if they are unknown."""
+    tokens: Sequence[Sequence[int]] = ()  # Ids of each text's tokens; empty if they are unknown
 
 
 @dataclass(frozen=True)
 class RewardInputs:
     """Steps to reward. What their world does not have is None."""
 
-    shape: tuple[int, int]
-    """``(num_steps, num_envs)``."""
-    env: Tensor | None = None
-    """float32 ``(num_steps, num_envs)``: rewards of the envs."""
+    shape: tuple[int, int]  # ``(num_steps, num_envs)``
+    env: Tensor | None = None  # float32 ``(num_steps, num_envs)``: rewards of the envs
     captions: Captions | None = None
     """In text envs the descriptions after a step, a line each; in NetHack the message at which an action was chosen, as
     in Motif; for generated texts the whole text, at its last token."""

@@ -37,8 +37,7 @@ class OnlineJudge:
     goal: str = ""
     """Goal by which the judge compares captions: one of the world's goals (in NetHack defaultgoal, zeroknowledge,
     combat, gold, stairs), or a sentence; empty: the world's first."""
-    prompt: str = "default"
-    """Form of the question: default, or in NetHack reworded, Motif's other version."""
+    prompt: str = "default"  # Form of the question: default, or in NetHack reworded, Motif's other version
     model: str | None = None
     """Reward model to train where the part has no path: motif for NetHack's messages or characters for other captions
     (they rank captions; null: the one that suits the world), or table or, for NetHack's messages, classifier (labels:

@@ -50,10 +50,8 @@ class RewardContext:
     device: str = "cpu"
     seed: int = 0
     processes: Processes = field(default_factory=Processes)
-    world: str | None = None
-    """Kind of world, as judges distinguish them; None if they do not know it."""
-    lm: Any = None
-    """The language model under training; None in runs without one."""
+    world: str | None = None  # Kind of world, as judges distinguish them; None if they do not know it
+    lm: Any = None  # The language model under training; None in runs without one
     samples: Sequence[Document] = ()
     """Samples of the pool's split for which texts are generated; empty in other worlds."""
 

@@ -17,8 +17,7 @@ from groundling.rewards.registry import create_within, rewards
 from groundling.rewards.reward import Reward
 from groundling.runtime.parent import end_with
 
-_SAMPLES_PER_JOB = 4
-"""Few, as TER takes a thousand times longer for some texts than for others."""
+_SAMPLES_PER_JOB = 4  # Few, as TER takes a thousand times longer for some texts than for others
 
 Sample = tuple[str, str, Sequence[str], Mapping[str, Any]]
 """Prompt, generation, references and meta."""
@@ -86,8 +85,7 @@ def _score(reward: Scorer, samples: Sequence[Sample]) -> list[float]:
     return list(map(float, reward(*map(list, zip(*samples, strict=True)))))
 
 
-_worker_reward: Scorer
-"""In a worker process: the reward, kept from job to job with the model that it has loaded."""
+_worker_reward: Scorer  # In a worker process: the reward, kept from job to job with the model that it has loaded
 
 
 def _start(parent: int, reward: Scorer) -> None:

@@ -24,8 +24,7 @@ class Rewarded:
     """Rewards of steps; tensors float32 ``(num_steps, num_envs)``, on the CPU."""
 
     total: Tensor
-    by_part: Mapping[str, Tensor]
-    """By the parts' names, without coefficients."""
+    by_part: Mapping[str, Tensor]  # By the parts' names, without coefficients
 
 
 class RewardSum:

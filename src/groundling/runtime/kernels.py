@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-_CACHED_SHAPES = "64"
-"""Product shapes that oneDNN and PyTorch each keep prepared, instead of 1,024 at half a MiB each."""
+_CACHED_SHAPES = "64"  # Product shapes that oneDNN and PyTorch each keep prepared, instead of 1,024 at half a MiB each
 _LEAST_WEIGHTS = 2**14
 """For smaller matrices MKL is faster than oneDNN's operator starts: 8 against 15 µs at 64 x 64 x 64."""
 _LEAST_PRODUCTS = 2**22

@@ -21,14 +21,10 @@ _POLL_SECONDS = 0.2
 class CommandLine:
     """A command to run in a process."""
 
-    name: str
-    """Name in reports of progress."""
-    words: Sequence[str]
-    """The words after ``groundling``."""
-    log: Path
-    """File for all output; its folder is created."""
-    after: str | None = None
-    """Name of a command that must end first, if it is among those that are run."""
+    name: str  # Name in reports of progress
+    words: Sequence[str]  # The words after ``groundling``
+    log: Path  # File for all output; its folder is created
+    after: str | None = None  # Name of a command that must end first, if it is among those that are run
 
 
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:

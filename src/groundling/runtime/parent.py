@@ -7,8 +7,7 @@ import sys
 
 VARIABLE = "GROUNDLING_PARENT"
 """Environment variable with the id of our process that started a command line."""
-_TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""Environment variable that torchrun and ``accelerate launch`` set."""
+_TORCHRUN = "TORCHELASTIC_RUN_ID"  # Environment variable that torchrun and ``accelerate launch`` set
 _PR_SET_PDEATHSIG = 1
 
 

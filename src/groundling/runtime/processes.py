@@ -17,8 +17,7 @@ from groundling.runtime.devices import find_device, launched
 
 S = TypeVar("S")
 T = TypeVar("T")
-_BUCKET = 2**24
-"""Elements that are summed over processes at once: 64 MiB of float32."""
+_BUCKET = 2**24  # Elements that are summed over processes at once: 64 MiB of float32
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer types by element size, for checksums of weights."""
 _TIMEOUT = timedelta(hours=12)

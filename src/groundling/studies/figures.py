@@ -18,8 +18,7 @@ from groundling.studies.run import StudyJob
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World
 
-_Finished = Sequence[tuple[StudyJob, Mapping[str, Any]]]
-"""Jobs with their evaluations."""
+_Finished = Sequence[tuple[StudyJob, Mapping[str, Any]]]  # Jobs with their evaluations
 
 
 @dataclass(frozen=True)

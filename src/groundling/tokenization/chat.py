@@ -20,8 +20,7 @@ from groundling.tokenization.templates import ChatTemplate
 _MAX_REMEMBERED = 100_000
 _WORDS, _ANSWER = "You see it.", "ANSWERWORDS"
 """Stand-ins for the words before a turn, and for an answer."""
-_ENDING = 3
-"""Tokens by which the end of a conversation's prompt is recognised."""
+_ENDING = 3  # Tokens by which the end of a conversation's prompt is recognised
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:

@@ -10,8 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 _CONTEXT, _WINDOW = 8, 32
 """Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one."""
-_BYTES = 4
-"""Most byte tokens of a character."""
+_BYTES = 4  # Most byte tokens of a character
 
 
 class Continuation:

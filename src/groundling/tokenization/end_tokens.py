@@ -20,8 +20,7 @@ class EndTokens:
     ids: tuple[int, ...]
     """Sorted, from the tokenizer, the generation config and the chat template. Generation stops at each of them, and
     the probability that a text ends is their sum."""
-    of_text: int | None
-    """Ends a plain text in training data: the tokenizer's; None if there is no end token."""
+    of_text: int | None  # Ends a plain text in training data: the tokenizer's; None if there is no end token
     of_turn: int | None
     """Ends an answer in a conversation: the chat template's, or ``of_text`` if the template has none."""
 

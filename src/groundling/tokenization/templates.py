@@ -18,8 +18,7 @@ from groundling.errors import GroundlingError
 
 _SECONDS, _MEMORY = 10.0, 2**30
 """Limits of one rendering; memory in bytes, in addition to that of the process."""
-_CHARACTERS = 2**20
-"""Characters that a template may add to a conversation."""
+_CHARACTERS = 2**20  # Characters that a template may add to a conversation
 _SYSTEM, _WORDS = "SYSTEMWORDS", ("FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS")
 """Stand-ins for messages, to check that a template writes all of them."""
 _SAME_DAY = "{%- macro strftime_now(format) -%}{{ format"
@@ -109,8 +108,7 @@ class LimitError(Exception):
     """A template exceeds a limit; the message completes a sentence about it."""
 
 
-_limited = threading.Lock()
-"""Held while the process's memory is limited, so that the right limit is restored."""
+_limited = threading.Lock()  # Held while the process's memory is limited, so that the right limit is restored
 
 
 @contextmanager

@@ -22,8 +22,7 @@ from groundling.io.files import PARTIAL, new_folder, share_mode, sync
 
 MANIFEST = "manifest.json"
 """Sizes and hashes of the files of a checkpoint, or of a published policy."""
-_ATTEMPTS = 20
-"""Listings of a folder whose checkpoints a run in training keeps deleting."""
+_ATTEMPTS = 20  # Listings of a folder whose checkpoints a run in training keeps deleting
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:

@@ -39,16 +39,12 @@ _CONFIG = "config.json"
 class DistillationConfig(Distillation):
     """Settings of `groundling distill`."""
 
-    dataset: str = ""
-    """Folder of the preference pairs."""
-    preferences: str = ""
-    """Name of the annotator."""
+    dataset: str = ""  # Folder of the preference pairs
+    preferences: str = ""  # Name of the annotator
     model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
     """The reward model, by its id and arguments."""
-    device: Annotated[str, MayChangeOnResume] = "auto"
-    """cpu, cuda, or auto for an accelerator if there is one."""
-    keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1
-    """Number of the latest checkpoints that are kept."""
+    device: Annotated[str, MayChangeOnResume] = "auto"  # cpu, cuda, or auto for an accelerator if there is one
+    keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1  # Number of the latest checkpoints that are kept
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:

@@ -27,10 +27,8 @@ class DryRun:
     memory_bytes: int
     """Weights (a frozen reference's, too), gradients and Adam's two moments; without activations, which depend on the
     micro-batch size, and without the models of metrics and rewards."""
-    seconds: float
-    """Extrapolated from a few steps and one gradient step."""
-    prompt: str | None
-    """The first prompt, if the policy reads one."""
+    seconds: float  # Extrapolated from a few steps and one gradient step
+    prompt: str | None  # The first prompt, if the policy reads one
 
 
 def dry_run(config: Config) -> DryRun:

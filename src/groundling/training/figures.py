@@ -12,10 +12,8 @@ from groundling.errors import RunError
 from groundling.policies.policy import Policy
 from groundling.worlds.episode import Episode
 
-_LOW_ENTROPY_UPDATES = 5
-"""Consecutive updates below the floor before the run is stopped."""
-_GOOD_SUCCESS_RATE = 0.95
-"""A policy that succeeds this often may have a low entropy."""
+_LOW_ENTROPY_UPDATES = 5  # Consecutive updates below the floor before the run is stopped
+_GOOD_SUCCESS_RATE = 0.95  # A policy that succeeds this often may have a low entropy
 
 
 @dataclass

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.io.documents import parse_json
 
-_NUMPY_WORDS = 624
-"""Length of the state of NumPy's legacy generator, a Mersenne Twister."""
+_NUMPY_WORDS = 624  # Length of the state of NumPy's legacy generator, a Mersenne Twister
 
 
 def save_random_states(generators: dict[str, torch.Generator], path: Path) -> None:

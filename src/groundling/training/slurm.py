@@ -47,21 +47,15 @@ class Job:
     qos: str | None = None
     constraint: str | None = None
     nodes: Annotated[int, Ge(1)] = 1
-    gpus_per_node: Annotated[int, Ge(0)] = 0
-    """``gpus`` for short. Each gets a process of its own."""
-    tasks_per_node: Annotated[int, Ge(0)] = 0
-    """Processes on each node; 0: one for each GPU, or one."""
+    gpus_per_node: Annotated[int, Ge(0)] = 0  # ``gpus`` for short. Each gets a process of its own.
+    tasks_per_node: Annotated[int, Ge(0)] = 0  # Processes on each node; 0: one for each GPU, or one
     cpus_per_task: Annotated[int | None, Ge(1)] = None
-    mem_gb: Annotated[float | None, Ge(0)] = None
-    """Memory of each node."""
-    time: str | None = None
-    """Minutes, or [days-]hours:minutes:seconds; default: the partition's limit."""
+    mem_gb: Annotated[float | None, Ge(0)] = None  # Memory of each node
+    time: str | None = None  # Minutes, or [days-]hours:minutes:seconds; default: the partition's limit
     signal_delay_s: Annotated[int, Ge(1)] = 300
     """Seconds before the time limit at which the run is asked to stop: more than one update takes."""
-    array: str | None = None
-    """``seeds``: a job array with one task for each run of the sweep, such as seed=1,2,3."""
-    array_parallelism: Annotated[int, Ge(1)] = 256
-    """Tasks of the array that may run at once."""
+    array: str | None = None  # ``seeds``: a job array with one task for each run of the sweep, such as seed=1,2,3
+    array_parallelism: Annotated[int, Ge(1)] = 256  # Tasks of the array that may run at once
     folder: str | None = None
     """For job files and logs, on a disk that the nodes share; default: slurm/ next to the first run's folder."""
 

@@ -19,10 +19,8 @@ from groundling.worlds.collector import Collector
 
 METRICS = "metrics.jsonl"
 """In a run's folder: its figures by update."""
-_SAMPLED_UPDATES = 50
-"""Updates with samples, besides the first."""
-_SAMPLES = 4
-"""Samples of an update."""
+_SAMPLED_UPDATES = 50  # Updates with samples, besides the first
+_SAMPLES = 4  # Samples of an update
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:

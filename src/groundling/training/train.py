@@ -25,8 +25,7 @@ from groundling.training.trainer import Trainer
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Demonstrator, Player
 
-_CLONE_CHECKPOINTS = 10
-"""Approximate number of checkpoints that the clone's run writes."""
+_CLONE_CHECKPOINTS = 10  # Approximate number of checkpoints that the clone's run writes
 _COMPARED_UPDATES = 2
 """Updates in the first and last fifth of a run, at least, for a statement that success did not improve."""
 

@@ -19,8 +19,7 @@ from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_M
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS
 
-_COLLECTION = "collection.json"
-"""In a dataset of transitions: which agent played, where and how."""
+_COLLECTION = "collection.json"  # In a dataset of transitions: which agent played, where and how
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
 """Files with rows of some updates; `METRICS` has rows of all."""
 
@@ -29,12 +28,9 @@ _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
 class Finding:
     """Result of one check."""
 
-    what: str
-    """Subject of the check, or the file with the problem."""
-    problem: str | None = None
-    """None if all is well."""
-    advice: str = ""
-    """Advice about the problem."""
+    what: str  # Subject of the check, or the file with the problem
+    problem: str | None = None  # None if all is well
+    advice: str = ""  # Advice about the problem
 
 
 def verify(folder: Path) -> list[Finding]:

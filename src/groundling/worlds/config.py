@@ -11,16 +11,11 @@ from groundling.fields import Ge, Section
 class Use:
     """How the config's other sections use a world: it decides which of the world's settings have an effect."""
 
-    demonstrated: bool = False
-    """The algorithm learns from a dataset or references."""
-    learns_values: bool = True
-    """The algorithm learns a value function."""
-    tells_entropy: bool = True
-    """The algorithm reports the policy's entropy."""
-    policy_reads: bool = True
-    """The policy reads words."""
-    captions_read: bool = True
-    """A part of the reward reads captions."""
+    demonstrated: bool = False  # The algorithm learns from a dataset or references
+    learns_values: bool = True  # The algorithm learns a value function
+    tells_entropy: bool = True  # The algorithm reports the policy's entropy
+    policy_reads: bool = True  # The policy reads words
+    captions_read: bool = True  # A part of the reward reads captions
 
 
 class WorldConfig(Section):

@@ -21,24 +21,17 @@ class Summary:
 class Frame:
     """One step of an episode as an agent chooses an action, or its end."""
 
-    lines: Sequence[str]
-    """The observation in words."""
+    lines: Sequence[str]  # The observation in words
     draw: Callable[[], np.ndarray | None] = lambda: None
     """Draw it: uint8 ``(height, width, 3)``; None in a world without pictures."""
-    action: str | None = None
-    """The chosen action; None at the end."""
-    probabilities: Mapping[str, float] | None = None
-    """Probabilities of the actions; None of an agent without any."""
-    prompt: str | None = None
-    """The prompt that a model read, if it was kept."""
+    action: str | None = None  # The chosen action; None at the end
+    probabilities: Mapping[str, float] | None = None  # Probabilities of the actions; None of an agent without any
+    prompt: str | None = None  # The prompt that a model read, if it was kept
     mark: Literal["", "named", "other"] = ""
     """The first interaction takes place here, with the thing that the mission names or with another one."""
-    screen: Text | None = None
-    """Terminal view; None: the lines."""
-    is_notable: bool = True
-    """Print the lines where there is no terminal to watch."""
-    summary: Summary | None = None
-    """Outcome, at the end of an episode."""
+    screen: Text | None = None  # Terminal view; None: the lines
+    is_notable: bool = True  # Print the lines where there is no terminal to watch
+    summary: Summary | None = None  # Outcome, at the end of an episode
 
 
 @dataclass(frozen=True)

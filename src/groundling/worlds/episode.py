@@ -19,14 +19,10 @@ class Episode:
     figures: Mapping[str, float]
     """Figures by name, the main one first: ``return``, ``length``, ``success`` and others; undefined ones are absent.
     During training ``return`` is the sum of the world's own rewards, or of a text the reward."""
-    number: int = 0
-    """Number among the held-out episodes."""
-    about: Mapping[str, str | int] = field(default_factory=dict)
-    """Seed, task and mission, or a text's sample."""
-    record: Any = None
-    """The world's own record, from which it shows the episode again."""
-    prediction: Mapping[str, Any] | None = None
-    """A text with its scores, as a row of ``predictions/``."""
+    number: int = 0  # Number among the held-out episodes
+    about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample
+    record: Any = None  # The world's own record, from which it shows the episode again
+    prediction: Mapping[str, Any] | None = None  # A text with its scores, as a row of ``predictions/``
 
     @property
     def episode_return(self) -> float:

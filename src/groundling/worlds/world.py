@@ -24,10 +24,8 @@ from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.display import Frame, Presentation
 from groundling.worlds.episode import Episode
 
-_SHORT_STEPS = 3
-"""Steps of a rollout from which the cost of a run is estimated."""
-_ANY_RULES = [["a", 1.0]]
-"""Rules of a judge whose answers do not matter, in any world."""
+_SHORT_STEPS = 3  # Steps of a rollout from which the cost of a run is estimated
+_ANY_RULES = [["a", 1.0]]  # Rules of a judge whose answers do not matter, in any world
 
 
 class CannotPlay(ConfigError):
@@ -38,10 +36,8 @@ class CannotPlay(ConfigError):
 class Player:
     """An agent under the name that results give it."""
 
-    name: str
-    """``trained``, ``zero-shot``, ``clone``, or one of the world's `baselines`."""
-    policy: Policy | None = None
-    """None for a baseline that needs no policy."""
+    name: str  # ``trained``, ``zero-shot``, ``clone``, or one of the world's `baselines`
+    policy: Policy | None = None  # None for a baseline that needs no policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +45,8 @@ class Demonstrator(Player):
     """An agent whose play is recorded."""
 
     world: "World"
-    settings: Mapping[str, Any]
-    """The whole config by dotted key, without private values; stored with the recording."""
-    run: str | None = None
-    """Name of the folder of the run that the checkpoint belongs to."""
+    settings: Mapping[str, Any]  # The whole config by dotted key, without private values; stored with the recording
+    run: str | None = None  # Name of the folder of the run that the checkpoint belongs to
     checkpoint: str | None = None
 
     @property

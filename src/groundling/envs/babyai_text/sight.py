@@ -24,8 +24,7 @@ from minigrid.core.grid import Grid
 from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall, WorldObj
 from minigrid.minigrid_env import MiniGridEnv
 
-_VIEW = 7
-"""Side of the view that the tables are made for: Minigrid's default."""
+_VIEW = 7  # Side of the view that the tables are made for: Minigrid's default
 _MIDDLE = _VIEW // 2
 _OWN_CELL = _MIDDLE  # cells are numbered row by row from the left, the agent's own row first
 _OUTSIDE = Wall()  # what Minigrid shows beyond the edge of its grid
@@ -145,8 +144,7 @@ def _painted(thing: WorldObj, colour: str) -> WorldObj:
     return thing
 
 
-_EMPTY = 1
-"""Code of an empty cell; 0 is that of an unseen cell, and the codes of objects follow."""
+_EMPTY = 1  # Code of an empty cell; 0 is that of an unseen cell, and the codes of objects follow
 _MAKE: tuple[Callable[[], WorldObj], ...] = (Wall, Floor, Goal, Lava, Key, Ball, lambda: Box("red"))
 _THINGS = [_painted(make(), colour) for make in _MAKE for colour in COLOR_NAMES]
 _DOOR_STATES = list(product(COLOR_NAMES, (False, True), (False, True)))  # colour, open, locked
@@ -158,7 +156,6 @@ _ENCODED = np.array(
     dtype=np.uint8,
 )
 """Minigrid's encoding by code: uint8 ``(num_codes, 3)``."""
-_CLEAR = [False, True, *(thing.see_behind() for thing in _CODED)]
-"""By code: the cell does not block the view."""
+_CLEAR = [False, True, *(thing.see_behind() for thing in _CODED)]  # By code: the cell does not block the view
 _CLEAR_DIGITS = "".join("01"[int(clear)] for clear in _CLEAR).encode().ljust(256, b"0")
 _SPREAD = _spread()

@@ -45,8 +45,7 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
 # Minigrid prints every level that it draws and rejects; a module's own `print` hides the built-in one.
 roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
-_MOST_RESETS = 100
-"""Episodes drawn until one suits the control."""
+_MOST_RESETS = 100  # Episodes drawn until one suits the control
 
 
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):

@@ -15,8 +15,7 @@ from groundling.envs.nethack import ACTIONS
 from groundling.envs.nethack.observation import TERMINAL_SHAPE
 
 _ROWS, _COLUMNS = TERMINAL_SHAPE
-_MAP = slice(1, 22)
-"""The map's rows of the terminal, between the message and the status lines."""
+_MAP = slice(1, 22)  # The map's rows of the terminal, between the message and the status lines
 _STEPS: dict[int, int] = {
     -_COLUMNS: ACTIONS.index("north"),
     1: ACTIONS.index("east"),
@@ -38,14 +37,10 @@ _DOOR_COLOUR = 3
 _PASSABLE = np.array([chr(c) in ".#<>{_\\^$%*!?/=\"([)`@&';:~" or chr(c).isalpha() for c in range(256)])
 """Floors, things, boulders, and creatures to fight or swap places with."""
 _HUNGRY = 2
-_MEALTIME = 50
-"""Steps between two attempts to eat."""
-_PATIENCE = 12
-"""Searches at one square before it searches elsewhere."""
-_ATTEMPTS = 3
-"""Failed steps before it considers the way blocked."""
-_KICKS = 20
-"""Failed kicks at a door before it considers the way blocked."""
+_MEALTIME = 50  # Steps between two attempts to eat
+_PATIENCE = 12  # Searches at one square before it searches elsewhere
+_ATTEMPTS = 3  # Failed steps before it considers the way blocked
+_KICKS = 20  # Failed kicks at a door before it considers the way blocked
 _LOCKED = re.compile(rb"door is locked|WHAMM|You kick at empty space")
 
 

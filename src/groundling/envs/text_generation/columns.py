@@ -16,8 +16,7 @@ from groundling.fields import ReadByModel
 from groundling.io.csv_files import check_columns, open_csv
 from groundling.io.documents import read_card, read_lines
 
-_ROWS = 1024
-"""Rows in a batch."""
+_ROWS = 1024  # Rows in a batch
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 

@@ -9,8 +9,7 @@ from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool,
 from groundling.errors import ConfigError
 
 END_OF_UTTERANCE = "<EOU>"
-_FIRST_TURN = 2
-"""Turns of an episode of CRD3 before the first sample."""
+_FIRST_TURN = 2  # Turns of an episode of CRD3 before the first sample
 
 
 @pools.register("daily_dialog")

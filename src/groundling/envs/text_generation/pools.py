@@ -15,19 +15,15 @@ Split = Literal["train", "val", "test"]
 class Sample:
     """A prompt, with its references."""
 
-    id: str
-    """Name within the pool and split."""
-    prompt: str
-    """Text that the language model reads."""
-    references: tuple[str, ...] = ()
-    """Good texts for metrics and rewards that compare; maybe empty."""
+    id: str  # Name within the pool and split
+    prompt: str  # Text that the language model reads
+    references: tuple[str, ...] = ()  # Good texts for metrics and rewards that compare; maybe empty
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Further data for metrics and rewards: concepts, a table, an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
     """Earlier turns of a conversation, pairs of a user's message and the answer, for the model's chat template
     (``world.chat=true``)."""
-    system: str | None = None
-    """System prompt of the conversation; None: the run's."""
+    system: str | None = None  # System prompt of the conversation; None: the run's
     data: tuple[str, ...] = ()
     """Parts of the prompt, in their order, that come from a dataset. Control tokens in them are read as plain text; in
     the rest of the prompt, which comes from a pool's settings, they are control tokens."""
@@ -89,8 +85,7 @@ class Sample:
 class Pool(ABC):
     """A source of samples. Implement `prepare`, and register the class by `pools.register("its-id")`."""
 
-    has_splits: ClassVar[bool] = True
-    """False if all splits have the same samples by design, which needs no warning."""
+    has_splits: ClassVar[bool] = True  # False if all splits have the same samples by design, which needs no warning
 
     @abstractmethod
     def prepare(self, split: Split) -> Sequence[Sample]:

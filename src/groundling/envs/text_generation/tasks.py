@@ -13,8 +13,7 @@ from groundling.envs.text_generation.words import words_of_sentences
 from groundling.errors import ConfigError, unknown
 from groundling.fields import ReadByModel
 
-_IMDB_TEST_SIZE = 5000
-"""Size of the original's test split."""
+_IMDB_TEST_SIZE = 5000  # Size of the original's test split
 
 
 @pools.register("imdb")

@@ -19,8 +19,7 @@ _TABLE_COLUMNS = (
 )
 """Columns of the original that GEM's form of the dataset has, too."""
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
-_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")
-"""Values of the original's form instead of test sentences."""
+_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values of the original's form instead of test sentences
 _REPRESENTATIONS = ("subtable", "fulltable")
 
 

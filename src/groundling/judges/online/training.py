@@ -26,10 +26,8 @@ class OnlineLearning:
     batch_size: Annotated[int, Gt(0)] = 256
     comparisons: Annotated[int, Gt(0)] = 2
     """Number of earlier captions of the same goal that a new one is compared with, for a model that ranks."""
-    judge_batch_size: Annotated[int, Gt(0)] = 100
-    """Questions of one call to the judge."""
-    seed: int = 0
-    """Of the compared captions and of the order of training."""
+    judge_batch_size: Annotated[int, Gt(0)] = 100  # Questions of one call to the judge
+    seed: int = 0  # Of the compared captions and of the order of training
 
     def __post_init__(self) -> None:
         check_bounds(self, "")

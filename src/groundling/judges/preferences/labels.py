@@ -16,8 +16,7 @@ class Preference(IntEnum):
     FIRST = 0
     SECOND = 1
     TIE = 2
-    UNKNOWN = 3
-    """Without a valid answer: not trained on, and asked again."""
+    UNKNOWN = 3  # Without a valid answer: not trained on, and asked again
 
     @property
     def swapped(self) -> "Preference":

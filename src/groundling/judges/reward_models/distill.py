@@ -23,14 +23,11 @@ class Distillation:
 
     learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
     """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
-    batch_size: Annotated[int, Gt(0)] = 1024
-    """Pairs per optimizer step."""
-    epochs: Annotated[int, Gt(0)] = 10
-    """Passes over all training pairs."""
+    batch_size: Annotated[int, Gt(0)] = 1024  # Pairs per optimizer step
+    epochs: Annotated[int, Gt(0)] = 10  # Passes over all training pairs
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
     """Share of held-out pairs; a pair of captions is never in both sets."""
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 0
-    """Of the split, the weights and the order of the pairs."""
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # Of the split, the weights and the order of the pairs
 
     def __post_init__(self) -> None:
         check_bounds(self, "")

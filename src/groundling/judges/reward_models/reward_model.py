@@ -30,8 +30,7 @@ class Normalization:
 
     mean: float
     variance: float
-    quantiles: tuple[float, ...]
-    """The quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards of distinct captions."""
+    quantiles: tuple[float, ...]  # The quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards of distinct captions
 
     @classmethod
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:

@@ -51,8 +51,7 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
 }
 """Values of settings of which peft allows more, and why it allows too much."""
-_LORA = "lora_"
-"""Part of the names of an adapter's matrices."""
+_LORA = "lora_"  # Part of the names of an adapter's matrices
 
 
 def adapter_base(path: str) -> str | None:

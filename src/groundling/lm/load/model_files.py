@@ -9,14 +9,10 @@ from typing import Any
 
 from groundling.errors import GroundlingError
 
-_LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")
-"""Vocabularies, which name no files."""
-_READ_WHOLE = (".json", ".jinja", ".txt", ".model")
-"""Suffixes of files that are read into memory at once."""
-_MOST_BYTES = 2**28
-"""Limit of such a file; the largest vocabularies take some 30 MB."""
-_TEMPLATES = "additional_chat_templates"
-"""Folder inside a model folder whose files Transformers reads, too."""
+_LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which name no files
+_READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory at once
+_MOST_BYTES = 2**28  # Limit of such a file; the largest vocabularies take some 30 MB
+_TEMPLATES = "additional_chat_templates"  # Folder inside a model folder whose files Transformers reads, too
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
 """Suffixes of keys that record a model's origin, which is not opened as a file."""
 

@@ -16,8 +16,7 @@ from groundling.lm.load.sources import first_line
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
 
-_ALIGNMENT = 64
-"""Bytes that PyTorch's allocator aligns tensors to on CPUs."""
+_ALIGNMENT = 64  # Bytes that PyTorch's allocator aligns tensors to on CPUs
 
 
 def align(weights: Iterable[torch.nn.Parameter]) -> None:

@@ -20,10 +20,8 @@ from torch.overrides import TorchFunctionMode
 from groundling.lm.read.batching import batches
 from groundling.lm.read.layout import Layout, ScoringQuestion, Tokens, layouts_of
 
-_MAX_QUERIES = 512
-"""Queries of one block: the masks of long texts stay far below tokens x tokens."""
-_MAX_WASTE = 0.15
-"""Padding of the keys of blocks that share a call."""
+_MAX_QUERIES = 512  # Queries of one block: the masks of long texts stay far below tokens x tokens
+_MAX_WASTE = 0.15  # Padding of the keys of blocks that share a call
 
 
 class Branch(NamedTuple):

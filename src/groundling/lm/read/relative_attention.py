@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 LONG, LONG_WITH_GRADIENTS = 128, 320
 """Lengths from which this attention is faster than T5's own."""
-_BLOCK_SCORES = 2**18
-"""Attention scores of a block of queries: 1 MiB, which stays in a CPU's cache."""
+_BLOCK_SCORES = 2**18  # Attention scores of a block of queries: 1 MiB, which stays in a CPU's cache
 
 
 def use_block_attention(model: nn.Module) -> None:

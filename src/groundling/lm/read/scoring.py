@@ -27,8 +27,7 @@ from groundling.lm.read.layout import MAX_ROWS, RowStates, ScoringQuestion, Toke
 from groundling.lm.read.prefix_tree import KeyValueMemory
 from groundling.lm.read.tree_reader import TreeReader
 
-_MAX_LOGITS = 2**26
-"""Logits that are held at once: 256 MiB in float32."""
+_MAX_LOGITS = 2**26  # Logits that are held at once: 256 MiB in float32
 
 Normalize = Literal["sum", "token", "word"]
 

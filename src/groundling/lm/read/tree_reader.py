@@ -22,8 +22,7 @@ MAX_BYTES = 2**29
 """Memory of the cached states of one language model's frozen layers: 512 MiB."""
 _NODES_AT_ONCE = 1024
 """Tokens of a pass on a CPU: enough for fast products, and few enough that activations stay in its cache."""
-_ADAPTERS = ("lora_", "modules_to_save.")
-"""Parts of the names of weights that PEFT switches on and off."""
+_ADAPTERS = ("lora_", "modules_to_save.")  # Parts of the names of weights that PEFT switches on and off
 
 _Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
 

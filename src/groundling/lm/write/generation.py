@@ -14,8 +14,7 @@ from groundling.lm.read.batching import padded
 from groundling.lm.write.batches import Batches
 from groundling.tokenization.detokenize import Continuation
 
-_MAX_SCORES = 2**27
-"""Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32."""
+_MAX_SCORES = 2**27  # Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32
 DEFAULT_NEW_TOKENS = 32
 _drawing = threading.Lock()
 

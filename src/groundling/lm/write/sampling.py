@@ -10,30 +10,22 @@ from torch.nn import functional as F
 
 from groundling.errors import ConfigError, unknown
 
-_BLOCK = 64
-"""Tokens whose probabilities are summed before one of them is drawn."""
+_BLOCK = 64  # Tokens whose probabilities are summed before one of them is drawn
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Settings of sampling. The defaults leave the model's distribution unchanged."""
 
-    do_sample: bool = True
-    """False: take the most likely token."""
-    temperature: float = 1.0
-    """Divides the logits."""
-    top_k: int = 0
-    """Keep the k most likely tokens (and those as likely as the last of them); 0: all."""
+    do_sample: bool = True  # False: take the most likely token
+    temperature: float = 1.0  # Divides the logits
+    top_k: int = 0  # Keep the k most likely tokens (and those as likely as the last of them); 0: all
     top_p: float = 1.0
     """Keep the fewest most likely tokens whose total probability is at least this (arXiv 1904.09751)."""
-    min_new_tokens: int = 0
-    """Least tokens of a text, without its end token, as Transformers counts them."""
-    min_length: int = 0
-    """The same, with the prompt of a causal model, or a decoder's start token."""
-    max_new_tokens: int | None = None
-    """Most tokens of a text; None: set by the caller."""
-    terminate_on_eos: bool = True
-    """False: continue after an end token."""
+    min_new_tokens: int = 0  # Least tokens of a text, without its end token, as Transformers counts them
+    min_length: int = 0  # The same, with the prompt of a causal model, or a decoder's start token
+    max_new_tokens: int | None = None  # Most tokens of a text; None: set by the caller
+    terminate_on_eos: bool = True  # False: continue after an end token
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -85,12 +77,9 @@ class Mask:
 
     mask_type: Literal["learned_top_p", "learned_top_k", "topk"]
     """Top-p or top-k of the mask model, a delayed copy of the policy; "topk": of the policy itself."""
-    top_mask: float
-    """The p, or the k."""
-    min_tokens_to_keep: int
-    """Least tokens that a top-p mask allows."""
-    special: Tensor
-    """int64, special tokens, which are always allowed."""
+    top_mask: float  # The p, or the k
+    min_tokens_to_keep: int  # Least tokens that a top-p mask allows
+    special: Tensor  # int64, special tokens, which are always allowed
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return the allowed tokens, bool, for logits (rows, vocabulary) of the mask model or policy."""

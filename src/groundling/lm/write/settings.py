@@ -6,8 +6,7 @@ from typing import Any
 
 from groundling.errors import ConfigError, unknown
 
-_NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")
-"""Arguments of generate that its configuration does not have."""
+_NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")  # Arguments of generate that its configuration does not have
 _COUNTS = ("num_beams", "num_return_sequences")
 
 

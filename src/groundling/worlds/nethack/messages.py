@@ -86,8 +86,7 @@ def make_message_scores(
     return None if folder is None else MessageScores(load_reward_model(folder, find_device(device)), part)
 
 
-_MOST = 15
-"""Most frequent messages of each agent."""
+_MOST = 15  # Most frequent messages of each agent
 _MOST_IN_REPORTS = 20
 
 

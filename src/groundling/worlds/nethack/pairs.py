@@ -39,10 +39,8 @@ KEYS = ("message", "blstats", "rewards")
 """Arrays recorded at each step."""
 SCREENS = ("tty_chars", "tty_colors")
 """Further arrays that Motif's train_reward reads, 3,840 bytes a step; info/character is written with them."""
-_CHARACTER = "mon-hum-neu-mal"
-"""nle's default character."""
-_MOST_STEPS = 5000
-"""nle's max_episode_steps."""
+_CHARACTER = "mon-hum-neu-mal"  # nle's default character
+_MOST_STEPS = 5000  # nle's max_episode_steps
 
 
 def random_player(seed: int) -> Act:

@@ -18,11 +18,9 @@ from groundling.fields import (
 )
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
-_GRIDS = ("BabyAI-", "MiniGrid-")
-"""Beginnings of the ids of envs whose actions are GLAM's unless others are named."""
+_GRIDS = ("BabyAI-", "MiniGrid-")  # Beginnings of the ids of envs whose actions are GLAM's unless others are named
 _NUM_USUAL = len(ACTIONS["english"])
-_LEAST = 3
-"""Actions without which an agent gets nowhere on a grid: turn left, turn right, go forward."""
+_LEAST = 3  # Actions without which an agent gets nowhere on a grid: turn left, turn right, go forward
 _NOT_IN_ARGS = {
     "id": "set world.env",
     "language": "set world.language",

@@ -172,8 +172,7 @@ def _pyarrow() -> Any:
 
 
 _EPISODES_PER_FILE = 256
-_Rows = list[dict[str, Any]]
-"""Transitions of an episode."""
+_Rows = list[dict[str, Any]]  # Transitions of an episode
 
 
 def collect_dataset(

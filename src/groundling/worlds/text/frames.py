@@ -21,8 +21,7 @@ from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import chooser_of, make_envs
 from groundling.worlds.world import Player
 
-_MOST_ACTIONS = 8
-"""Actions of a frame: the chosen one, and the likeliest of the others."""
+_MOST_ACTIONS = 8  # Actions of a frame: the chosen one, and the likeliest of the others
 _MOST_FRAMES = 30
 _MARKS: dict[str, Literal["named", "other"]] = {"named": "named", "other": "other"}
 

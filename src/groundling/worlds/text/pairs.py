@@ -17,8 +17,7 @@ from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import Choice, play_training_episodes
 from groundling.worlds.world import Demonstrator
 
-_EPISODES_PER_ROUND = 16
-"""After a round the next agent plays, and the recording is on the disk."""
+_EPISODES_PER_ROUND = 16  # After a round the next agent plays, and the recording is on the disk
 
 
 def caption(observation: TextObservation, action: str) -> str:
