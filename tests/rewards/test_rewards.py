@@ -383,18 +383,18 @@ def test_rewards_that_depend_on_other_samples_are_not_pooled(id: str) -> None:
 
 
 def test_a_plain_function_is_a_reward() -> None:
-    @rewards.register("test-letters")
+    @rewards.register("test-letter-count")
     def letters(prompts, completions, letter: str = "a", weight: float = 1.0, **_):
         return [
             weight * (text.count(letter) - prompt.count(letter))
             for prompt, text in zip(prompts, completions, strict=True)
         ]
 
-    made = rewards.create("test-letters", letter="b")
+    made = rewards.create("test-letter-count", letter="b")
     assert made(["ab", ""], ["bbb", "a"], [[], []]).tolist() == [2.0, 0.0]
     assert letters([""], ["aa"]) == [2.0]  # the decorated function is unchanged
-    with pytest.raises(ConfigError, match="argument of reward 'test-letters' 'letters'"):
-        rewards.create("test-letters", letters="b")
+    with pytest.raises(ConfigError, match="argument of reward 'test-letter-count' 'letters'"):
+        rewards.create("test-letter-count", letters="b")
     with pytest.raises(RunError, match="letters must give one reward for each of 1"):
 
         @rewards.register("test-none")

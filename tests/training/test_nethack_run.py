@@ -123,8 +123,6 @@ def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path)
         ([f"{_PART}.online={{judge: rules, learning: {{train_all: 3}}}}"], "train_every"),
         ([f"{_PART}.online.judge=openai"], r"online.judge=openai: .*needs model"),
         ([f"{_PART}.online.judge=rules", f"{_PART}.online.prompt=polite"], "unknown prompt 'polite'"),
-        (["env.reward_scale=1"], r"reward.env.args.scale$"),
-        (["env.num_workers=2", "~reward.reward_model"], "world.num_workers"),
         (["world.history=1", "~reward.reward_model"], "world.history"),
         (["evaluation.every=1", "~reward.reward_model"], "evaluation.every"),
         (["world.args.max_steps=5", "world.num_workers=1", "~reward.reward_model"], "max_steps"),
