@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _SUBPACKAGES = ("algorithms", "judges", "lm", "metrics", "policies", "prompts", "rewards", "worlds")
-_PLACES = {
+_PLACES = {  # By name, the module that has it and is imported on first use
     "Agent": "agent",
     "Algorithm": "algorithms",
     "Evaluation": "runs",
@@ -59,7 +59,6 @@ _PLACES = {
     "make_world": "runs",
     "train": "runs",
 }
-"""By name, the module that has it and is imported when it is first asked for."""
 
 envs.register()
 

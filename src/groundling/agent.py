@@ -15,9 +15,7 @@ from groundling.worlds.protocols import ActsElsewhere
 
 
 class Agent:
-    """A trained policy with its prompt and its memory of the current episode; made by `load`.
-
-    It acts in one env; load it again for a second one.
+    """A trained policy with its prompt and its memory of the current episode; load another one for a second env.
 
     Attributes:
         policy: The policy, a `torch.nn.Module`.
@@ -94,14 +92,13 @@ def load(
 ) -> Agent:
     """Load a trained agent.
 
-    No code in the files is run: they hold settings, which are checked, and safetensors. Import the modules of your own
-    policies, prompts and other components first. The env's module is needed only for `Agent.make_env`; without it, an
-    agent of an env that lists its actions returns the action's text, not its index.
+    No code in the files is run: they hold settings, which are checked, and safetensors. First import the modules of
+    your own policies, prompts and other components. The env's module is needed only for `Agent.make_env`; without it,
+    an agent of an env that lists its actions returns the action's text, not its index.
 
     Args:
-        name: A run's folder, one of its checkpoints, a published policy's folder or hub id, or an experiment, whose
-            model acts untrained: with ``overrides=["model.path=FOLDER"]`` any language model in Transformers' layout,
-            such as one saved by RL4LMs.
+        name: A run's folder, a checkpoint, a published policy's folder or hub id, or an experiment, whose model acts
+            untrained: with ``overrides=["model.path=FOLDER"]`` any model in Transformers' format, as of RL4LMs.
         device: PyTorch device; ``auto`` takes the accelerator if there is one.
         seed: Seed of sampled actions.
         revision: Branch, tag or commit of a hub id.

@@ -76,16 +76,9 @@ def _of_yaml(hint: Any) -> Any:
 
 
 def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], component: str, prefix: str = "") -> None:
-    """Check the arguments that a config sets.
+    """Raise `ConfigError` if an argument, as read from YAML, is unknown, of the wrong type or out of bounds.
 
-    Args:
-        factory: A class, or a function that makes the component.
-        args: As read from YAML.
-        component: Name of the component in messages, such as ``policy 'token'``.
-        prefix: Prefix of argument names in messages, such as ``policy.args.``.
-
-    Raises:
-        ConfigError: an unknown argument, or a value of the wrong type or out of bounds.
+    For messages, ``component`` is a name such as ``policy 'token'``, and ``prefix`` such as ``policy.args.``.
     """
     model = arguments_model(factory)
 

@@ -29,10 +29,7 @@ class UnknownEnv(ConfigError):
 
 
 class ForeignError(GroundlingError):
-    """A user's code raised: an env, a reward, a judge. Its ``__cause__`` is shown with the traceback.
-
-    `SystemExit` in such code is an error, too: an incomplete run must not end as if it were complete.
-    """
+    """A user's code raised or exited: an env, a reward, a judge. Its ``__cause__`` is shown with the traceback."""
 
 
 class RunError(GroundlingError):
@@ -60,20 +57,15 @@ def pass_out_of_memory(error: BaseException) -> None:
 
 @contextmanager
 def foreign(what: str) -> Iterator[None]:
-    """Report exceptions of a user's code as `ForeignError`.
+    """Raise `ForeignError` if a user's code raises or exits; ``what``, the code and what it did, begins the message.
 
-    Args:
-        what: The code and what it did: the beginning of the message.
-
-    Raises:
-        ForeignError: the code raised or exited. Groundling's own errors, `OSError`, out-of-memory errors, a launcher's
-            time limit and Ctrl-C pass.
+    Groundling's own errors, `OSError`, out-of-memory errors, a launcher's time limit and Ctrl-C pass.
     """
     try:
         yield
     except (GroundlingError, KeyboardInterrupt, TimeIsUp, OSError):
         raise
-    except BaseException as error:
+    except BaseException as error:  # also SystemExit: an incomplete run must not end as if it were complete
         if is_out_of_memory(error):
             raise
         raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error

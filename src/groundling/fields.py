@@ -7,12 +7,7 @@
     class OpenAIJudge(Judge):
         def __init__(self, model: str, base_url: Annotated[str, CommandLineOnly, Private] = URL) -> None: ...
 
-    @policies.register("mine")
-    class MyPolicy(Policy):
-        def __init__(self, lm: Annotated[LanguageModel, Provided("lm")], size: Annotated[int, Ge(1)] = 64) -> None: ...
-
-Sections are pydantic models; a component's arguments are checked against the annotations of its constructor. Resuming,
-trust, publishing and evaluation read the facts: a key's name stands nowhere but at its declaration.
+Resuming, trust, publishing and evaluation read the facts; no other code names a setting.
 """
 
 import types
@@ -73,22 +68,21 @@ def are_texts(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Provided:
-    """An argument that the run provides to a component, as metadata of `typing.Annotated`.
+    """An argument that the run provides to a component: ``lm: Annotated[LanguageModel, Provided("lm")]``.
 
-    Roles of a policy's arguments: ``lm`` (the model of ``model.path``), ``reference`` (the model as training began,
-    where the algorithm penalises the distance from it), ``value_base`` (the same, for an adapter of the values),
+    Roles of a policy's arguments: ``lm`` (the model of ``model.path``), ``reference`` (the model as training began, if
+    the algorithm penalises the distance from it), ``value_base`` (the same, for an adapter of the values),
     ``num_actions``, ``language`` and ``critic``. A reward's or a metric's: ``lm`` (the model under training).
     """
 
     role: str
-    settable: type | None = None
-    """Type of the value that a config may set instead, which has precedence; None: it may not."""
+    settable: type | None = None  # Type of the value that a config may set instead, with precedence; None: it may not
     decided_by: str = ""  # Config key on which it depends, for messages
 
 
 @dataclass(frozen=True)
 class ArgumentsOf:
-    """Marks a `ComponentConfig`, or a mapping of arguments next to an id, with the registry of the component."""
+    """Marks a `ComponentConfig`, or a mapping of arguments next to an id, with the component's registry."""
 
     registry: Any
     id: str = "id"  # Key of the id next to the mapping
@@ -108,8 +102,7 @@ def record(declarations: Mapping[str, Iterable[Any]]) -> None:
 def names_with(fact: Fact) -> Collection[str]:
     """Return the names that any section or registered component declares with a fact.
 
-    A name that is private in one place is private under every key, also among the arguments of components that are not
-    registered in this process.
+    A name that is private in one place is private under every key, also in arguments of unregistered components.
     """
     return _names.get(fact.name, ())
 
@@ -122,16 +115,14 @@ _TYPE_NAMES: dict[Any, str] = {
     **dict.fromkeys((list, tuple, Sequence), "a list, [value, value]"),
     **dict.fromkeys((dict, Mapping), "a mapping, {name: value}"),
 }
-_BOUNDS = {
+_BOUNDS = {  # Words, and name in the error's context, by pydantic's type of error
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("greater than", "gt"),
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
 }
-"""Words and name in the error's context of each bound, by pydantic's type of error."""
 
-Refuse = Callable[[str, Collection[str]], str]
-"""Returns the message about an unknown key, from the key and the known keys of its section."""
+Refuse = Callable[[str, Collection[str]], str]  # From an unknown key and its section's keys to the message
 
 
 class Section(BaseModel):
@@ -145,15 +136,7 @@ class Section(BaseModel):
 
     @classmethod
     def of(cls, values: Any, refuse: Refuse | None = None) -> Self:
-        """Make a section from plain values.
-
-        Args:
-            values: By key, nested.
-            refuse: As in `one_line`.
-
-        Raises:
-            ConfigError: an unknown or missing key, or a value of the wrong type or out of bounds.
-        """
+        """Make a section from nested plain values; raise `ConfigError` with `one_line`'s message if they are invalid."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:

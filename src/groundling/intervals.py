@@ -29,10 +29,9 @@ class IntervalEstimate:
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Return the mean of the middle half along the last axis.
+    """Return the mean of the middle half along the last axis; for fewer than four values, of all.
 
-    ``n // 4`` values are cut at each end, as in ``scipy.stats.trim_mean(scores, 0.25)`` and rliable's
-    ``aggregate_iqm``. For fewer than four values this is the mean.
+    ``n // 4`` values are cut at each end, as in SciPy's ``trim_mean(scores, 0.25)`` and rliable's ``aggregate_iqm``.
     """
     ordered = np.sort(scores, axis=-1)
     cut = ordered.shape[-1] // 4
@@ -46,8 +45,7 @@ def estimate(
     """Return a statistic of all scores with its stratified percentile-bootstrap 95 % interval.
 
     Runs are drawn with replacement for each task independently, as in rliable's ``get_interval_estimates``; only the
-    random draws differ. For one run the interval is the value. For three runs of one task it reaches at most from their
-    lowest to their highest.
+    random draws differ. The interval of one run is its value; of three runs of one task, at most their range.
 
     Args:
         scores: ``(runs, tasks)``, or ``(runs,)`` for one task.
@@ -67,14 +65,9 @@ def estimate(
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return interquartile mean and pointwise bootstrap 95 % interval of runs' curves; whole runs are drawn.
+    """Return interquartile mean and pointwise bootstrap 95 % interval of curves ``(runs, points)``.
 
-    Args:
-        curves: ``(runs, points)``.
-        seed: Seed of the draws.
-
-    Returns:
-        Centre, lower and upper end, each ``(points,)``.
+    Whole runs are drawn. Centre, lower and upper end are each ``(points,)``.
     """
     runs = len(curves)
     drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs))
@@ -84,12 +77,9 @@ def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> float:
-    """Return the mean height of a curve from step 0 to ``total``, linear between points and constant outside of them.
+    """Return the mean height from step 0 to ``total`` of a curve ``(points,)`` over ascending steps.
 
-    Args:
-        steps: ``(points,)``, ascending.
-        values: ``(points,)``.
-        total: The last step.
+    The curve is linear between points and constant outside of them.
     """
     inside = steps < total
     x = np.concatenate([[0.0], steps[inside], [total]])
@@ -98,11 +88,7 @@ def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> flo
 
 
 def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion (Wilson 1927); 95 % by default.
-
-    Raises:
-        ValueError: ``count`` is not positive, or ``successes`` not between 0 and ``count``.
-    """
+    """Return Wilson's score interval of a proportion (Wilson 1927); 95 % by default."""
     if count <= 0 or not 0 <= successes <= count:
         raise ValueError(f"expected 0 <= successes <= count and count > 0, got {successes} of {count}")
     p = successes / count

@@ -11,10 +11,9 @@ from groundling.errors import ConfigError, unknown
 from groundling.fields import Section, record
 
 T = TypeVar("T")
+# Advice for an unknown id
 IMPORT = "if a module of yours registers it, add --import MODULE (in Python, import it first); "
-"""Advice for an unknown id."""
-imported_modules: list[str] = []
-"""Modules that ``--import`` named, which worker processes import as well."""
+imported_modules: list[str] = []  # Named by ``--import``, and imported by worker processes as well
 
 
 def import_words(modules: Iterable[str]) -> list[str]:
@@ -46,12 +45,9 @@ class Registry(Generic[T]):
         self._adapted: list[tuple[Registry[Any], Callable[[str], Callable[..., T]]]] = []
 
     def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        """Decorate a class or function so that ``create(id, ...)`` calls it.
+        """Decorate a class or function so that ``create(id, ...)`` calls it; raise `ConfigError` if the id is taken.
 
         A definition replaces itself, as when a module is reloaded or a script imports itself.
-
-        Raises:
-            ConfigError: the id is taken by another component.
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
@@ -66,18 +62,11 @@ class Registry(Generic[T]):
         return add
 
     def adapt(self, others: "Registry[Any]", adapt: Callable[[str], Callable[..., T]]) -> None:
-        """Include the components of another registry: ``adapt(id)`` returns a factory of this kind's component.
-
-        This registry's own components come first, then those of the registry that was adapted first.
-        """
+        """Include components of another registry, after this one's own; ``adapt(id)`` returns a factory for this one."""
         self._adapted.append((others, adapt))
 
     def get(self, id: str) -> Callable[..., T]:
-        """Return the class or function that ``id`` names.
-
-        Raises:
-            ConfigError: the id is unknown; the message has the nearest ones.
-        """
+        """Return the class or function that ``id`` names; raise `ConfigError` if it is unknown."""
         if id in self._factories:
             return self._factories[id]
         for others, adapt in self._adapted:
@@ -86,11 +75,7 @@ class Registry(Generic[T]):
         raise ConfigError(unknown(self.kind, id, self, IMPORT))
 
     def create(self, id: str, *args: Any, **kwargs: Any) -> T:
-        """Make the component ``id`` from its arguments.
-
-        Raises:
-            ConfigError: the id is unknown, or an argument is unknown, missing, of the wrong type or out of bounds.
-        """
+        """Make the component ``id``; raise `ConfigError` for an unknown id, or invalid or missing arguments."""
         factory = self.get(id)
         given = provided(factory)
         check_arguments(factory, {k: v for k, v in kwargs.items() if k not in given}, f"{self.kind} {id!r}")
@@ -99,16 +84,7 @@ class Registry(Generic[T]):
         return factory(*args, **kwargs)
 
     def check(self, id: str, args: dict[str, Any], key: str) -> None:
-        """Check a component's id and arguments as a config sets them, before anything is built.
-
-        Args:
-            id: Id of the component.
-            args: Its arguments.
-            key: Key in the config, for messages, such as ``policy`` for ``policy.args``.
-
-        Raises:
-            ConfigError: as `create`.
-        """
+        """Check an id and arguments, given in a config at ``key``, before anything is built; errors as in `create`."""
         factory, component = self.get(id), f"{self.kind} {id!r}"
         check_arguments(factory, args, component, f"{key}.args.")
         if missing := missing_arguments(factory, {*args, *provided(factory)}):

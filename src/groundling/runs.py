@@ -47,22 +47,20 @@ def train(
 ) -> "Run":
     """Train, or resume a run that was stopped: the same call with the same folder continues it.
 
-    None keeps the experiment's value. Without an experiment, the world and the model select one to start from, and the
-    run is named after them. Its settings suit the bundled models, or are GLAM's for others; ``overrides`` change them.
+    None keeps the experiment's value. Without an experiment, world and model select one to start from, and the run is
+    named after them; its settings suit the bundled models, or are GLAM's for others.
 
     Args:
         experiment: One of ``groundling list experiments``, or of ``config_dir``.
         world: A Gymnasium env id, one of NetHack's tasks, or a pool of texts.
         model: A bundled model, a folder, a GGUF file, or a hub id.
-        policy: One of ``groundling list policies``; one other than the experiment's has its default settings.
-        algorithm: One of ``groundling list algorithms``; one other than the experiment's has its default settings.
-        reward: Parts that replace the experiment's: a part's id, or coefficients by id. The world's own reward is
-            ``env``.
+        policy: One of ``groundling list policies``; if it is not the experiment's, with default settings.
+        algorithm: One of ``groundling list algorithms``; if it is not the experiment's, with default settings.
+        reward: Parts that replace the experiment's: an id, or coefficients by id. The world's own reward is ``env``.
         steps: Total number of env steps, or tokens.
         seed: Seed of the run.
         run_dir: Folder of the run.
-        overrides: Words in Hydra's syntax as on the command line, such as ``"algorithm.args.learning_rate=1e-4"``; they
-            have precedence.
+        overrides: Words in Hydra's syntax, such as ``"algorithm.args.learning_rate=1e-4"``; they have precedence.
         config_dir: A folder with your own ``experiment/*.yaml``.
 
     Raises:
@@ -89,8 +87,7 @@ def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: A
         place: As ``world`` of `train`.
         seed: Seed of the training episodes.
         device: PyTorch device of reward models.
-        settings: Keys of the config's section ``world``, such as ``num_envs``, ``num_steps`` or ``history``; and
-            ``reward``, as in `train`.
+        settings: Keys of the config's section ``world``, such as ``num_envs``; and ``reward`` as in `train`.
 
     Raises:
         ConfigError: the world is unknown, or a setting is invalid.
@@ -115,11 +112,7 @@ class _Chosen:
 
     @cached_property
     def kind(self) -> type[World]:
-        """Kind of the named world; the last registered one if several have it, as in `home_of`.
-
-        Raises:
-            ConfigError: no world is given, or it is unknown.
-        """
+        """Kind of the named world; the last registered one if several have it, as in `home_of`."""
         if self.world is None:
             raise ConfigError("name an experiment, or a world: groundling list experiments, groundling list envs")
         for one in reversed([kind(id) for id in worlds.in_order()]):
@@ -142,11 +135,7 @@ class _Chosen:
         return experiment
 
     def changes(self, experiment: str | None, config_dir: Path | None) -> list[Change]:
-        """Return the changes to an experiment, or to the one that the world starts from.
-
-        Raises:
-            ConfigError: the reward has the wrong type.
-        """
+        """Return the changes to an experiment, or to the one that the world starts from."""
         if self.reward is not None and not isinstance(self.reward, str | Mapping):
             raise ConfigError(
                 f"reward must be a part's id, or coefficients by id, got {self.reward!r:.80}: register a function of "
@@ -258,13 +247,10 @@ class Run:
         return Evaluation(chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading)
 
     def plot(self, *figures: str) -> Any:
-        """Draw learning curves.
+        """Draw learning curves; the returned Matplotlib figure is shown by notebooks, or saved with ``savefig``.
 
         Args:
             figures: Columns of `metrics`; none: the success rate, or the return in a world without success.
-
-        Returns:
-            A Matplotlib figure, which notebooks show; ``run.plot().savefig("curve.png")`` saves it.
 
         Raises:
             RunError: no update has such a figure.

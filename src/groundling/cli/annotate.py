@@ -24,7 +24,6 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling annotate`."""
     parser = add_command(
         commands,
         "annotate",
@@ -55,7 +54,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status: 0 if every request was answered and there is a verdict."""
+    """Return 0 if every request was answered and there is a verdict."""
     import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
@@ -83,11 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_judge(words: list[str]) -> "Judge | FigureJudge":
-    """Create a judge from its id and ``key=value`` words.
-
-    Raises:
-        ConfigError: there is no such judge, argument or value.
-    """
+    """Create a judge from its id and ``key=value`` words."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -220,7 +215,7 @@ def _default_name(id: str, judge: "Judge", question: Any) -> str:
 
 @contextmanager
 def _progress(console: "Console", total: int) -> "Iterator[Callable[[StoredAnswer | None], None]]":
-    """Show answers and the time left, in a bar or now and then in a line; None is a failed request."""
+    """Show answers and the time left, in a bar, or in a line every `_SECONDS_BETWEEN_LINES`; None is a failed request."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}")

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 _SHOWN_ACTIONS = 5
 _SHOWN_GROUPS = 3
-_MOST_READ = 1_000
-"""Maximum number of actions, of all lists, whose probabilities are computed; the starter model takes 10 s for 600."""
+_MOST_READ = 1_000  # Maximum number of scored actions, of all lists; the starter model takes 10 s for 600
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling check-env`."""
     parser = add_command(
         commands,
         "check-env",
@@ -50,7 +48,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.envs.checking import check_env
     from groundling.training.build import make_policy, world_of
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling collect`."""
     parser = add_command(
         commands,
         "collect",
@@ -49,7 +48,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.evaluation.target import find
     from groundling.io.locks import locked, output_lock
 

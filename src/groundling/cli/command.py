@@ -12,8 +12,7 @@ from groundling.io.terminal import plain
 if TYPE_CHECKING:
     from groundling.evaluation.target import Target
 
-INTERRUPTED = 130
-"""Exit status of a run that was stopped, as of a shell's Ctrl-C."""
+INTERRUPTED = 130  # Exit status of a run that was stopped, as of a shell's Ctrl-C
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
@@ -21,15 +20,7 @@ Commands = argparse._SubParsersAction  # argparse has no public name for it
 def add_command(
     commands: Commands, name: str, run: Callable[[argparse.Namespace], int], help: str, *, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser.
-
-    Args:
-        commands: The commands of the command line.
-        name: Name of the command.
-        run: Function that runs it and returns its exit status.
-        help: Description in one line.
-        examples: Command lines, one a line, each with its purpose after three spaces; shown below the options.
-    """
+    """Add a command; ``examples``, shown below the options, has command lines with their purpose after three spaces."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -51,7 +42,6 @@ def add_command(
 
 
 def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add overrides of settings, key=value."""
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
 
 
@@ -69,15 +59,7 @@ def _folder(text: str) -> Path:
 
 
 def check_used(config_dir: Path | None, players: "Sequence[tuple[str, Target]]") -> None:
-    """Check that ``--config-dir`` has an effect.
-
-    Args:
-        config_dir: The folder of experiments, if one is given.
-        players: The agents that play, each with the name given on the command line.
-
-    Raises:
-        ConfigError: none of the agents is an experiment.
-    """
+    """Raise `ConfigError` if ``--config-dir`` is given and no player, by its name and target, is an experiment."""
     if config_dir is None:
         return
     from groundling.config.compose import experiments

@@ -8,7 +8,6 @@ from groundling.io.console import warn
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling convert`."""
     parser = add_command(
         commands,
         "convert",
@@ -29,7 +28,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from groundling.convert.experiment import convert
     from groundling.io.files import write_atomically
 

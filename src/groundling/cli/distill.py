@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling distill`."""
     parser = add_command(
         commands,
         "distill",
@@ -34,7 +33,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     config = read_config(arguments)
     from groundling.training.distillation import distill, has_accuracy
 
@@ -47,11 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
-    """Read the configuration from the command line.
-
-    Raises:
-        ConfigError: a key, model or argument is unknown, or a value is invalid.
-    """
+    """Read the configuration from the command line."""
     import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
     from groundling.arguments import check_arguments, named_parameters
     from groundling.config.overrides import parse, set_value

@@ -17,8 +17,7 @@ from groundling.cli.command import Commands, add_command
 
 _STARTER = Path(__file__).parents[1] / "lm" / "starter" / "encoder_decoder"
 _PACKAGES = ("torch", "transformers", "accelerate", "gymnasium", "minigrid", "hydra-core")
-_IMPORTED = ("torch", "transformers")
-"""Packages that are also imported: a file may be missing, or one may not suit the other."""
+_IMPORTED = ("torch", "transformers")  # Also imported: a file may be missing, or one may not suit the other
 _EXTRAS = {
     "peft": "lora",
     "submitit": "slurm",
@@ -34,7 +33,6 @@ _EXTRAS = {
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling doctor`."""
     parser = add_command(
         commands,
         "doctor",
@@ -50,7 +48,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     healthy = True
     for name, is_fine, finding in checkup(arguments.score):
         healthy &= is_fine is not False
@@ -59,11 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:
-    """Check this machine: yield a name, whether it is fine (None: optional and missing), and the finding.
-
-    Args:
-        score: Let the starter model score, for which Transformers is imported.
-    """
+    """Yield names, whether each is fine (None: optional and missing), and findings; ``score`` runs the starter model."""
     from groundling import envs
 
     version = platform.python_version()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling evaluate`."""
     parser = add_command(
         commands,
         "evaluate",
@@ -53,7 +52,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.evaluation import protocols
     from groundling.evaluation.tables import figures_table
     from groundling.evaluation.target import find

@@ -7,7 +7,6 @@ from groundling.io.console import make_console, warn
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling forgetting`."""
     parser = add_command(
         commands,
         "forgetting",
@@ -22,7 +21,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.evaluation.forgetting import FILE, measure_forgetting
     from groundling.evaluation.target import find
 

@@ -16,8 +16,7 @@ SLOW = ("algorithms", "config", "judges", "lm", "metrics", "policies", "rewards"
 def inventory() -> dict[str, Callable[[], Mapping[str, str]]]:
     """Return by kind a function that returns names with their descriptions of one line.
 
-    The contents of packages that take seconds to import are read from `BUNDLED` unless one of them is imported already:
-    otherwise nothing of the user's can be registered there.
+    Packages that take seconds to import are read from `BUNDLED`, unless a user's module has already imported one.
     """
     kinds: dict[str, Callable[[], Mapping[str, str]]] = {
         "worlds": lambda: _components("groundling.worlds:worlds"),
@@ -54,7 +53,7 @@ def _envs() -> dict[str, str]:
         id: spec.entry_point if isinstance(spec.entry_point, str) else str(getattr(spec.entry_point, "__module__", ""))
         for id, spec in gymnasium.registry.items()
     }
-    others = ("gymnasium.", "shimmy.")  # without texts
+    others = ("gymnasium.", "shimmy.")  # their envs have no texts
     return {id: describe(entry) for id, entry in sorted(entry_points.items()) if not entry.startswith(others)}
 
 

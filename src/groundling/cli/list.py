@@ -13,7 +13,6 @@ _MANY = 30  # Names of a kind that the overview shows in full; more are grouped 
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling list`."""
     parser = add_command(
         commands,
         "list",
@@ -33,7 +32,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.cli.inventory import inventory
 
     kinds = inventory()

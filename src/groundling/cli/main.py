@@ -24,7 +24,7 @@ COMMANDS = (
     *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),
     *("report", "publish", "rate", "convert", "verify", "check-env", "list", "doctor"),
 )
-"""In the order of the help; each is a module of this package."""
+"""In the order of the help; each is a module with ``add_parser``, and ``run``, which returns the exit status."""
 _PRINTING = ("verify", "check_env", "list", "doctor")  # Modules of commands that only print
 _LESS_MEMORY = (
     "Less memory is needed with a lower algorithm.args.micro_batch_size, "

@@ -9,7 +9,6 @@ from groundling.io.console import make_console, warn
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling publish`."""
     parser = add_command(
         commands,
         "publish",
@@ -30,7 +29,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.evaluation.hub import upload
     from groundling.evaluation.target import find
     from groundling.reports.publish import publish

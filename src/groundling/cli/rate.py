@@ -9,7 +9,6 @@ from groundling.io.terminal import plain
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling rate`."""
     parser = add_command(
         commands,
         "rate",
@@ -31,7 +30,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.reports.rating import read_answers, write_likert, write_pairwise
 
     if arguments.answers:

@@ -7,7 +7,6 @@ from groundling.cli.command import Commands, add_command
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling report`."""
     parser = add_command(
         commands,
         "report",
@@ -26,7 +25,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.reports.export import write_returns
     from groundling.reports.page import write_report
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling study`."""
     parser = add_command(
         commands,
         "study",
@@ -43,7 +42,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.config.sharing import shareable_words
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling train`."""
     parser = add_command(
         commands,
         "train",
@@ -40,7 +39,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.config.overrides import sweep
 
     if arguments.config_dir is not None and _is_file(arguments.experiment):

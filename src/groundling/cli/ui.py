@@ -15,7 +15,6 @@ _NEEDED = ("starlette", "uvicorn", "plotly")
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling ui`."""
     parser = add_command(
         commands,
         "ui",
@@ -31,7 +30,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'groundling[ui]'")
     folders = arguments.folders or [Path("runs")]

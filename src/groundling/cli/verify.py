@@ -8,7 +8,6 @@ from groundling.io.console import make_console
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling verify`."""
     parser = add_command(
         commands,
         "verify",
@@ -23,7 +22,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status: 1 if something is wrong."""
+    """Return 1 if something is wrong."""
     from groundling.training.verify import verify
 
     console = make_console()

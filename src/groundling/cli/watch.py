@@ -21,7 +21,6 @@ _BAR = 24  # Characters of a probability of 1
 
 
 def add_parser(commands: Commands) -> None:
-    """Add `groundling watch`."""
     parser = add_command(
         commands,
         "watch",
@@ -44,7 +43,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
     from groundling.evaluation.target import find
     from groundling.reports.gif import GifWriter
     from groundling.worlds.world import Player

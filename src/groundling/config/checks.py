@@ -25,16 +25,8 @@ from groundling.worlds.config import Use
 
 
 def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
-    """Check everything that can be checked before anything is loaded.
-
-    Args:
-        config: Config of a run.
-        said: The `leaves` that the command line gives.
-        purpose: Use of the config. Unless it is training, unregistered parts of the reward become null.
-
-    Raises:
-        ConfigError: the config cannot be run; the message names the key or the component.
-    """
+    """Check a config before anything is loaded; ``said`` has the `leaves` that the command line gives."""
+    # Only training needs the modules that register all parts of the reward.
     for name, part in list(config.reward.items()):
         check_name(name)
         is_said = any(key.startswith(f"reward.{name}.") for key in said)
@@ -65,12 +57,7 @@ def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
 
 @contextmanager
 def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
-    """Add the modules to import to a `ConfigError`, for a config that was made with modules not imported here.
-
-    Args:
-        imports: `Config.imports`.
-        where: Its file or run.
-    """
+    """Name the modules of ``imports`` that are missing in a `ConfigError`; ``where`` is the config's file or run."""
     try:
         yield
     except UnusedKey:
@@ -93,10 +80,9 @@ def _missing(imports: Sequence[str]) -> list[str]:
 
 
 def _check_reward(config: Config) -> None:
-    """Make the parts that are classes, which check their arguments further."""
     for name, part in config.reward.items():
         factory = None if part is None else parts.get(part.id or name)
-        if part is not None and inspect.isclass(factory):  # which checks its arguments by itself
+        if part is not None and inspect.isclass(factory):  # its constructor may check its arguments further
             try:
                 factory(**part.args)
             except ConfigError as error:
@@ -115,12 +101,7 @@ def _check_baselines(config: Config) -> None:
 
 
 def check_used(config: Config) -> None:
-    """Reject settings that have no effect with the chosen components.
-
-    Raises:
-        UnusedKey: a setting has no effect; the message says why.
-        ConfigError: a part of the reward needs something that the world lacks, or there is nothing to learn from.
-    """
+    """Raise `UnusedKey` for settings without effect, `ConfigError` for a reward that is 0 or cannot be computed."""
     world, use = kind(config.world.id), _use(config)
     defaults = type(config).defaults()
     for key, reason in {**config.world.unused(use), **_unused(config, use)}.items():

@@ -1,8 +1,4 @@
-"""Compose a checked `Config` from an experiment or a file and overrides.
-
-An experiment or file is read as nested values over the defaults of its kind of world; overrides change them; settings
-that only the command line may give are checked; then the values become a `Config`.
-"""
+"""Compose a checked `Config`: values of an experiment or file over its world's defaults, overrides, then checks."""
 
 import functools
 import os
@@ -34,15 +30,10 @@ from groundling.worlds import World, kind, worlds
 def compose(
     experiment: str, overrides: Overrides = (), config_dir: Path | None = None, purpose: Purpose = "training"
 ) -> Config:
-    """Compose an experiment with overrides such as ``world.num_envs=16``.
+    """Compose an experiment, bundled or in ``config_dir/experiment/``, with overrides such as ``world.num_envs=16``.
 
-    Args:
-        experiment: A bundled experiment, or one of ``config_dir/experiment/``.
-        overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/): ``key=value`` sets a
-            key, a dict is merged into the present one, ``~key`` removes an argument or empties a dict. Or values by
-            dotted key.
-        config_dir: A folder of the user's own YAML files, searched in addition to the bundled ones.
-        purpose: Use of the config.
+    Overrides are words in Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/) or values by dotted
+    key. A dict is merged into the present one; ``~key`` removes an argument or empties a dict.
 
     Raises:
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
@@ -52,45 +43,23 @@ def compose(
 
 
 def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training") -> Config:
-    """Read a run's ``config.yaml``, with overrides as in `compose`.
-
-    Args:
-        path: The file, which may come from another author.
-        overrides: Overrides of the command line.
-        purpose: Use of the config.
-
-    Raises:
-        ConfigError: the file is missing or broken, or has invalid keys or values, or settings that `trust` refuses.
-    """
+    """Read a run's ``config.yaml``, which may be another author's; overrides and errors as in `compose`."""
     return from_values(read_file(path), overrides, str(path), purpose)
 
 
 def from_values(
     values: Mapping[str, Any], overrides: Overrides = (), where: str = "the config", purpose: Purpose = "training"
 ) -> Config:
-    """Check nested values over the defaults, with overrides as in `compose`.
-
-    Args:
-        values: Not resolved.
-        overrides: Overrides of the command line.
-        where: Source of the values, for messages.
-        purpose: Use of the config.
-
-    Raises:
-        ConfigError: an unknown key or id, a missing value, one of the wrong type, or one that `trust` refuses.
-    """
+    """Check nested, unresolved values over the defaults; overrides and errors as in `compose`."""
     check_plain(values, where)
     changes = parse(overrides)
     return _made(values, changes, given(changes), where, purpose)
 
 
 def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
-    """Return ``config`` with overrides as in `compose`, which may include those that it was made with.
+    """Apply overrides, which may repeat those that ``config`` was made with.
 
-    The overrides may come from a file: `CommandLineOnly` settings must equal those of ``config``.
-
-    Raises:
-        ConfigError: an unknown key, a value of the wrong type, or one that `trust` refuses.
+    They may come from a file, so `CommandLineOnly` settings must equal those of ``config``.
     """
     values = config.model_dump()
     return _made(values, parse(overrides), dict(leaves("", values)), "an override", purpose, again=True)
@@ -142,11 +111,7 @@ def _world(values: Mapping[str, Any], changes: list[Change], where: str) -> type
 
 
 def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return nested values with each ``${name}`` resolved.
-
-    Raises:
-        ConfigError: a name is no key, a value is not set, or exceeds a limit of `groundling.io.documents`.
-    """
+    """Resolve each ``${name}``; raise `ConfigError` for unknown names, missing values, or a limit of `io.documents`."""
     check_expansion(values, where)
     for key, value in leaves("", values):
         if value == "???":
@@ -162,7 +127,7 @@ def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         sentence = str(error).splitlines()[0]
         raise ConfigError(f"{error.full_key}: {sentence}" if error.full_key else sentence) from error
-    except DocumentError as error:  # but the values are of several files and the command line
+    except DocumentError as error:  # several files and the command line gave the values
         raise ConfigError(str(error)) from error
     check_plain(resolved, where)  # interpolations may have put a resolver together
     check_expansion(resolved, where)
@@ -186,11 +151,7 @@ def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collec
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.yaml`` as plain values, to compare or show them.
-
-    Raises:
-        ConfigError: as `from_file`.
-    """
+    """Read a run's ``config.yaml`` as plain values, to compare or show them; errors as in `from_file`."""
     values, where = read_file(path), str(path)
     model = config_of(_world(values, [], where))
     return _typed(resolve_names(merged(model.defaults(), values), where), model, where).model_dump()
@@ -202,16 +163,7 @@ def to_yaml(config: Config) -> str:
 
 
 def check_words(written: Overrides, said: Overrides, where: str) -> None:
-    """Check overrides in a file for settings that only the command line may give.
-
-    Args:
-        written: Overrides of the file.
-        said: Overrides of the command line for the same run.
-        where: The file, for the message.
-
-    Raises:
-        ConfigError: `trust` refuses an override, or it cannot be parsed.
-    """
+    """Raise `ConfigError` if a file's overrides set, unlike ``said``, what only the command line may give."""
     admit(given(parse(written)), given(parse(said)), where)
 
 
@@ -239,11 +191,7 @@ def plain_values(loaded: Any, where: str) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.yaml``, which may come from another author.
-
-    Raises:
-        ConfigError: the file is missing or broken, or has a resolver.
-    """
+    """Read a run's ``config.yaml``, which may come from another author, unresolved and without resolvers."""
     try:
         return plain_values(read_yaml(path), str(path))
     except FileNotFoundError:
@@ -253,15 +201,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def read_experiment(experiment: str, config_dir: Path | None = None) -> Mapping[str, Any]:
-    """Compose an experiment, not resolved.
-
-    Args:
-        experiment: A bundled experiment, or one of ``config_dir/experiment/``.
-        config_dir: A folder of the user's own YAML files, searched in addition to the bundled ones.
-
-    Raises:
-        ConfigError: the folder or experiment is missing or cannot be composed, or a file has a resolver.
-    """
+    """Return an experiment's values, not resolved; arguments and errors as in `compose`."""
     check_config_dir(config_dir)
     known = experiments(config_dir)
     if experiment not in known:

@@ -12,12 +12,9 @@ from groundling.worlds import kind, worlds
 
 
 def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
-    """Return the facts of a key and of the settings that contain it.
+    """Return the facts of a dotted key, with list entries as ``[i]``, and of the settings that contain it.
 
-    Args:
-        key: Dotted, from the root of a `Config`; entries of lists as ``[i]``.
-        values: The nested settings, whose ids select the components of arguments. Without them, or for unregistered
-            ids, the facts that any component declares are returned.
+    Ids in ``values`` select the components of arguments; without them, or for unregistered ids, all components count.
     """
     world: Any = (values or {}).get("world")
     id = world.get("id") if isinstance(world, Mapping) else None
@@ -49,11 +46,7 @@ def is_free(model: type[Config], key: str) -> bool:
 def components(key: str, hint: Any, value: Any, owner: Any = None) -> Iterator[tuple[str, Registry[Any], str, Any]]:
     """Yield each component of a config: the key above its ``args``, its registry, id and arguments.
 
-    Args:
-        key: Key of ``value``; empty for a whole config.
-        hint: Type of ``value``.
-        value: A config, or a part of it.
-        owner: Section with ``value`` as a field.
+    ``value``, of type ``hint``, is the config or the part at ``key``; ``owner`` is the section with it as a field.
     """
     marker = next((one for one in _metadata(hint) if isinstance(one, ArgumentsOf)), None)
     above, _, name = key.rpartition(".")
@@ -74,15 +67,7 @@ def components(key: str, hint: Any, value: Any, owner: Any = None) -> Iterator[t
 
 
 def _below(hint: Any, names: Sequence[str], value: Any, owner: Any, name: str) -> Iterator[Fact]:
-    """Yield the facts of a type, and of the entries ``names`` below it.
-
-    Args:
-        hint: The type.
-        names: The rest of the key.
-        value: The setting of that type, if known.
-        owner: The mapping that contains it.
-        name: Its key there.
-    """
+    """Yield the facts of a type and of the entries ``names`` below it; ``value``, if known, is ``owner[name]``."""
     for one in _metadata(hint):
         if isinstance(one, Fact) and (one.entries is None or (names and names[0] in one.entries)):
             yield one

@@ -29,16 +29,11 @@ class Change:
     takes_out: bool = False
 
 
-Overrides = Sequence[str | Mapping[str, Any] | Change]
-"""Words in Hydra's grammar, mappings of values by dotted key, or changes."""
+Overrides = Sequence[str | Mapping[str, Any] | Change]  # Words in Hydra's grammar, values by dotted key, or changes
 
 
 def parse(overrides: Overrides) -> list[Change]:
-    """Parse overrides.
-
-    Raises:
-        ConfigError: invalid grammar, a resolver, several values for one key, or a value that a config cannot hold.
-    """
+    """Parse overrides; raise `ConfigError` for bad grammar, a resolver, a sweep, or a value that no config can hold."""
     return [change for override in overrides for change in _changes(override)]
 
 
@@ -76,17 +71,10 @@ def given(changes: Iterable[Change]) -> dict[str, Any]:
 
 
 def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config], pays: bool, again: bool) -> None:
-    """Apply changes to nested values, in order.
+    """Apply changes, in order, to settings that are not resolved and include defaults.
 
-    Args:
-        changes: The changes.
-        values: All settings, not resolved, including defaults.
-        model: Class of the config.
-        pays: The world's own reward is a part by default.
-        again: The changes may have been made before, so that a key to remove may be missing.
-
-    Raises:
-        ConfigError: a key below a single value, or the key to remove is missing.
+    ``pays``: the world's own reward is a part by default. ``again``: the changes may have been made before, so a key
+    to remove may be missing.
     """
     for one in changes:
         *parents, name = one.key.split(".")
@@ -102,11 +90,7 @@ def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config]
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of nested values; a mapping is merged into the present one.
-
-    Raises:
-        ConfigError: the key lies below a single value.
-    """
+    """Set a dotted key of nested values; a mapping is merged into the present one."""
     node, (*parents, last) = values, key.split(".")
     for name in parents:
         if node.get(name) is None:
@@ -163,11 +147,7 @@ def _check_part(reward: Mapping[str, Any], name: str, pays: bool, again: bool) -
 
 @functools.lru_cache(1024)  # the parser takes a millisecond, and a study reads the same words for every run
 def read(word: str) -> Override:
-    """Parse one word.
-
-    Raises:
-        ConfigError: invalid grammar, a resolver, or a function of Hydra's that a config cannot hold.
-    """
+    """Parse one word; raise `ConfigError` for invalid grammar, a resolver, or a function of Hydra's."""
     check_plain(word, "an override")
     try:
         override = OverridesParser.create().parse_override(word)
@@ -183,11 +163,7 @@ def read(word: str) -> Override:
 
 
 def check_written(word: str, override: Override) -> None:
-    """Check that a config can hold the value of a word, or each value of a sweep.
-
-    Raises:
-        ConfigError: it has a function of Hydra's grammar, such as ``glob(*)``.
-    """
+    """Raise `ConfigError` if a value has a function of Hydra's grammar, such as ``glob(*)``, other than a sweep."""
     if override.is_delete() or (override.is_sweep_override() and not isinstance(override.value(), Glob)):
         return
     check_depth(override.value(), f"the override {word[:60]!r}")
@@ -200,11 +176,7 @@ def check_written(word: str, override: Override) -> None:
 
 
 def sweep(words: Sequence[str]) -> list[list[str]]:
-    """Expand words such as ``seed=1,2,3`` or ``seed=range(1,4)`` to one list for each run.
-
-    Raises:
-        ConfigError: as `read`, or a sweep is endless or has too many runs.
-    """
+    """Expand words such as ``seed=1,2,3`` or ``seed=range(1,4)`` to one list for each run."""
     runs: list[list[str]] = [[]]
     for word in words:
         override, values = read(word), [word]
@@ -226,7 +198,7 @@ def _swept(word: str, override: Override) -> Collection[str]:
     sweep = override.value()
     try:
         if isinstance(sweep, RangeSweep) and sweep.start is not None and sweep.stop is not None:
-            # Shuffled, it is listed at once.
+            # A shuffled range is expanded before islice can limit it.
             check_runs(int(abs((sweep.stop - sweep.start) / sweep.step)), word)
         return list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
     except (HydraException, ArithmeticError, ValueError) as error:

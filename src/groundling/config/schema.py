@@ -30,8 +30,7 @@ def _check_line(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(_check_line)]
-"""A non-empty text of one line."""
+Line = Annotated[str, AfterValidator(_check_line)]  # One line, not empty
 
 
 class ModelConfig(Section):
@@ -48,20 +47,18 @@ class ModelConfig(Section):
     dtype: str = "float32"
     """float32, bfloat16 or float16: how the weights are kept."""
     attention: Annotated[str | None, CommandLineOnly.when(lambda value: "/" in value)] = None
-    """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice, and eager for T5
-    on CPUs, where it is faster."""
+    """eager, sdpa, flash_attention_2, …; null: Transformers' choice, but eager for T5 on CPUs, which is faster."""
     device_map: str | None = None
-    """Spread the layers over this process's equal share of the machine's GPUs: auto, balanced, sequential; null: all on
-    one device."""
+    """Spread the layers over this process's share of the GPUs: auto, balanced, sequential; null: use one device."""
     load_in_4bit: bool = False
     """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
     gradient_checkpointing: Annotated[bool, NoEffectOnResults] = False
     """Compute activations again in the backward pass: less memory, a third more time."""
     fsdp: bool = False
-    """Shard the layers' weights, gradients and the optimizer's moments over the run's processes while it learns (fully
+    """Shard the layers' weights, gradients and optimizer moments over the run's processes while it learns (fully
     sharded data parallel); for policies that write."""
     compile: bool = False
-    """Compile what training reads texts with (torch.compile): a minute or more at each start."""
+    """Compile the forward pass of training (torch.compile): a minute or more at each start."""
     lora: Annotated[dict[str, Any], CommandLineOnly.of("megatron_core")] = {}
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: Annotated[int | None, Ge(1)] = None
@@ -94,14 +91,13 @@ class TrainingConfig(Section):
     epochs: Annotated[int | None, Ge(1), MayChangeOnResume] = None
     """Passes over a dataset or a pool's references, instead of steps; the last update of a pass may be short."""
     checkpoint_every: Annotated[int, Ge(1), NoEffectOnResults] = 1
-    """Updates between checkpoints; a killed run loses at most as many."""
+    """Updates between checkpoints: the most that a killed run loses."""
     keep_checkpoints: Annotated[int, Ge(1), NoEffectOnResults] = 2
     """Number of checkpoints kept on disk, the latest ones."""
     wandb: Annotated[Line | None, NoEffectOnResults] = None
-    """A project of Weights & Biases that also gets every update's figures (extra wandb; WANDB_MODE=offline keeps them
-    on this machine); null: none."""
+    """Weights & Biases project that also gets every update's figures (extra wandb; WANDB_MODE=offline: stay local)."""
     trackio: Annotated[Line | None, NoEffectOnResults] = None
-    """A project of Trackio that also gets them, on this machine (extra trackio); null: none."""
+    """Trackio project that also gets every update's figures, on this machine (extra trackio)."""
 
 
 class Config(Section):
@@ -120,8 +116,8 @@ class Config(Section):
     """The source of experience: ``world.id`` names its kind, and each kind has keys of its own."""
     model: ModelConfig = ModelConfig()
     reward: dict[str, Annotated[RewardPartConfig, ArgumentsOf(parts)] | None] = {}
-    """The reward, a sum of named parts. The world's own reward is the part env, which is present by default;
-    null, or ~reward.NAME, takes a part out."""
+    """A sum of named parts. The world's own reward is the part env, present by default; null or ~reward.NAME removes a
+    part."""
     policy: Annotated[ComponentConfig, ArgumentsOf(policies), FixedByTraining.of("id")]
     algorithm: Annotated[ComponentConfig, ArgumentsOf(algorithms), FixedByTraining]
     cloning: Annotated[CloningConfig, FixedByTraining] = CloningConfig()

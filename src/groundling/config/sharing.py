@@ -10,12 +10,7 @@ from groundling.io import redaction
 
 
 def shareable(node: Any, key: str = "") -> Any:
-    """Redact settings, or one text, by `redaction.shareable`, except for texts that a model reads.
-
-    Args:
-        node: The settings.
-        key: Their dotted key, if they are only a part.
-    """
+    """Redact settings, or those at ``key``, by `redaction.shareable`, except for texts that a model reads."""
     return redaction.shareable(node, key, _is_read)
 
 

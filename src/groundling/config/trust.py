@@ -1,9 +1,7 @@
-"""Settings that only the command line may give.
+"""Refuse, in files, settings that only the command line may give (`CommandLineOnly`) and OmegaConf's resolvers.
 
 Runs, experiments, studies and datasets are shared as files, so settings in a file must not run code, choose servers,
-name the variable of an API key, make envs write files, or read the environment. Fields and arguments declare such
-settings as `CommandLineOnly`; a file that sets one is refused. `check_plain` refuses OmegaConf's resolvers, which can
-read the environment. `groundling.config.sharing` redacts settings before they are shared.
+name the variable of an API key, make envs write files, or read the environment.
 """
 
 import re
@@ -18,9 +16,9 @@ from groundling.errors import ConfigError
 from groundling.fields import CommandLineOnly, TrainingOnly, leaves, names_with
 
 Purpose = Literal["training", "playing", "acting", "showing"]
-"""Use of a config: training; playing in its world (evaluate, collect, watch); acting in the caller's env; or showing
-recorded results. `CommandLineOnly` settings of a file are ignored where they are unused: those of training in playing
-and acting, all of them in showing."""
+"""Use of a config: training; playing in its world (evaluate, collect, watch); acting in the caller's env; showing
+recorded results. `CommandLineOnly` settings of a file are ignored where unused: those of training in playing and
+acting, all of them in showing."""
 
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
 _PLAIN = re.compile(r"\$\{\.*[A-Za-z_]\w*(\.\w+|\[\w+\])*\}")
@@ -28,13 +26,7 @@ _SHOWN = 120  # Characters of a value in a message
 
 
 def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = None) -> bool:
-    """Check whether only the command line may give a setting: names declared so, in any section, and all URLs.
-
-    Args:
-        key: Dotted, from the root of a `Config`.
-        value: No mapping and no list.
-        values: The config's settings, as of `facts_of`.
-    """
+    """Check whether only the command line may give a single value: names declared so, in any section, and all URLs."""
     if value is None or value == 0:  # or False: it is off
         return False
     names = set(re.split(r"[.\[]", key))
@@ -52,16 +44,9 @@ def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
 def admit(
     values: Mapping[str, Any], said: Mapping[str, Any], where: str, purpose: Purpose = "training"
 ) -> dict[str, Any]:
-    """Return the settings that may be used.
+    """Return a config's settings that may be used; ``said`` has the `leaves` that the command line gives.
 
-    Args:
-        values: Of a whole `Config`, the command line's among them.
-        said: The `leaves` that the command line gives.
-        where: The other source of settings, for a message: a file or an experiment.
-        purpose: The use of the config.
-
-    Raises:
-        ConfigError: a file gives a setting that only the command line may give; the message has the words to add.
+    Raises `ConfigError`, with the words to add, if the file ``where`` sets what only the command line may give.
     """
     unsaid = {
         key: value
@@ -117,15 +102,7 @@ def quoted(text: str) -> str:
 
 
 def check_plain(node: Any, where: str) -> None:
-    """Check that texts hold no interpolation but ``${key}``, before OmegaConf reads them.
-
-    Args:
-        node: A text, or nested values, not yet resolved.
-        where: Their source, for the message.
-
-    Raises:
-        ConfigError: one has a resolver, such as ``${oc.env:NAME}``.
-    """
+    """Raise `ConfigError` for any interpolation but ``${key}``, as ``${oc.env:NAME}``, before OmegaConf reads it."""
     for key, text in leaves("", node):
         if not isinstance(text, str):
             continue

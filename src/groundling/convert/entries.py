@@ -22,25 +22,15 @@ _TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", 
 
 @dataclass(frozen=True)
 class Format:
-    """Keys of a file format.
+    """Keys of a file format."""
 
-    Args:
-        system: The system's name in messages.
-        same: Entries with a key of the same meaning in Groundling.
-        derived: Entries from which other keys are computed.
-        ignored: Entries without effect in Groundling, each with the reason or its replacement.
-        free: Sections with arbitrary entries, which the component they are for checks.
-        lists: Entries with several values.
-        strict: Refuse unknown entries of a file; otherwise note and leave them out.
-    """
-
-    system: str
-    same: Mapping[str, str]
-    derived: Collection[str]
-    ignored: Mapping[str, str]
-    free: Sequence[str] = ()
-    lists: Collection[str] = ()
-    strict: bool = True
+    system: str  # The system's name in messages
+    same: Mapping[str, str]  # Entries with a key of the same meaning in Groundling
+    derived: Collection[str]  # Entries from which other keys are computed
+    ignored: Mapping[str, str]  # Entries without effect in Groundling, each with the reason or its replacement
+    free: Sequence[str] = ()  # Sections with arbitrary entries, which the component they are for checks
+    lists: Collection[str] = ()  # Entries with several values
+    strict: bool = True  # Refuse unknown entries of a file; otherwise note and leave them out
 
     @property
     def known(self) -> set[str]:
@@ -56,13 +46,7 @@ class Format:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load the YAML file of another system, with interpolations resolved.
-
-    Hydra's own section is dropped unread.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, or contains resolvers such as ``${oc.env:NAME}``.
-    """
+    """Load another system's YAML file with interpolations resolved; refuse resolvers, and drop Hydra's section unread."""
     try:
         raw: Any = OmegaConf.to_container(read_yaml(path), resolve=False)
         plain = {str(key): value for key, value in raw.items() if key != "hydra"}
@@ -78,17 +62,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 class Entries:
-    """Entries of a file, with overrides, and notes about what differs in Groundling.
-
-    Args:
-        path: The file, for messages.
-        format: Its keys.
-        tree: Its content.
-        words: Overrides of entries, such as ``rl_script_args.seed=1``; ``~KEY`` removes an entry.
-
-    Raises:
-        ConfigError: an unknown entry, or a value of the wrong shape.
-    """
+    """Entries of a file with overrides (``rl_script_args.seed=1``, ``~KEY``), and notes about what differs here."""
 
     def __init__(self, path: Path, format: Format, tree: Mapping[str, Any], words: Sequence[str]) -> None:
         self.path, self.format = path, format
@@ -168,11 +142,7 @@ class Entries:
         return value
 
     def real(self, key: str, default: float) -> float:
-        """Return a number.
-
-        Raises:
-            ConfigError: the entry is no number, or one that no float holds.
-        """
+        """Return a number; raise `ConfigError` if no float holds it."""
         return real(key, self.get(key, default))
 
     def within(self, section: str) -> dict[str, Any]:
@@ -225,11 +195,7 @@ def number(value: Any) -> Any:
 
 
 def real(key: str, value: Any) -> float:
-    """Return a number as a float.
-
-    Raises:
-        ConfigError: it is no number, or one that no float holds.
-    """
+    """Return a number as a float; raise `ConfigError` if it is no number, or one that no float holds."""
     parsed = number(value)
     is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
     if not is_number or (isinstance(parsed, int) and parsed.bit_length() > _MOST_BITS):
@@ -245,11 +211,7 @@ def _boolean(value: Any) -> Any:
 
 
 def check_section(where: Path | str, key: str, value: Any) -> dict[Any, Any]:
-    """Return a section's entries, empty for null.
-
-    Raises:
-        ConfigError: it is no mapping.
-    """
+    """Return a section's entries, empty for null; raise `ConfigError` if it is no mapping."""
     if value is not None and not isinstance(value, Mapping):
         raise ConfigError(f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}")
     return {name: _boolean(item) for name, item in (value or {}).items()}

@@ -34,16 +34,7 @@ class Converted:
 
 
 def convert(path: Path, words: Sequence[str] = ()) -> Converted:
-    """Convert a YAML file of GLAM, Lamorel or RL4LMs.
-
-    Args:
-        path: The file.
-        words: Overrides of its entries, such as ``rl_script_args.seed=1`` or ``alg.args.n_steps=128``.
-
-    Raises:
-        ConfigError: the file cannot be read, is of another kind, leaves a needed entry open, or asks for something
-            that Groundling lacks.
-    """
+    """Convert a YAML file of GLAM, Lamorel or RL4LMs, with overrides of its entries such as ``alg.args.n_steps=128``."""
     tree = load(path)
     if {"lamorel_args", "rl_script_args"} & tree.keys():
         values, notes = glam.read(path, tree, words)

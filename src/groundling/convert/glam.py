@@ -1,7 +1,4 @@
-"""Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``) as values of a `Config`.
-
-Every entry has a counterpart in Groundling, or a note about what replaces it.
-"""
+"""Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``): each entry as a `Config` value, or a note."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,20 +30,7 @@ _REWARD_SCALE = 20  # Factor on the env's reward in the original's code
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
-    """Read a file of GLAM or Lamorel.
-
-    Args:
-        path: The YAML file.
-        tree: Its content.
-        words: Overrides of its entries, such as ``rl_script_args.seed=1``.
-
-    Returns:
-        Values by dotted config key; notes about entries with no effect or another meaning here.
-
-    Raises:
-        ConfigError: an entry has a wrong value or is open, or the file asks for something that Groundling lacks.
-        TranslationError: a French file names English actions that have no French names.
-    """
+    """Return a file's values by dotted config key, and notes about entries with no effect or another meaning here."""
     sections = {key: value for key, value in tree.items() if key != "defaults"}
     reader = _Reader(Entries(path, FORMAT, sections, words))
     reader.note_defaults(tree.get("defaults"))
@@ -110,11 +94,7 @@ class _Reader:
             )
 
     def remove_entries_of_other_agents(self) -> None:
-        """Remove what the trained agent does not read.
-
-        Raises:
-            ConfigError: DRRN is to be trained with what only a language model can do.
-        """
+        """Remove entries that the agent does not read; refuse those for which DRRN would need a language model."""
         if self.is_drrn:
             if self.is_lamorel:
                 raise ConfigError(f"{PROCESSES}=0 leaves Lamorel's example without its language model: give 1")
@@ -142,7 +122,6 @@ class _Reader:
         self.entries.remove(open_keys)
 
     def values(self) -> Values:
-        """Values by config key."""
         values: Values = {"world.id": "text", "policy.id": "action_scoring", "algorithm.id": "ppo"}
         if not self.is_writer:
             values["reward.env.args.scale"] = _REWARD_SCALE
@@ -205,10 +184,7 @@ class _Reader:
         return values
 
     def _identity(self) -> list[str]:
-        """Parts of the original's folder names other than names and seed.
-
-        As in the original, embeddings, heads and the number of observations are named only where unusual.
-        """
+        """Parts of the original's folder names except names and seed; as there, some are named only where unusual."""
         parts = []
         if (num_envs := self._get(f"{RL}.number_envs")) is not None:
             parts.append(f"nbr_env_{num_envs}")
@@ -270,7 +246,6 @@ class _Reader:
         }
 
     def _glam_ppo(self, num_actions: int) -> Values:
-        """Values of GLAM's PPO."""
         values: Values = {}
         for name, ours in (("epochs", "epochs"), ("batch_size", "minibatch_size")):
             if self._get(f"{RL}.{name}") is not None:

@@ -2,13 +2,11 @@
 
 from groundling.convert.entries import Format
 
-OPEN = "???"
-"""Value of an entry that must be given on the command line."""
+OPEN = "???"  # Value of an entry that must be given on the command line
 LLM = "lamorel_args.llm_args"
 RL = "rl_script_args"
 PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
-STRINGS = f"{RL}.strings"
-"""Texts to be written: a file with this entry trains a writer."""
+STRINGS = f"{RL}.strings"  # Texts to be written: a file with this entry trains a writer
 _ACCELERATE = "lamorel_args.accelerate_args"
 
 _SAME = {
@@ -108,6 +106,7 @@ _IGNORED = {
 }
 FORMAT = Format("GLAM's and Lamorel's", _SAME, _DERIVED, _IGNORED, lists=(f"{RL}.action_space", STRINGS), strict=False)
 
+# Entries of the language model and of PPO, which the original's DRRN agent does not read
 NOT_DRRN = {key for key in FORMAT.known if key.startswith(f"{LLM}.") and not key.endswith(".use_gpu")} | {
     f"{RL}.{name}"
     for name in (
@@ -116,7 +115,7 @@ NOT_DRRN = {key for key in FORMAT.known if key.startswith(f"{LLM}.") and not key
         *("load_embedding", "use_action_heads", "use_lora", "lora_r", "lora_alpha", "loading_path"),
     )
 }
-"""Entries of the language model and of PPO, which the original's DRRN agent does not read."""
+# Entries of agents that act in an env, which Lamorel's PPO on tokens does not read
 NOT_WRITER = {key for key, ours in _SAME.items() if ours.startswith("world.")} | {
     f"{RL}.{name}"
     for name in (
@@ -124,8 +123,7 @@ NOT_WRITER = {key for key, ours in _SAME.items() if ours.startswith("world.")} |
         *("reward_shaping_beta", "modified_action_space", "new_action_space"),
     )
 }
-"""Entries of agents that act in an env, which Lamorel's PPO on tokens does not read."""
-TESTS = {
+TESTS = {  # Switches of the original's test script, by precedence, each with the command that replaces it
     "bot": "groundling evaluate expert world.env=ENV",
     "random_agent": "groundling evaluate random world.env=ENV",
     "im_learning": "groundling evaluate RUN --suite all, of a run of groundling train glam/bc",
@@ -133,6 +131,5 @@ TESTS = {
     "modified_action_space": "groundling evaluate RUN 'world.actions=[…]'",
     "zero_shot": "groundling evaluate RUN --suite all, which also plays the untrained policy",
 }
-"""Switches of the original's test script, by precedence, each with the command that replaces it."""
 SHIPPED_ON = ("random_agent", "zero_shot")
 """Switches that are on in the file that the original ships for training, which does not read them."""

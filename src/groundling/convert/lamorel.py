@@ -28,11 +28,7 @@ def ppo(entries: Entries) -> Values:
 
 
 def writer(entries: Entries) -> Values:
-    """Values of Lamorel's PPO on tokens, whose step is a token: it learns to write the text that its prompt names.
-
-    Raises:
-        ConfigError: ``strings`` is no list of texts, or a text has no tokens.
-    """
+    """Values of Lamorel's PPO on tokens, whose step is a token: it learns to write the text that its prompt names."""
     texts = entries.get(STRINGS)
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
         raise ConfigError(f"{STRINGS} must be a list of texts, as in [turn left], got {texts!r:.80}")
@@ -79,7 +75,6 @@ def writer(entries: Entries) -> Values:
 
 
 def _common(entries: Entries) -> Values:
-    """Values that all of Lamorel's PPO files have in common."""
     entries.note_unused(f"{LLM}.minibatch_size", MEMORY)
     values: Values = {
         "algorithm.args.normalize_advantages": True,
@@ -90,7 +85,7 @@ def _common(entries: Entries) -> Values:
         "prompts have no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; as in older "
         "versions: model.add_special_tokens=true"
     )
-    if entries.get(f"{RL}.minibatch_size") is not None:  # of each of its model processes
+    if entries.get(f"{RL}.minibatch_size") is not None:  # for each of its model processes
         processes = entries.count(PROCESSES, 1, least=0)
         size = entries.count(f"{RL}.minibatch_size", least=0)
         values["algorithm.args.minibatch_size"] = size * processes

@@ -1,11 +1,9 @@
-"""YAML files of RL4LMs (tokenizer, reward_fn, datapool, env, alg, train_evaluation) as values of a `Config`.
+"""YAML files of RL4LMs (tokenizer, reward_fn, datapool, env, alg, train_evaluation) as values of a `Config`, or notes.
 
-Every entry has a counterpart in Groundling, or a note about what replaces it; an unknown one is an error.
-
-The original collects ``n_envs x n_steps`` tokens an iteration, from any texts. Here an update has whole texts:
-⌈n_envs n_steps / tokens of a text⌉, which hold so many tokens if none ends early. Training has
-``n_iters x n_envs x n_steps`` tokens in both, and, since minibatches have equally many tokens, equally many optimizer
-steps. Texts that end early make updates smaller and more numerous.
+The original collects ``n_envs x n_steps`` tokens an iteration, from any texts. Here an update has whole texts: ⌈n_envs
+n_steps / tokens of a text⌉, which hold so many tokens if none ends early; texts that do make updates smaller and more
+numerous. Training has ``n_iters x n_envs x n_steps`` tokens in both, and as minibatches have equally many tokens,
+equally many optimizer steps.
 """
 
 import math
@@ -42,20 +40,7 @@ _STEPS_PER_UPDATE = 100  # Largest number of optimizer steps in a supervised upd
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
-    """Read a file of RL4LMs.
-
-    Args:
-        path: The YAML file.
-        tree: Its content.
-        words: Overrides of its entries, such as ``alg.policy.args.model_name=starter-causal``.
-
-    Returns:
-        Values by dotted config key; notes about entries with no effect or another meaning here.
-
-    Raises:
-        ConfigError: an entry is missing, unknown or has a wrong value, or the file asks for something that Groundling
-            lacks.
-    """
+    """Return a file's values by dotted config key, and notes about entries with no effect or another meaning here."""
     reader = _Reader(Entries(path, FORMAT, tree, words))
     values = reader.values()
     reader.entries.note_ignored()
@@ -79,7 +64,6 @@ class _Reader:
             }
 
     def values(self) -> Values:
-        """Values by config key."""
         values: Values = {"world.id": "writing", "policy.id": "token", **DEFAULTS[self.kind]}
         values |= self.entries.same()
         for section, ours in FREE.items():
@@ -187,7 +171,6 @@ class _Reader:
         return values
 
     def _optimizer(self) -> Values:
-        """Arguments of AdamW."""
         values: Values = {}
         for name, value in self.entries.within(OPTIMIZER).items():
             key = f"{OPTIMIZER}.{name}"
@@ -207,7 +190,6 @@ class _Reader:
         return values
 
     def _rollouts(self) -> Values:
-        """Sampling of rollouts."""
         from groundling.lm.write.sampling import Sampling
 
         settings = self.entries.within(ROLLOUT)

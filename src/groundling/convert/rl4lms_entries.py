@@ -49,13 +49,12 @@ _SAME = {
     f"{EVALUATION}.eval_every": "evaluation.every",
     f"{EVALUATION}.save_every": "training.checkpoint_every",
 }
-MASK = {
+MASK = {  # Entries of NLPO's mask with a key of the same meaning
     f"{POLICY}.mask_type": "policy.args.mask_type",
     f"{POLICY}.top_mask": "policy.args.top_mask",
     f"{POLICY}.min_tokens_to_keep": "policy.args.min_tokens_to_keep",
     f"{POLICY}.target_update_iterations": "algorithm.args.target_update_iterations",
 }
-"""Entries of NLPO's mask with a key of the same meaning."""
 _DERIVED = (
     *MASK,
     *("reward_fn.id", "tokenizer.model_name", "tokenizer.max_length", "tokenizer.truncation_side", "env.n_envs"),
@@ -65,7 +64,7 @@ _DERIVED = (
     *(f"{TRAINING}.lr_scheduler_type", f"{TRAINING}.logging_steps"),
     *("alg.generation_kwargs.post_processing_fn", f"{EVALUATION}.n_iters", f"{EVALUATION}.metrics"),
 )
-FREE = {
+FREE = {  # Sections with arbitrary entries, each with its counterpart, which checks them; None: the reader does both
     "datapool.args": "world.args",
     "reward_fn.args": None,
     ROLLOUT: None,
@@ -73,7 +72,6 @@ FREE = {
     f"{EVALUATION}.generation_kwargs": "evaluation.generation",
     "alg.generation_kwargs": "evaluation.generation",
 }
-"""Sections with arbitrary entries, each with its counterpart, which checks them; None: the reader does both."""
 _PROMPTS = "prompts are not padded here, or padding is masked"
 _SCRIPT = "metrics, checkpoints and samples are written to the run's folder"
 _IGNORED = {
@@ -90,18 +88,16 @@ _IGNORED = {
 }
 FORMAT = Format("RL4LMs", _SAME, _DERIVED, _IGNORED, free=tuple(FREE), lists=(f"{EVALUATION}.metrics",))
 
-OPTIMIZER_IGNORED = {
+OPTIMIZER_IGNORED = {  # Arguments of AdamW without effect here, with the reason
     "lr": "alg.args.learning_rate sets it at every update",
     "weight_decay": f"{POLICY}.weight_decay sets it",
     **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), "it changes no result"),
 }
-"""Arguments of AdamW without effect here, with the reason."""
-METRIC_IGNORED = {
+METRIC_IGNORED = {  # Arguments of metrics without effect here, with the reason
     "tokenizer_id": "perplexity is measured with the language model's own tokenizer",
     "model_type": "perplexity is that of the trained model, of its own type",
     "use_text_from_meta_data": "perplexity is of the references",
 }
-"""Arguments of metrics without effect here, with the reason."""
 
 _PPO = {
     "algorithm.args.epochs": 10,
@@ -114,6 +110,7 @@ _PPO = {
     "algorithm.args.weight_decay": 1e-6,
     "training.checkpoint_every": 20,
 }
+# Defaults of Stable-Baselines3, RL4LMs and Transformers' Trainer that differ from ours, by ``alg.id``
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo": _PPO,
     "nlpo": _PPO,
@@ -126,4 +123,3 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "training.epochs": 3,
     },
 }
-"""Defaults of Stable-Baselines3, RL4LMs and Transformers' Trainer that differ from ours, by ``alg.id``."""

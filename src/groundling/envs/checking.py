@@ -19,8 +19,7 @@ from groundling.envs.text_episode import TextEpisode
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError
 
-_MORE_EPISODES = 100
-"""Episodes played at most beyond those asked for, to find one of several steps, which can be resumed in its middle."""
+_MORE_EPISODES = 100  # beyond those asked for, to find one of several steps, which can be resumed halfway
 _KEPT = 16  # Number of observations kept for the preferences of a model
 
 _Hashes = dict[str, int]  # Hashes of an observation's parts, by name
@@ -38,14 +37,13 @@ class RandomPlay:
     texts: dict[str, dict[str, None]] = field(default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}})
     """Distinct texts by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
-    """The first observation, and one in the middle of an episode, with its past; by the number of steps before it."""
+    """First observation, and one with its past in mid-episode; by the number of steps before it."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with several actions
     resumed_after: int = 0  # steps after which an episode was continued in a new env; 0: none was
     doubts: list[str] = field(default_factory=list)  # warnings about what is probably not intended
     hashes: list[list[_Hashes]] = field(default_factory=list)  # of each episode before each of its steps
 
     def note(self, observation: TextObservation, taken: int, history: int | None) -> None:
-        """Note an observation after ``taken`` steps of its episode."""
         count = len(observation.actions)
         is_full = taken > 0 and len(observation.descriptions) == min(history or 3, 3)
         if not self.shown or (len(self.shown) == 1 and is_full):
@@ -72,18 +70,15 @@ def check_env(
     """Play random training episodes of an env, play them again here and in another process, and compare both splits.
 
     Args:
-        id: Gymnasium's id of the env.
-        args: Its keyword arguments.
         actions: Names of all its actions; None: it lists them, or is one of BabyAI's.
         history: Number of observations shown at most; None: all.
         num_episodes: Number of episodes; more are played if each of these ends with its first step.
         max_steps: Number of steps after which an episode is assumed to be endless.
-        seed: Seed of the random actions.
 
     Raises:
         ConfigError: It is unsuitable for training, or equal seeds give unequal episodes; the message says what to fix.
-        ForeignError: It raises.
-        RunError: It breaks at some step.
+        ForeignError: The env raises.
+        RunError: The env breaks at some step.
     """
     names = name_actions(id, args, given=actions)
     maker = TextEnvMaker.of(id, **args)
@@ -148,8 +143,6 @@ def _play(
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Raises the error of an episode that differed when it was played again."""
-
     id: str
     when: str
     advice: str = ""
@@ -171,7 +164,7 @@ _ADVICE_ON_ORDER = (
 
 @contextmanager
 def _other_hash_seed() -> Iterator[str]:
-    """Start the processes of the block with another PYTHONHASHSEED than this process's; yield it."""
+    """Start the block's processes with another PYTHONHASHSEED than this process's; yield it."""
     own = os.environ.get("PYTHONHASHSEED")
     os.environ["PYTHONHASHSEED"] = other = "2" if own == "1" else "1"
     try:
@@ -193,9 +186,8 @@ def _play_again(
     episodes: Sequence[tuple[TextEpisode, list[_Hashes]]],
     make: Callable[[], TextVectorEnv] | None = None,
 ) -> int:
-    """Play episodes again in the first of ``envs``, next to random play in the others, and close them.
-
-    With ``make``, the longest episode is also ended in new envs; return the number of its steps before that, or 0.
+    """Play episodes again in the first of ``envs``, next to random play in the others, and close them. With ``make``,
+    finish the longest episode in new envs, too; return the number of its steps before that, or 0.
     """
     rng, resumed_after = np.random.default_rng(1), 0
     longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)

@@ -15,8 +15,8 @@ _TARGETS: tuple[Target, ...] = get_args(Target)
 class FirstInteraction:
     """The keys of ``info["first_interaction"]`` at an episode's last step.
 
-    An agent that tries one thing after the other succeeds without reading, so the first one counts. An env may give the
-    mapping at every step, of which the last counts, or leave it out if the first interaction is unknown.
+    An agent that tries one thing after the other succeeds without reading, so the first one counts. An env may give
+    the mapping at every step (the last one counts), or leave it out if the first interaction is unknown.
     """
 
     target: Target  # The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing
@@ -27,10 +27,7 @@ class FirstInteraction:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures whose means over episodes are shares.
-
-        ``first_precision`` is absent without an interaction, so its mean is over episodes with one.
-        """
+        """Figures whose means over episodes are shares; ``first_precision`` is absent without an interaction."""
         figures = {f"first_{target}": float(self.target == target) for target in _TARGETS}
         if self.target != "none":
             figures["first_precision"] = figures["first_named"]
@@ -40,11 +37,7 @@ class FirstInteraction:
 
 
 def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
-    """Read the first interaction from the info of an episode's last step; None if it is absent.
-
-    Raises:
-        ConfigError: It does not have the keys and values of `FirstInteraction`.
-    """
+    """Read the first interaction of an episode's last info, if any; raise `ConfigError` for other keys or values."""
     given = info.get("first_interaction")
     if given is None:
         return None

@@ -32,11 +32,7 @@ class TranslationError(GroundlingError):
 
 
 def check_language(language: str) -> Language:
-    """Return ``language`` if it is known.
-
-    Raises:
-        TranslationError: It is not.
-    """
+    """Return ``language``; raise `TranslationError` if it is unknown."""
     for known in _LANGUAGES:
         if language == known:
             return known

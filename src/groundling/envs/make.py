@@ -1,4 +1,4 @@
-"""Making a text env by its id, and naming its actions."""
+"""Making text envs by id, and naming their actions."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
 from groundling.registry import IMPORT, imported_modules
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
-"""Gymnasium's envs that make one of Gym's by its id, and import the module of an id ``module:ID``."""
+"""Gymnasium's envs that make one of Gym's by id, importing the module of an id ``module:ID``."""
 
 
 def check_registered(id: str) -> None:
@@ -32,13 +32,11 @@ def check_registered(id: str) -> None:
 
 
 def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
-    """Make an env that is described in words.
-
-    `BabyAIText` describes any BabyAI or MiniGrid env, whose ``args`` may have its ``control`` and ``describe_walls``;
-    another env describes itself in English (see `groundling.envs.text_env.read_text_step`).
+    """Make an env that is described in words: by `BabyAIText` if it is BabyAI's or MiniGrid's (``args`` may have its
+    ``control`` and ``describe_walls``), else by itself, in English (`groundling.envs.text_env.read_text_step`).
 
     Raises:
-        ConfigError: There is no such env or argument, or the env lacks the language.
+        ConfigError: No such env or argument, or the env lacks the language.
         TranslationError: An unknown language.
     """
     check_registered(id)
@@ -61,8 +59,6 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
 
 @dataclass(frozen=True, slots=True)
 class ActionNames:
-    """Names of a text env's actions."""
-
     names: tuple[str, ...] | None  # the same at every step; None: the env lists the admissible ones
     most: int | None  # maximal number at a step; None: any number
 
@@ -70,14 +66,9 @@ class ActionNames:
 def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
-    """Name an env's actions: ``given``, the i-th for the env's action i.
-
-    Without them, they are GLAM's six for BabyAI and MiniGrid, or the first of them if the env has fewer actions;
-    another env lists its own.
-
-    Raises:
-        ConfigError: As `make_text_env`; or the numbers of actions and names differ; or the env takes any text as its
-            action, and lists none.
+    """Name an env's actions: ``given``, the i-th for action i; else GLAM's six, or fewer, for BabyAI and MiniGrid.
+    Other envs list their own. Errors as of `make_text_env`; `ConfigError` also if the numbers of actions and names
+    differ, or the env takes any text and lists none.
     """
     check_characters("a name in world.actions", given or ())
     env = inspect_env(id, args, language)
@@ -151,7 +142,6 @@ class TextEnvMaker:
 
     @classmethod
     def of(cls, id: str, **args: Any) -> "TextEnvMaker":
-        """Return the maker of an env; see `make_text_env`."""
         spec = gymnasium.registry.get(id)
         point = getattr(spec, "entry_point", None)
         module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", None)

@@ -12,27 +12,19 @@ from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.text_env import read_reset, read_text_step
 from groundling.errors import foreign
 
-_RESETS, _SECONDS = 200, 2.0
-"""Limits on the resets of each split and on their seconds."""
+_RESETS, _SECONDS = 200, 2.0  # limits on the resets of each split and on their seconds
 _TASK_KEYS = (
     *("task", "task_id", "task_name", "game", "game_id", "gamefile", "extra.gamefile"),
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
-)
-"""Info keys that name an episode's task, as ALFWorld, ScienceWorld, TextWorld and others use them."""
+)  # info keys of the task in ALFWorld, ScienceWorld, TextWorld and others
 _CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
 _SHARE = 0.05  # Share of held-out beginnings met in training from which they are reported
 _SHOWN = 3
 
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
-    """Reset an env with seeds of both splits; warn about tasks of one split and beginnings that both have.
-
-    Tasks are compared by the info's task ids; where these show nothing, by goals, then by first observations. ``id``
-    names the env in messages.
-
-    Raises:
-        ForeignError: The env raised.
-        ConfigError: An observation or info is not that of a text env.
+    """Reset an env with seeds of both splits; warn about tasks of one split and beginnings that both have. Tasks are
+    compared by the info's task ids, else by goals, else by first observations. ``id`` names the env in messages.
     """
     starts: tuple[list[str], list[str]] = ([], [])
     tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -68,10 +60,9 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
 
 
 def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:
-    """Warn about tasks that only one split met, if this is unlikely by chance.
-
-    If both splits had the same distribution, each of a task's k occurrences would be in either split with probability
-    1/2, so all in one with at most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.
+    """Warn about tasks that only one split met, if this is unlikely by chance. If both splits had the same
+    distribution, each of a task's k occurrences would be in either split with probability 1/2, so all in one with at
+    most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.
     """
     counts = training + held_out
     for split, met, other in (("training", training, held_out), ("held-out", held_out, training)):

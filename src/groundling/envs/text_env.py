@@ -14,22 +14,18 @@ from groundling.errors import ConfigError
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
 """Keys of an info for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
 ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "valid", "possible_actions")
-"""Keys of an info for the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's,
-Lamorel's."""
+"""Info keys of the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
 SUCCESSES = (
     *("success", "is_success", "task_success", "tasksuccess"),
     *("won", "win", "victory", "solved", "goal_achieved"),
 )
-"""Keys of an info for the success of an episode, in order of precedence: ``success`` and ``is_success`` are
-Gymnasium-Robotics' and SB3's, ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, ``goal_achieved``
-Adroit's; the others are frequent in games."""
-FAILURES = ("lost", "taskfailure")
-"""Keys of an info for its failure: TextWorld's and TextWorldExpress's."""
+"""Info keys of an episode's success, in order of precedence: ``success`` and ``is_success`` are Gymnasium-Robotics'
+and SB3's, ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, ``goal_achieved`` Adroit's; the
+others are frequent in games."""
+FAILURES = ("lost", "taskfailure")  # info keys of its failure: TextWorld's and TextWorldExpress's
 
 
 class TextStep(NamedTuple):
-    """One step of a text env in words."""
-
     goal: str
     descriptions: tuple[str, ...]
     actions: tuple[str, ...] | None  # the admissible actions; None of an env that does not list them
@@ -42,9 +38,9 @@ def read_text_step(
 
     Args:
         observation: A string, or a mapping that may have a ``"mission"``.
-        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions
-            they are the lines of an observation that is a string: indentation and blank lines are kept, as maps need
-            them; whitespace at the end of a line or of the text is removed.
+        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Descriptions default to
+            the lines of an observation that is a string: indentation and blank lines are kept, as maps need them;
+            whitespace at the end of a line or of the text is removed.
         goal: The episode's goal, for a step without one.
         has_lists: Read the admissible actions.
 
@@ -118,10 +114,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def problem_of_list(listed: Sequence[str] | None, last_action: int | None, ended: bool) -> str | None:
-    """Describe what is wrong with a list of admissible actions; None if nothing is.
-
-    ``last_action`` is that of a `Discrete` space; when an episode has ended, no action need be admissible.
-    """
+    """Describe a problem of a list of admissible actions; ``last_action`` is that of a `Discrete` space."""
     if listed is None:
         expected = f"expected a list of texts at every step, as {', '.join(ACTIONS)}"
         missing = "the list of admissible actions is missing, and the episode has not ended"
@@ -152,18 +145,14 @@ def check_reset(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return what an env's reset gave; raise `ConfigError` unless it is an observation and its info."""
+    """Return an env's reset; raise `ConfigError` unless it is an observation and its info."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
         raise ConfigError(f"reset must return (observation, info), info a dict, got {returned!r:.80}")
     return returned
 
 
 def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """Return what an env's step gave, as floats and Booleans.
-
-    Raises:
-        ConfigError: It is not observation, reward, terminated, truncated and info; the message names the value.
-    """
+    """Return an env's step with floats and Booleans; raise `ConfigError`, naming a wrong value, for anything else."""
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned
@@ -187,10 +176,10 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def success_key(info: Mapping[str, Any]) -> str | None:
-    """Return the key that decides about an episode's success: the first of `SUCCESSES`, else of `FAILURES`.
+    """Return the key that decides about an episode's success: the first of `SUCCESSES`, else of `FAILURES`, else None.
 
     Keys other than ``success`` and ``is_success`` are skipped where their value is not a Boolean, such as an amount
-    that was won; those of `FAILURES` also where they are False. None without such a key.
+    that was won; those of `FAILURES` also where they are False.
 
     Raises:
         ConfigError: ``success`` or ``is_success`` is not a Boolean.
@@ -220,14 +209,13 @@ def _as_truth(value: Any) -> bool | None:
     return None
 
 
-Reader = Callable[[Any, Mapping[str, Any]], Any]
-"""Function of an observation and its info."""
+Reader = Callable[[Any, Mapping[str, Any]], Any]  # function of an observation and its info
 
 
 class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Makes a text env of any env, by functions of its observations.
 
-    What is not given is read from the env as it is (`read_text_step`). Register the wrapped env to train in it by id::
+    The rest is read from the env as it is (`read_text_step`). Register the wrapped env to train in it by id::
 
         gymnasium.register("Mine-v0", entry_point=lambda **args: TextEnv(Mine(**args), goal="win", actions=legal_moves))
 

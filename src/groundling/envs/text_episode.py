@@ -16,7 +16,7 @@ from groundling.envs.text_env import TextStep
 
 @dataclass(frozen=True, slots=True)
 class TextEpisode:
-    """An episode that ended or was cut, with what plays it again."""
+    """An episode that ended or was cut, with what is needed to play it again."""
 
     env_index: int
     number: int  # number of episodes that this env had finished before
@@ -34,13 +34,11 @@ class TextEpisode:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Figures of the first interaction, and the share of invalid actions."""
         figures = {} if self.first is None else dict(self.first.figures)
         return figures if self.invalid_actions is None else {**figures, "invalid_actions": self.invalid_actions}
 
     @property
     def length(self) -> int:
-        """Number of steps."""
         return len(self.actions)
 
 
@@ -69,7 +67,6 @@ class EpisodeState:
         self.begin(-1, 0)
 
     def begin(self, episode: int, seed: int) -> None:
-        """Begin an episode; ``episode`` is its number, from 0."""
         steps = self._history and self._history - 1
         self.episode, self.seed = episode, seed
         self.episode_return = 0.0
@@ -84,20 +81,17 @@ class EpisodeState:
         self._past_choices: deque[tuple[str, ...]] = deque(maxlen=steps)
 
     def show(self, raw: Any, shown: TextStep, admissible: tuple[str, ...]) -> None:
-        """Take the next observation, with the admissible actions."""
         self.raw = raw if isinstance(raw, Mapping) else {}
         self.goal, self.admissible = shown.goal, admissible
         self.descriptions.append(shown.descriptions)
 
     def take(self, action: int, keep_choices: bool) -> None:
-        """Note an action; ``keep_choices``: the admissible actions change."""
         self.actions.append(action)
         self._past_actions.append(self.admissible[action])
         if keep_choices:
             self._past_choices.append(self.admissible)
 
     def observation(self) -> TextObservation:
-        """Return what a policy sees."""
         return TextObservation(
             self.goal,
             tuple(self.descriptions),

@@ -13,8 +13,7 @@ import gymnasium
 from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError
 
-_STATIC_GAMES = frozenset({"sorting"})
-"""Games with scores in static fields: envs in one Java machine would change each other's."""
+_STATIC_GAMES = frozenset({"sorting"})  # scores in static fields: envs in one Java machine would share them
 _FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}  # Number of each fold's first game
@@ -23,9 +22,9 @@ _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}  # Number of each fold's fi
 class TextWorldExpress(gymnasium.Env[str, str]):
     """One of the engine's games: coin, mapreader, cookingworld, twc, sorting, arithmetic, simonsays, peckingorder.
 
-    An observation has the result of the last action, then the room and the inventory; an action is one of
-    ``info["actions"]``, which change at each step, in alphabetical order. The reward is the increase of the score; an
-    episode ends when the task succeeds or fails, and is truncated after ``max_steps``.
+    An observation has the result of the last action, then the room and the inventory; actions are ``info["actions"]``,
+    which change at each step, in alphabetical order. The reward is the increase of the score; an episode ends when the
+    task succeeds or fails, and is truncated after ``max_steps``.
 
     Args:
         game: Name of the game.
@@ -103,7 +102,6 @@ def _read(text: str) -> dict[str, Any]:
 
 @functools.cache
 def _shared_gateway() -> Any:
-    """Start the Java machine that the envs of this process share."""
     return _start_java()
 
 

@@ -37,21 +37,19 @@ class TextVectorEnv:
     """Steps ``num_envs`` text envs, and resets each as soon as its episode ends.
 
     An env gives its goal, its descriptions and, if they change, its admissible actions (see `read_text_step`). Equal
-    seeds must give equal episodes: a checkpoint keeps each env's seed and the actions taken since, and
-    `load_state_dict` plays them again. An env may report the first interaction in ``info["first_interaction"]`` (see
-    `FirstInteraction`).
+    seeds must give equal episodes: a checkpoint keeps each env's seed and actions, and `load_state_dict` plays them
+    again. An env may report the first interaction in ``info["first_interaction"]`` (see `FirstInteraction`).
 
     Args:
         make_env: Makes one env, with a `Discrete` action space, or a `Text` one, whose actions are texts.
         num_envs: Number of envs.
         actions: The admissible actions as strings. Action ``i`` is the env's action ``i``, and names past the env's
-            last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env lists them at
-            every step; action ``i`` is then the ``i``-th of the present list.
+            last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env lists them
+            at every step; action ``i`` is then the ``i``-th of the present list.
         seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.seeds`).
         history: Number of observations that a `TextObservation` holds at most (3 in GLAM); None: all of its episode.
-        num_workers: Processes that step the envs, for slow ones and for such as crash: an env that raises, dies or
-            hangs is made again and returned to its state; lost twice at one step, its episode is truncated. 0: this
-            process steps them.
+        num_workers: Processes that step the envs, for slow envs and envs that crash: an env that raises, dies or hangs
+            is made again and returned to its state; lost twice at one step, its episode is truncated. 0: this process.
         timeout: Seconds without an answer after which a worker counts as hung.
         warn: Called with a message for each lost env.
 
@@ -107,10 +105,9 @@ class TextVectorEnv:
         history: int | None = 3,
         **args: Any,
     ) -> "TextVectorEnv":
-        """Make ``num_envs`` envs of one id in this process, with the training episodes of a run.
+        """Make ``num_envs`` envs of one id in this process, with the training episodes of a run of this ``seed``.
 
-        ``seed`` is that of the run, ``args`` are keyword arguments of the env. Without ``actions``, they are those of
-        BabyAI and MiniGrid, or the env's own lists.
+        ``args`` are those of the env. ``actions`` default to BabyAI's and MiniGrid's, or the env's own lists.
 
         Raises:
             ConfigError: There is no such env or argument, or its actions are not those named.
@@ -133,10 +130,7 @@ class TextVectorEnv:
         return self.observations()
 
     def step(self, actions: Sequence[int | None]) -> Step:
-        """Take one action in every env.
-
-        ``actions`` are indices into the ``actions`` of each env's observation; an env whose action is None
-        waits.
+        """Take one action in every env: indices into the ``actions`` of its observation, or None to wait.
 
         Raises:
             RunError: An index is out of range, or an env no longer returns what a text env returns.
@@ -170,7 +164,6 @@ class TextVectorEnv:
         return Step(self.observations(), rewards, terminated, truncated, finals, episodes)
 
     def observations(self) -> list[TextObservation]:
-        """Return the present observation of every env."""
         return [state.observation() for state in self._states]
 
     def cut(self, i: int) -> TextEpisode:
@@ -185,7 +178,7 @@ class TextVectorEnv:
         self._stepper.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return each env's position as JSON: number, seed and actions of its episode, and a hash of what it shows."""
+        """Return each env's position as JSON: its episode's number, seed and actions, and a hash of what it shows."""
         states: list[dict[str, Any]] = [
             {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": self._fingerprint(s)}
             for s in self._states
@@ -275,7 +268,6 @@ class TextVectorEnv:
         self._stepper.send(i, "step", chosen)
 
     def _receive_step(self, i: int, action: int) -> tuple[float, bool, bool]:
-        """Return reward, terminated and truncated."""
         state = self._states[i]
         try:
             returned = self._stepper.receive(i)
@@ -305,11 +297,7 @@ class TextVectorEnv:
             raise RunError(f"{self._where(i)}: it {lost}, twice in its reset") from None
 
     def _step_again(self, i: int, lost: EnvLost) -> Any:
-        """Return a lost env to its state, and step it again; None if it is lost once more.
-
-        Raises:
-            RunError: Equal seeds and actions do not return it there.
-        """
+        """Return a lost env to its state, else raise `RunError`, and step it again; None if it is lost once more."""
         state = self._states[i]
         try:
             raw, info = self._reset_again(i)
@@ -333,7 +321,7 @@ class TextVectorEnv:
             return None
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
-        """Take what an env shows; at an episode's end no action need be admissible."""
+        """Record what an env shows; at an episode's end no action need be admissible."""
         if self.actions is None and (problem := problem_of_list(shown.actions, self._last_action, ended)) is not None:
             raise RunError(f"{self._where(i)}: {problem}")
         self._states[i].show(raw, shown, self.actions or shown.actions or ())

@@ -19,17 +19,16 @@ _MOST_LOSSES = 3  # Losses of a worker in a row, without an answer between them
 
 
 class Handler(Protocol):
-    """Answers commands in a worker process."""
+    """Answers commands in a worker process; an exception in `answer` ends the process."""
 
     def answer(self, key: Any, value: Any) -> Any:
-        """Carry out a command. An exception ends the process."""
+        """Carry out a command."""
 
     def close(self) -> None:
         """Close the envs."""
 
 
-MakeHandler = Callable[[bool], Handler]
-"""Makes a handler; the argument is True if it replaces that of a lost worker."""
+MakeHandler = Callable[[bool], Handler]  # the argument is True if it replaces a lost worker's
 
 
 class WorkerLost(Exception):
@@ -44,13 +43,10 @@ class WorkerPool:
     """Processes that each carry out commands in the order in which they are sent.
 
     Args:
-        make_handlers: The maker of each worker's handler; it is pickled, so it must be a function of a module, or a
-            `functools.partial` of one.
+        make_handlers: The maker of each worker's handler; pickled, so a module's function or a `partial` of one.
         timeout: Seconds without an answer after which a worker counts as hung.
         on_lost: Called with a worker's number and its loss.
         resend: Send a new worker the commands that the lost one had not answered.
-        environment: Environment variables of the workers.
-        file_descriptors: File descriptors that the workers inherit.
 
     Raises:
         ConfigError: A handler cannot be made in another process.
@@ -79,12 +75,7 @@ class WorkerPool:
         self._workers[worker].send(key, value)
 
     def receive(self, worker: int, key: Hashable) -> Any:
-        """Wait for the next answer under a key.
-
-        Raises:
-            WorkerLost: The worker was lost; with ``resend`` it answers later instead.
-            RunError: It was lost several times in a row.
-        """
+        """Wait for the next answer under a key; raise `WorkerLost` unless ``resend``, `RunError` after many losses."""
         process = self._workers[worker]
         while True:
             try:
@@ -98,7 +89,6 @@ class WorkerPool:
                     raise
 
     def close(self) -> None:
-        """End the processes."""
         for worker in self._workers:
             worker.pipe.close()
         for worker in self._workers:
@@ -110,8 +100,7 @@ class _Worker:
 
     def __init__(self, handler: bytes, environment: Mapping[str, str], file_descriptors: tuple[int, ...]):
         self._handler, self._environment, self._inherited = handler, environment, file_descriptors
-        self.losses = 0
-        """Losses since the last answer."""
+        self.losses = 0  # since the last answer
         self._unanswered: list[tuple[Hashable, Any]] = []
         self._start(restarted=False)
 
@@ -186,12 +175,11 @@ def _pickled(make_handler: MakeHandler) -> bytes:
 
 
 def _main_module(pickled: bytes) -> str | None:
-    """Return the path of the script that is running, if the worker has to import it for what it defines."""
+    """Return the path of the running script if the worker has to import it for its definitions."""
     return getattr(sys.modules["__main__"], "__file__", None) if b"__main__" in pickled else None
 
 
 def _serve(pipe: Connection) -> None:
-    """Carry out commands until the pipe is closed."""
     parent, main, restarted = pipe.recv()
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the commands

@@ -33,8 +33,6 @@ class Incidents:
 
 
 class LocalEnvs:
-    """Envs in this process."""
-
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self._envs = envs
         self._commands: list[tuple[str, Any]] = [("", None)] * len(envs)
@@ -44,11 +42,7 @@ class LocalEnvs:
         self._commands[env] = command, value
 
     def receive(self, env: int) -> Any:
-        """Carry out an env's command.
-
-        Raises:
-            EnvRaised: The env raised something else than a `GroundlingError`.
-        """
+        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`."""
         command, value = self._commands[env]
         try:
             return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
@@ -64,18 +58,13 @@ class LocalEnvs:
 
 
 class WorkerEnvs:
-    """Envs in worker processes: env ``i`` is in number ``i % num_workers``. Arguments as of `TextVectorEnv`.
-
-    Raises:
-        ConfigError: The env cannot be made in another process.
-    """
+    """Envs in worker processes: env ``i`` is in number ``i % num_workers``. Arguments as of `TextVectorEnv`."""
 
     def __init__(
         self, make_env: MakeEnv, num_envs: int, num_workers: int, timeout: float, warn: Callable[[str], None]
     ) -> None:
         self._warn = warn
-        self._lost: dict[int, str] = {}
-        """Envs that were made again since their last command, with the reason."""
+        self._lost: dict[int, str] = {}  # envs made again since their last command, with the reason
         self._num_workers = min(num_workers, num_envs)
         self._shares = [range(w, num_envs, self._num_workers) for w in range(self._num_workers)]
         makers = [functools.partial(_EnvShare, make_env, share) for share in self._shares]
@@ -89,12 +78,7 @@ class WorkerEnvs:
             self.pool.send(env % self._num_workers, env, (command, value))
 
     def receive(self, env: int) -> Any:
-        """Return what the env returned to its last command.
-
-        Raises:
-            EnvLost: It did not return.
-            RunError: Its worker was lost several times in a row.
-        """
+        """Return what the env returned to its last command; raise `EnvLost` if it did not return."""
         if env in self._lost:
             raise EnvLost(self._lost.pop(env))
         try:
@@ -107,7 +91,6 @@ class WorkerEnvs:
         return value
 
     def close(self) -> None:
-        """End the processes."""
         self.pool.close()
 
     def _on_lost(self, worker: int, lost: WorkerLost) -> None:

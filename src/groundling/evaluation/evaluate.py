@@ -34,25 +34,17 @@ def evaluate(
 ) -> dict[str, Played]:
     """Let the target and its baselines play the same held-out episodes of a suite, or write the same texts.
 
-    After each agent, these files of the run's folder are replaced: ``evaluation/SUITE.csv`` (one row for each episode),
-    ``samples/SUITE.json`` (some of the target's episodes, step by step), for texts ``predictions/SUITE-AGENT.jsonl``
-    (one row for each), and last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, baselines
-    that are left out and why, and the checkpoint. Files of the same suite with other overrides are first moved to
-    ``evaluation/replaced/``.
+    After each agent, these files of the run's folder are replaced: ``evaluation/SUITE.csv`` (a row for each episode),
+    ``samples/SUITE.json`` (some episodes of the target, step by step), ``predictions/SUITE-AGENT.jsonl`` (texts), and
+    last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, omitted baselines with the reason,
+    and the checkpoint. Files of the same suite with other overrides are first moved to ``evaluation/replaced/``.
 
     Args:
-        target: The agent.
-        suite: A suite of its world.
-        num_episodes: Largest number of episodes for each agent.
         on_agent: Called with each agent's name; returns a function to call after each episode.
         warn: Called with baselines that cannot play in this world, and with replaced results.
 
     Returns:
         Episodes by agent, the target first.
-
-    Raises:
-        ConfigError: the suite does not suit the target, or the policy does not suit its world.
-        RunError: another process is evaluating the same, or the files cannot be written.
     """
     in_suite = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
@@ -211,7 +203,6 @@ def _archive(target: Target, suite: str, warn: Callable[[str], None]) -> None:
 
 
 def summary_of(episodes: int, figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """Return an agent's figures as JSON."""
     return {"episodes": episodes, "figures": {name: _as_json(figure) for name, figure in figures.items()}}
 
 

@@ -1,9 +1,4 @@
-"""Forgetting: changes of a language model outside of its training.
-
-Perplexity on ordinary text, and the divergence from the initial model on text and on observations of the task.
-On-policy learning moves a model less than cloning of equal success (RL's Razor: Shenfeld et al. 2025, arXiv
-2509.04259).
-"""
+"""Forgetting: perplexity on ordinary text, and divergence from the initial model on text and on observations."""
 
 import json
 import platform
@@ -31,27 +26,18 @@ _STATES = 128  # number of observations of random play
 
 @dataclass(frozen=True)
 class Forgetting:
-    """Figures of one agent; the divergences are KL(start ‖ agent) in nats, as in RL's Razor."""
+    """Figures of one agent; divergences are KL(start ‖ agent) in nats.
+
+    On-policy learning moves a model less than cloning of equal success (RL's Razor, arXiv 2509.04259).
+    """
 
     perplexity: float  # on ordinary text
     text_kl: float  # per token of ordinary text
-    action_kl: float | None
-    """Per observation of random play; None for policies whose choice depends on more than an observation."""
+    action_kl: float | None  # per observation of random play; None if choices depend on more
 
 
 def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda agent: None) -> dict[str, Forgetting]:
-    """Compare a run's agent, and the clone that it started from, with the initial model.
-
-    Writes ``forgetting.json`` into the run's folder.
-
-    Args:
-        target: The run.
-        on_agent: Called with the name of each agent before it is measured.
-
-    Raises:
-        ConfigError: it is not trained, or the policy has no causal language model.
-        CannotPlay: the initial model is missing.
-    """
+    """Compare a run's agent, and the clone that it started from, with the initial model; write ``forgetting.json``."""
     if target.checkpoint is None:
         raise ConfigError(f"{target.agent} has not been trained: name a run's folder")
     agents = ["zero-shot", *(["clone"] if target.config.cloning.episodes else []), target.agent]

@@ -31,7 +31,7 @@ def fetch(repository: str, revision: str | None = None) -> Path:
 
 
 def upload(folder: Path, repository: str, private: bool) -> str:
-    """Upload an exported folder to the Hugging Face hub, with the token of ``hf auth login`` or HF_TOKEN; return its URL."""
+    """Upload an exported folder to the hub, with the token of ``hf auth login`` or HF_TOKEN; return its URL."""
     from huggingface_hub import HfApi
 
     api = HfApi()

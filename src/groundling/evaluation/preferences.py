@@ -38,8 +38,7 @@ class Preferences:
     entropy: float  # mean entropy, in nats
     uniform_entropy: float  # mean entropy of a uniform policy
     short: ShortActions
-    rare: dict[str, float]
-    """Actions of most lists that it would hardly explore, each with its mean probability, rarest first."""
+    rare: dict[str, float]  # mean probability of common actions that it would hardly explore, rarest first
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> Preferences:

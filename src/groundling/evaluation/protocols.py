@@ -21,8 +21,7 @@ from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 
 PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how often they were done"}
-"""By name, which is also that of the group of suites, and of the experiment whose policy is used with a model or a
-server."""
+"""By name, which is also that of the group of suites and of the experiment whose policy a model or server uses."""
 MEAN = "mean"  # name of the score over all suites
 _SCORED = "success"
 _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # keys that would change a protocol's world
@@ -33,12 +32,7 @@ def find_player(
 ) -> Target:
     """Find an agent as `find`, a language model by its folder, file or hub id, or a server by its address.
 
-    Args:
-        name: The agent, model or server.
-        protocol: One of `PROTOCOLS`.
-        overrides: As in `find`, without changes of the protocol's world; for a server also ``policy.args.model=NAME``.
-        warn: As in `find`.
-        config_dir: As in `find`.
+    ``overrides`` may not change the protocol's world; for a server they must contain ``policy.args.model=NAME``.
     """
     check_config_dir(config_dir)
     for word in overrides:
@@ -115,14 +109,7 @@ def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
 
 
 def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
-    """Score each agent from the evaluations of the suites, and write ``evaluation/PROTOCOL.json`` as of one suite.
-
-    Returns:
-        By agent its success in each suite, and the ``mean``.
-
-    Raises:
-        RunError: the evaluations are of different checkpoints.
-    """
+    """Score each agent by its suites and their ``mean``, and write ``evaluation/PROTOCOL.json`` as of one suite."""
     folder, by_agent = target.run_dir / "evaluation", dict[str, dict[str, Figure]]()
     same = target.checkpoint_identity()
     for suite in target.world.find_suites(protocol):

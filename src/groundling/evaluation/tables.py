@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
-_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")
-"""Brackets that make a link or a picture; those of intervals do not match."""
+_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # of links and pictures; those of intervals do not match
 _BACKTICKS = re.compile("`+")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file; see `csv_text`."""
     write_atomically(path, csv_text(header, rows))
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return CSV with floats of six digits, None as an empty cell, and texts that no spreadsheet takes for formulas."""
+    """Return CSV with floats of six digits, empty cells for None, and texts that no spreadsheet takes for formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_csv_cell(x) for x in header])
@@ -38,7 +36,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
-    """Make a table with a row for each figure, a column for each agent, and intervals below means if space is short."""
+    """Make a table with a row for each figure and a column for each agent, with intervals."""
     from rich import box
     from rich.table import Table
 
@@ -68,15 +66,12 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape a name of unknown origin for Markdown: one line, without HTML, code, links and ends of cells.
-
-    Some renderers still turn addresses into links to themselves.
-    """
+    """Escape a name of unknown origin for Markdown: one line; no HTML, code, cell ends, links (but bare addresses)."""
     return _AFTER_BRACKETS.sub("&#93;", _on_one_line(text).translate(_MARKUP))
 
 
 def as_code(text: str) -> str:
-    """Return a name of unknown origin as code in Markdown; not for cells of tables, which a ``|`` ends even in code."""
+    """Return a name of unknown origin as code in Markdown; not for cells of tables, which a ``|`` in code ends."""
     line = _on_one_line(text)
     # The fence is longer than any in the text; renderers strip the spaces.
     fence = "`" * (max(map(len, _BACKTICKS.findall(line)), default=0) + 1)
@@ -88,5 +83,4 @@ def _on_one_line(text: str) -> str:
 
 
 def estimate_cell(estimate: IntervalEstimate | None, spec: str) -> str:
-    """Format an estimate with its interval; empty for None."""
     return estimate.text(spec) if estimate else ""

@@ -40,12 +40,10 @@ class Target:
     overrides: tuple[str, ...] = ()  # the caller's overrides, which also have precedence over a suite's
     suffix: str = ""  # end of the results' names: the name of a selected checkpoint, and that of `named`
     suite: str | None = None  # suite that changed its configuration, set by `under`
-    hold: Hold | None = field(default=None, repr=False, compare=False)
-    """Prevents a run in training from deleting the checkpoint."""
+    hold: Hold | None = field(default=None, repr=False, compare=False)  # keeps a run from deleting the checkpoint
 
     @property
     def world(self) -> World:
-        """World in which it plays."""
         return world_of(self.config, self.checkpoint, self.suite)
 
     @property
@@ -87,12 +85,7 @@ class Target:
         return replace(self, suffix=f"{self.suffix}-{name}")
 
     def under(self, suite: str) -> "Target":
-        """Return the agent with its configuration changed by a suite.
-
-        Raises:
-            ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
-                swapped mission a room with one thing.
-        """
+        """Return the agent with its configuration changed by a suite; `ConfigError` if the suite does not suit it."""
         if suite not in self.world.suites:
             raise ConfigError(unknown("suite", suite, self.world.suites))
         try:
@@ -123,11 +116,7 @@ class Target:
         )
 
     def policy(self, agent: str) -> Policy | None:
-        """Make the policy of one of its `players`; None for an agent without a policy.
-
-        Raises:
-            CannotPlay: the initial model, or the folder of the run's clone, is missing.
-        """
+        """Make the policy of one of its `players`, or None; `CannotPlay` if the initial model or clone is missing."""
         if agent in agents():
             return None
         config, checkpoint_of = self.config, self.checkpoint
@@ -146,7 +135,6 @@ class Target:
 
 
 def _key(override: str) -> str:
-    """Return the key of an override."""
     return override.lstrip("+~").partition("=")[0]
 
 
@@ -165,7 +153,6 @@ def find(
             `groundling.worlds.agents`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Called with each broken checkpoint that is skipped.
-        purpose: What the configuration is for.
         config_dir: A folder of the user's own experiments, as in `compose`.
         revision: Branch, tag or commit of a hub id.
 

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 _LONGEST_WAIT = 300.0  # Maximum seconds of a ``Retry-After``
 _LONGEST_CONNECT = 10.0  # Seconds to establish a connection
 _EXCERPT = 200  # Characters of a server's message in an error
-_READ = 2**16  # Bytes of a reply that are searched for them
-_SHORTEST_SECRET = 8
-"""Characters. A shorter key is a dummy for a server without authentication, and may be an ordinary word ("1")."""
+_READ = 2**16  # Bytes of a reply from which an excerpt is taken
+_SHORTEST_SECRET = 8  # Characters; shorter keys are dummies for servers without authentication, and may be words
 
 
 class RequestFailed(Exception):
@@ -36,11 +35,7 @@ class RequestRefused(RequestFailed):
 
 
 def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str = "OPENAI_API_KEY") -> None:
-    """Check a server's URL and the name of its key's variable before they are written anywhere.
-
-    Raises:
-        ConfigError: the URL is invalid or holds a secret, or the name cannot be one of a variable (it may be the key).
-    """
+    """Raise `ConfigError` for an invalid URL or one with a secret, or an invalid variable's name (maybe the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
             "api_key_env is not the name of an environment variable: expected capital letters, digits and _, as in "
@@ -66,17 +61,13 @@ class ChatServer:
 
     Args:
         base_url: URL that ends with ``/v1``.
-        api_key_env: Name of the environment variable with the API key; the key itself is kept nowhere else.
+        api_key_env: Environment variable with the API key; the key itself is kept nowhere else.
         timeout: Seconds for one request, including the whole reply.
-        max_retries: Repetitions of a request after 408, 409, 425, 429, 5xx (as the reply's status or in its JSON), a
-            time-out, a lost connection or an invalid reply.
-        backoff: Seconds before the first repetition, doubled before each further one up to a minute, with jitter down
-            to half of it. A ``Retry-After`` lengthens it.
+        max_retries: Repetitions after 408, 409, 425, 429, 5xx (as the reply's status or in its JSON), a time-out, a
+            lost connection or an invalid reply.
+        backoff: Seconds before the first repetition, doubled for each further one up to a minute, with jitter down to
+            half. A ``Retry-After`` lengthens it.
         max_reply_bytes: Maximum size of a reply; a longer one is invalid.
-
-    Raises:
-        ConfigError: the URL is invalid or holds a secret, the key or its variable's name is invalid, or a number is
-            out of bounds.
     """
 
     base_url: str
@@ -122,9 +113,7 @@ class ChatServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["httpx2.AsyncClient"]:
-        """Borrow a client with its connection. One client for all would scan its connections at each request, which
-        costs more than everything else at 64 concurrent requests.
-        """
+        """Borrow a client with one connection; a shared one scans all connections at each request, which is slow."""
         if self._idle:
             client = self._idle.pop()
         else:
@@ -145,10 +134,8 @@ class ChatServer:
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Post ``body`` to ``chat/completions``; return the reply's JSON object, whose text is `text_of`.
 
-        Raises:
-            RequestRefused: the server rejects this request.
-            RequestFailed: there is no answer after all repetitions.
-            RunError: no request can succeed (no connection after all repetitions, no access, no such model).
+        Raises `RequestRefused`, `RequestFailed` after all repetitions, or `RunError` if no request can succeed: no
+        connection after all repetitions, no access, no such model.
         """
         for attempt in range(self.max_retries + 1):
             try:
@@ -182,7 +169,7 @@ class ChatServer:
         # A model's own words may contain half a surrogate pair, which UTF-8 cannot encode.
         sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         head = {"Content-Type": "application/json"}
-        # The client's timeouts are for single reads; a server could send a byte now and then for ever.
+        # The client's timeouts are for single reads; a server could send single bytes for ever.
         async with (
             asyncio.timeout(self.timeout),
             self._client() as client,

@@ -1,11 +1,8 @@
-"""Read YAML, JSON, JSON Lines and Parquet files from outside within limits.
+"""Read YAML, JSON, JSON Lines and Parquet files from outside within limits of size and nesting.
 
-Settings are small files in YAML or JSON; records are written by programs and may be large. Neither is nested deeply, so
-a file that is made to exhaust memory or the stack is refused before it does. Duplicate keys are refused, too, because
-readers differ over which one counts. NaN and Infinity are read, because figures contain them.
-
-Each reader raises `OSError` if the file cannot be opened, and `DocumentError` if it is not a regular file, not of the
-format, or exceeds a limit.
+Duplicate keys are refused, since readers differ over which one counts; NaN and Infinity are read, since figures
+contain them. Each reader raises `OSError` if the file cannot be opened, and `DocumentError` if it is not a regular
+file, not of the format, or exceeds a limit.
 """
 
 import io
@@ -26,19 +23,15 @@ from groundling.errors import GroundlingError
 if TYPE_CHECKING:
     import pyarrow
 
-SETTINGS = 2**20
-"""Maximum size of a file of settings in bytes."""
-RECORDS = 2**26
-"""Maximum size of a record in JSON in bytes."""
-LINE = 2**24
-"""Maximum size of a line of JSON Lines in bytes; a file may have any number of lines."""
+SETTINGS = 2**20  # Maximum bytes of a file of settings
+RECORDS = 2**26  # Maximum bytes of a record in JSON
+LINE = 2**24  # Maximum bytes of a line of JSON Lines; a file may have any number of lines
 _DEPTH = 32  # Maximum levels of nesting
 _NODES = 10_000  # Maximum number of values in a file of settings; a value repeated by aliases counts each time
 _CARD_NODES = 100_000  # The same for a dataset's card, which may describe hundreds of configurations
 _VALUES = 2**23  # Maximum number of values in a record
 _EXPANDED = 2**20  # Maximum number of characters and values in settings after aliases and ``${name}`` are replaced
-_DIGITS = 4300
-"""Maximum length of a number in YAML. Python's own limit; numbers in base 60 take quadratic time to read."""
+_DIGITS = 4300  # Maximum length of a number in YAML: Python's own limit; base 60 takes quadratic time to read
 _LONGEST_CAUSE = 200
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -156,10 +149,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
-    """Raise `DocumentError` unless all integers in nested values, including keys, fit into 64 bits.
-
-    Python refuses to print integers of thousands of digits. ``where`` is the file and ``path`` the keys of the values.
-    """
+    """Raise `DocumentError` unless integers in nested values and keys fit into 64 bits; Python prints no huge ones."""
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
         named += ".".join(map(str, path))[:80]

@@ -11,8 +11,7 @@ from filelock import lock_descriptor
 
 from groundling.errors import ConfigError
 
-PARTIAL = ".partial"
-"""Part of the names of unfinished files and folders."""
+PARTIAL = ".partial"  # Part of the names of unfinished files and folders
 
 
 def cache() -> Path:
@@ -33,10 +32,9 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file, which replaces ``path`` at the end of the block.
+    """Yield the path of a new file of this process, which replaces ``path`` at the end of the block.
 
-    Each process writes a file of its own, so several may replace one path at once. The new file is locked while it is
-    written, so that `groundling.io.locks.remove_partial_files` can tell it from the leftovers of killed processes.
+    It is locked while it is written: `locks.remove_partial_files` tells it from the leftovers of killed processes.
     """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
@@ -54,8 +52,8 @@ def _replacing(path: Path) -> Iterator[Path]:
 def replace_result(texts: Mapping[Path, str], mark: Path, stale: Iterable[Path] = ()) -> None:
     """Replace the files of one result so that ``mark`` never exists together with files of another result.
 
-    All files are written under temporary names, the old ``mark`` and the ``stale`` files are deleted, the others are
-    renamed into place, and ``mark`` last. A full disk leaves the earlier result; a kill one of the two, or no mark.
+    The old ``mark`` and ``stale`` files are deleted, then the new files are renamed into place, ``mark`` last. A full
+    disk leaves the earlier result; a kill one of the two, or no mark.
     """
     with ExitStack() as renames:  # unwinds in reverse order
         for path in sorted(texts, key=lambda path: path != mark):

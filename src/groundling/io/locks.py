@@ -13,11 +13,9 @@ from filelock import FileLock, Timeout, lock_descriptor
 from groundling.errors import RunError
 from groundling.io.files import PARTIAL
 
-LOCK = ".lock"
-"""Name of the lock file in a folder that a command writes into."""
+LOCK = ".lock"  # Name of the lock file in a folder that a command writes into
 _PARTIAL_FILE = re.compile(r"\..+\.[0-9a-f]{32}" + re.escape(PARTIAL))
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of file systems without locks, such as some mounts of NFS and Lustre."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # Errors of some NFS and Lustre mounts
 _PATIENCE = 0.2  # Seconds. `is_locked` of another process holds a free lock for an instant.
 
 
@@ -28,16 +26,11 @@ def output_lock(folder: Path) -> Path:
 
 @contextmanager
 def locked(path: Path, doing: str, otherwise: str = "name another folder", *, wait: bool = False) -> Iterator[None]:
-    """Exclude other processes from a block that writes.
+    """Exclude other processes from a block that writes; the lock file is deleted at its end.
 
     Unfinished files of killed processes in the lock's folder, or in the folder that the lock is named after, are
-    deleted. On a file system without locks the block runs unprotected, with a warning.
-
-    Args:
-        path: The lock file, deleted at the end of the block; its folder is created.
-        doing: For the message, what the other process does: ``is training in runs/demo``.
-        otherwise: For the message, what to do instead of waiting.
-        wait: Wait for the lock instead of raising `RunError`.
+    deleted. On a file system without locks, only warn. ``doing`` ("is training in runs/demo") and ``otherwise``
+    complete the message of the `RunError`.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         kind = "a link" if path.is_symlink() else "not a regular file"

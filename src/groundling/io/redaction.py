@@ -7,16 +7,14 @@ from typing import Any
 
 from groundling.fields import Private, names_with
 
-_SECRETS = re.compile(
+_SECRETS = re.compile(  # Keys of settings whose text is a credential
     r"(?:\w*_)?(?:(?:api|secret|private|access)_?key|password|passwd|secret|credentials?|authorization)|"
     r"(?:(?:hf|auth|access|use_auth|api|bearer|bot|github|hub|session)_)?token"
 )
-"""Keys of settings whose text is a credential."""
-_BEFORE = (
+_BEFORE = (  # Characters before a path inside a text: none, one of these, or a symbol or punctuation outside ASCII
     r"""(?<![^\s,;:='"`<>|*{\[(«»"""
     r"\u2010-\u2BFF\u3000-\u3003\u3008-\u301F\uFF01-\uFF0F\uFF1A-\uFF20\U0001F000-\U0001FAFF])"
 )
-"""Characters before a path inside a text: none, one of these, or a symbol or punctuation outside ASCII."""
 _IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()«»“”‘’、。，：；（）]"""
 _HOME = r"~(?:[A-Za-z_][^/\s~]*)?/"
 _ABSOLUTE = re.compile(
@@ -44,8 +42,7 @@ _ADDRESS = re.compile(
     r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
     r"AKIA[A-Z\d]{16}|AIza[\w-]{35}|gsk_\w{20,}|nvapi-[\w-]{20,}|eyJ[\w-]{10,999}\.eyJ[\w-]{1,999}\.[\w-]+)"
 )
-IsRead = Callable[[str, Any], bool]
-"""Tell, from a dotted key and its value, texts that a model reads: with other words it would be another agent."""
+IsRead = Callable[[str, Any], bool]  # From a dotted key and its value: is it a text that a model reads?
 
 
 def _never(key: str, value: Any) -> bool:
@@ -53,16 +50,11 @@ def _never(key: str, value: Any) -> bool:
 
 
 def shareable(node: Any, key: str = "", is_read: IsRead = _never) -> Any:
-    """Return settings, or one text, as they may be shared.
+    """Return settings, or those at ``key``, as they may be shared; texts that are ``is_read`` stay as they are.
 
     An absolute path becomes its last name. URLs, host:port, user@host, IPv4 addresses and API keys are cut out of a
     single text; an entry or item of nested settings that has one is left out whole, and so are settings that are
     declared `Private` or hold a credential.
-
-    Args:
-        node: The settings.
-        key: Their dotted key, if they are only a part.
-        is_read: Tells texts that stay as they are.
     """
     if key and is_read(key, node):
         return node
@@ -81,7 +73,7 @@ def shareable(node: Any, key: str = "", is_read: IsRead = _never) -> Any:
         return node
     node = _ADDRESS.sub("", node)
     if _ABSOLUTE.fullmatch(node):
-        return PureWindowsPath(node).name  # which knows both kinds of slash
+        return PureWindowsPath(node).name  # it accepts both kinds of slash
     return _ABSOLUTE_INSIDE.sub(lambda path: PureWindowsPath(path[0]).name, node)
 
 

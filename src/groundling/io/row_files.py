@@ -13,8 +13,7 @@ from groundling.errors import RunError
 from groundling.io.documents import lines_of, parse_json
 from groundling.io.files import write_atomically
 
-BEFORE_ALL = -1
-"""An update before all rows; those of update 0, before any learning, may belong to other settings."""
+BEFORE_ALL = -1  # Before all rows; rows of update 0, before any learning, may belong to other settings
 _RESTORE = "restore the file from a copy"
 
 
@@ -28,11 +27,10 @@ class RowProblem:
 
 
 def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
-    """Read rows with ``update`` and ``step`` from a file that may be missing; a last line cut off by a kill is ignored.
+    """Read rows with ``update`` and ``step``, if the file exists; ignore a last line cut off by a kill.
 
-    Raises:
-        RunError: a line is not a row, or out of order; if ``consecutive``, also if an update after the first (0 or 1)
-            has no row, or two.
+    Raises `RunError` for a line that is not a row or out of order; if ``consecutive``, also if an update after the
+    first (0 or 1) has no row, or two.
     """
     rows, problems = scan_rows(path, consecutive)
     if problems:
@@ -108,8 +106,7 @@ def check_digest(path: Path, count: int, expected: str) -> None:
 class RowFile:
     """A file of rows, each of which is on the disk when `append` returns.
 
-    Rows later than ``update``, from which the run resumes, are dropped; of ``consecutive`` rows that of ``update`` must
-    be there. Raises `RunError` if the file cannot be read or written.
+    Rows after ``update``, where the run resumes, are dropped; ``consecutive`` rows must include that of ``update``.
     """
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:

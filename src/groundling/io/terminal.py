@@ -62,7 +62,7 @@ def keep_writing() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in ((1, "stdout"), (2, "stderr")):
         before = getattr(sys, name)
-        is_unbuffered = getattr(before, "write_through", False)  # as stderr is
+        is_unbuffered = getattr(before, "write_through", False)  # true of stderr
         _streams[name] = _Stream(number, "w", closefd=False)
         after = io.TextIOWrapper(
             io.BufferedWriter(_streams[name]),

@@ -26,14 +26,9 @@ Memory = list[tuple[Tensor, Tensor]]
 
 
 class Backbone:
-    """Runs the encoder, the decoder body (up to and with its final norm) and the head of a model.
+    """Runs the encoder, the decoder body (up to and with its final norm) and the head of a model, compiled or not.
 
-    `logits` calls the model's own `forward` with the body's output given to it, so everything that a model does between
-    body and logits (scaling, soft-capping, a bias) is done.
-
-    Args:
-        model: The model.
-        compiled: Run encoder and body by `torch.compile`.
+    `logits` calls the model's own `forward` on the body's output, so that scaling, soft-capping and biases apply.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
@@ -48,18 +43,16 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """The device of the token ids."""
         embeddings: Any = self.model.get_input_embeddings()
         return embeddings.weight.device
 
     @property
     def exact(self) -> bool:
-        """True if the weights are in full precision."""
         return self.model.dtype == torch.float32 and not getattr(self.model, "is_quantized", False)
 
     @property
     def tolerance(self) -> float:
-        """Largest difference of two correct results by rounding: more in half precision and on accelerators."""
+        """Largest difference by rounding of two correct results: more in half precision and on accelerators."""
         return (1e-3 if self.device.type == "cpu" else 5e-3) if self.exact else 0.2
 
     @property
@@ -76,7 +69,7 @@ class Backbone:
         return None if self.model.config._attn_implementation == "sdpa" else "its attention is not PyTorch's own"
 
     def warn_once(self, message: str) -> None:
-        """Warn, unless the same was said of this model before."""
+        """Warn, once per model and message."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, stacklevel=3)
@@ -90,13 +83,9 @@ class Backbone:
         return self._last_states(encoder, {"input_ids": tokens, "attention_mask": mask})
 
     def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:
-        """Run the decoder of an encoder-decoder to its final hidden states, (batch, rows, hidden).
+        """Run an encoder-decoder's decoder on (batch, rows) tokens to its final hidden states, (batch, rows, hidden).
 
-        Args:
-            tokens: (batch, rows).
-            states: (batch, length, hidden), of the encoder.
-            states_mask: (batch, length).
-            mask: (batch, 1, rows, rows); None: causal attention.
+        ``states`` (batch, length, hidden) are the encoder's; ``mask``: (batch, 1, rows, rows), None: causal attention.
         """
         arguments = {
             "input_ids": tokens,
@@ -114,10 +103,9 @@ class Backbone:
         positions: Tensor | None,
         before: Memory | None = None,
     ) -> Tensor:
-        """Run a causal body to its final hidden states, (batch, length, hidden).
+        """Run a causal body on (batch, length) tokens to its final hidden states, (batch, length, hidden).
 
         Args:
-            tokens: (batch, length).
             mask: (batch, 1, length, length), or one for each kind of layer, with columns for `before`, too. None:
                 causal attention; rows are padded on the right, where nothing sees the padding.
             positions: (batch, length); None: those of unpadded texts.
@@ -144,11 +132,7 @@ class Backbone:
         return [(layer.keys, layer.values) for layer in layers]
 
     def begin(self, tokens: Tensor) -> tuple[Tensor, dict[str, Cache]]:
-        """Run a causal body on texts of one length, (batch, length) token ids.
-
-        Returns:
-            Final hidden states, and the caches of keys and values or recurrent states, by the body's names for them.
-        """
+        """Run a causal body on (batch, length) tokens without padding; return final hidden states, caches by name."""
         output = self.body(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=True)
         memory = {name: value for name, value in output.items() if isinstance(value, Cache)}
         if not memory:
@@ -158,14 +142,10 @@ class Backbone:
     def proceed(
         self, memory: dict[str, Cache], length: int, owners: Tensor, tokens: Tensor, one_by_one: bool
     ) -> Tensor:
-        """Return final hidden states (rows, more, hidden) of continuations of texts that `begin` has read.
+        """Return final hidden states (rows, more, hidden) of continuations of the texts that `begin` has read.
 
-        Args:
-            memory: Of the texts; used up.
-            length: Of each text.
-            owners: (rows,), the text that a row continues.
-            tokens: (rows, more), padded on the right.
-            one_by_one: Read one token at a time.
+        ``memory`` cannot be used again; ``length``: of each text. ``owners``: (rows,), the text that a row continues.
+        ``tokens``: (rows, more), padded on the right. ``one_by_one``: read one token at a time.
         """
         for cache in memory.values():
             cache.reorder_cache(owners)  # type: ignore[arg-type]
@@ -185,11 +165,8 @@ class Backbone:
         return torch.cat(hidden, dim=1)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Return logits of final hidden states: (rows, hidden) to (rows, vocabulary), in the model's dtype.
-
-        Autocast does not apply: bfloat16 would round log-probabilities to a few tenths where logits are far from 0, as
-        GPT-2's are.
-        """
+        """Return logits (rows, vocabulary), in the model's dtype, of final hidden states (rows, hidden)."""
+        # Without autocast: where logits are far from 0, as GPT-2's, bfloat16 rounds log-probabilities to a few tenths.
         states = states.to(self.model.dtype)  # which autocast may have changed
         arguments: dict[str, Any] = {"input_ids": states.new_zeros((1, 1), dtype=torch.long), "use_cache": False}
         if self.is_encoder_decoder:
@@ -219,7 +196,7 @@ def _body_of(model: PreTrainedModel) -> nn.Module:
 
 
 def _freeze_states(cache: Cache) -> None:
-    """Do not write recurrent states in place while the last tokens are read: gradients need them."""
+    """Keep recurrent states from being written in place while the last tokens are read: gradients need them."""
     layers: list[Any] = cache.layers
     for layer in layers:
         if hasattr(layer, "recurrent_states"):
@@ -258,8 +235,6 @@ class _BodyOutput:
 
 @dataclass
 class _EncoderOutput(BaseModelOutput):
-    """An encoder's output of any family, likewise."""
-
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -267,7 +242,7 @@ class _EncoderOutput(BaseModelOutput):
 
 @contextmanager
 def _returning(body: nn.Module, states: Tensor) -> Iterator[None]:
-    """Within this context `body` returns the given states without computing."""
+    """Let `body` return these states without computing, within this context."""
     hooked_forward = body.__dict__.get("forward")  # set by accelerate or a wrapper
     body.forward = lambda *_, **__: _BodyOutput(states)
     try:

@@ -1,7 +1,4 @@
-"""Heads on a prompt's state: a value for the critic, logits of a fixed set of actions.
-
-Defaults as in GLAM (arXiv 2302.02662): two hidden layers of 1024 with sigmoids.
-"""
+"""Heads on a prompt's state, by default as in GLAM (arXiv 2302.02662): two hidden layers of 1024 with sigmoids."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,11 +31,8 @@ class ValueHead(nn.Module):
         self.layers = _mlp([hidden_size, *hidden_sizes, 1], bias)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return values (num_prompts,) of states (num_prompts, hidden_size).
-
-        Never (num_prompts, 1), which broadcasts against returns (num_prompts,) to every value with every return, as in
-        the released GLAM trainer.
-        """
+        """Return values (num_prompts,) of states (num_prompts, hidden_size)."""
+        # Never (num_prompts, 1): that would broadcast against returns (num_prompts,), as in the released GLAM trainer.
         return self.layers(state).squeeze(-1)
 
 

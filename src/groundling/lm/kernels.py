@@ -21,7 +21,7 @@ class FastConv1D(Conv1D):
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Compute a model's linear layers by `linear`: they change their class, and nothing else."""
+    """Compute a model's linear layers by `linear`; only their class changes."""
     faster = {nn.Linear: FastLinear, Conv1D: FastConv1D}
     for module in model.modules():
         if type(module) in faster:
@@ -29,10 +29,7 @@ def speed_up_linear_layers(model: nn.Module) -> None:
 
 
 class FastKernels(TorchFunctionMode):
-    """Within this context, attention of a single query and activations use faster CPU kernels, without gradients.
-
-    Results are the same to rounding.
-    """
+    """Use faster CPU kernels for single-query attention and activations without gradients; the same to rounding."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -31,15 +31,12 @@ class LanguageModel(TransformersModel):
 
     Args:
         model: A Transformers model with a language-modelling head.
-        tokenizer: Its tokenizer.
         gradient_checkpointing: Recompute activations in the backward pass, for less memory and more time.
         max_prompt_tokens: Longer prompts keep their last tokens; None: raise if they do not fit the model.
-        add_special_tokens: Add the tokenizer's special tokens to prompts given as text: T5's ``</s>``, Llama's ``<s>``.
+        add_special_tokens: Add the tokenizer's special tokens to prompts given as text: T5's ``</s>``, Llama's
+            ``<s>``. False raises if the tokenizer adds none.
         keep_base: Save the frozen weights with a LoRA adapter (for bases that cannot be loaded from elsewhere).
         compiled: Run scoring and reading by `torch.compile`; generation is not compiled.
-
-    Raises:
-        GroundlingError: ``add_special_tokens=False``, and the tokenizer adds no special tokens.
 
     Attributes:
         backbone: The model's encoder, decoder body and head.
@@ -86,10 +83,7 @@ class LanguageModel(TransformersModel):
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
     ) -> CandidateScores:
-        """Return the scores of `score`, padded, and the prompts' states, from one pass.
-
-        Arguments and errors as of `score`.
-        """
+        """Return `score`'s results, padded, and the prompts' states, from one pass; arguments and errors as there."""
         return CandidateScores.of(*self._scored(prompts, candidates, normalize, compat))
 
     # Wrappers of modules (distributed data parallel, compile) wrap scoring.
@@ -117,8 +111,8 @@ class LanguageModel(TransformersModel):
         """Return the log-probabilities with which guided decoding generates each candidate.
 
         Each token can only continue one of the prompt's candidates (see `groundling.lm.read.guided`), so a prompt's
-        probabilities sum to 1. Nothing is sampled: one pass gives them, shorter than that of `score_candidates`, as
-        the tokens after a candidate's last choice are certain. Candidates of equal tokens share their probability.
+        probabilities sum to 1. One pass gives them, shorter than that of `score_candidates`: tokens after a
+        candidate's last choice are certain. Candidates of equal tokens share their probability.
 
         Args:
             prompts: As of `score_candidates`.
@@ -144,12 +138,7 @@ class LanguageModel(TransformersModel):
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
-        """Return the final hidden states of each question's prompt and candidates.
-
-        Args:
-            questions: In token ids.
-            growing: Prompts may begin with each other, as the steps of a conversation do.
-        """
+        """Return the final hidden states of each question's prompt and candidates; ``growing`` as in `Scorer`."""
         return self._scorer.read(questions, growing)
 
     def encode(self, prompts: Prompts) -> Tensor:
@@ -164,10 +153,10 @@ class LanguageModel(TransformersModel):
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within this context and without gradients, only new tokens of prompts that continue earlier ones are read.
+        """Within this context and without gradients, read only the new tokens of prompts that continue earlier ones.
 
-        The weights must not change. Keys and values of the last prompts are kept, of as many as one call has had;
-        for encoder-decoders, the encoder's states of the prompts of the last call of `read`.
+        The weights must not change. Keeps keys and values of the last prompts, of as many as one call has had; for
+        encoder-decoders, the encoder's states of the prompts of the last call of `read`.
         """
         with self._scorer.keeping():
             yield

@@ -11,20 +11,18 @@ from groundling.lm.read.layout import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
 
+# Texts, or token ids, special ones included. Token ids that begin with each other, as the steps of a conversation do,
+# are read once where that is exact.
 Prompts = Sequence[str] | Sequence[list[int]]
-"""Texts, or token ids, special ones included. Token ids that begin with each other, as the steps of a conversation do,
-are read once where that is exact."""
 
 _MAX_REMEMBERED = 2**22  # Tokens of remembered texts: some 150 MB of Python integers
-_ROOM_TO_ANSWER = 128
-"""Tokens of a model's context that conversations leave to the answer, or a quarter of a short context."""
+_ROOM_TO_ANSWER = 128  # Tokens left to a conversation's answer, or a quarter of a short context
 
 
 class ModelTokens:
     """Encodes texts for one model.
 
     Args:
-        tokenizer: Any Transformers tokenizer.
         vocabulary_size: Rows of the model's embedding.
         fallback_token: The prompt for an empty text, if the tokenizer adds no special token.
         max_positions: Tokens that the model has room for; None: no limit.
@@ -32,9 +30,6 @@ class ModelTokens:
         max_prompt_tokens: Longer prompts keep their last tokens (and the first if it is the beginning-of-text token);
             the first such prompt causes a warning. None: raise if a prompt does not fit.
         add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
-
-    Attributes:
-        encoder: Encodes texts; control tokens that it has masked are plain text.
     """
 
     def __init__(
@@ -69,11 +64,7 @@ class ModelTokens:
 
     @property
     def chat(self) -> Chat:
-        """Conversations by the tokenizer's chat template.
-
-        Raises:
-            GroundlingError: The template cannot be used.
-        """
+        """Conversations by the tokenizer's chat template; raises `GroundlingError` if the template cannot be used."""
         if self._chat is None or self._chat.source != self._tokenizer.chat_template:
             self._chat = Chat(self._tokenizer)
             self.encoder = self._chat.encoder
@@ -82,15 +73,7 @@ class ModelTokens:
     def questions(
         self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]]
     ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
-        """Return each prompt's candidates, as texts and as questions in token ids.
-
-        Args:
-            prompts: Texts or token ids.
-            candidates: One list for all prompts, or one list for each.
-
-        Raises:
-            GroundlingError: A prompt has no candidates, or does not fit the model.
-        """
+        """Return each prompt's candidates (given for all or for each) as texts, and as questions in token ids."""
         if isinstance(prompts, str) or isinstance(candidates, str):
             raise GroundlingError("prompts and candidates must be lists of texts: put a single text into a list")
         shared = all(isinstance(candidate, str) for candidate in candidates)
@@ -109,11 +92,7 @@ class ModelTokens:
         return texts, list(map(ScoringQuestion, self.prompts(prompts, room), tokens))
 
     def prompts(self, prompts: Prompts | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
-        """Return token ids of prompts, never empty, with special tokens if they are added.
-
-        Raises:
-            GroundlingError: A prompt does not fit the model with ``room`` tokens after it.
-        """
+        """Return token ids of prompts, never empty; raise if they do not fit the model with ``room`` more tokens."""
         if all(isinstance(prompt, str) for prompt in prompts):
             tokens = self.text_prompts(cast(Sequence[str], prompts))
         else:
@@ -128,10 +107,7 @@ class ModelTokens:
     def candidates(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
         """Return token ids of texts after a prompt, without special tokens.
 
-        Args:
-            texts: The texts; an empty one has no tokens.
-            answers: Encode them as the chat template's text continues with them; otherwise, and for decoders, each is
-                encoded as a text of its own.
+        ``answers``: as continuations of the chat template's text; otherwise, and for decoders, as texts of their own.
         """
         if not answers or self._is_encoder_decoder or not self._tokenizer.chat_template:
             return self._encode(texts, False)
@@ -212,18 +188,9 @@ def growing(prompts: Prompts) -> bool:
 
 
 def indistinguishable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[str]]:
-    """Group different texts that are encoded as the same token ids, which a model cannot tell apart.
-
-    Tokenizers that lack a character encode it as the unknown token (T5's has no ``{`` and ``}``), and some change case
-    or drop accents and blanks.
-
-    Args:
-        tokenizer: Any Transformers tokenizer.
-        texts: Actions, goals or observations; repeated texts count once.
-
-    Returns:
-        Groups of two or more texts, each in the order of ``texts``; empty if all texts can be distinguished.
-    """
+    """Return groups of different texts that are encoded as the same token ids, in the order of ``texts``."""
+    # Tokenizers that lack a character encode it as the unknown token (T5's has no ``{`` and ``}``), and some change
+    # case or drop accents and blanks.
     distinct = list(dict.fromkeys(texts))
     groups: dict[tuple[int, ...], list[str]] = {}
     if distinct:

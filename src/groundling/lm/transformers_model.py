@@ -1,4 +1,4 @@
-"""A Transformers model with its tokenizer, as it is loaded, saved, copied and adapted."""
+"""A Transformers model with its tokenizer: loading, saving, copying, adapters."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class TransformersModel(nn.Module):
-    """A Transformers model with its tokenizer: loaded and saved, with adapters, and with texts as its token ids.
+    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as of `LanguageModel`.
 
-    Dropout is always off: results do not depend on `train()` or `eval()`. Arguments and errors as of `LanguageModel`.
+    Dropout is always off: results do not depend on `train()` or `eval()`.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class TransformersModel(nn.Module):
         """Load a model; its config says whether it is causal or an encoder-decoder.
 
         Args:
-            path: A folder, a hub id, "starter" (encoder-decoder), "starter-causal" or "smollm2", or a GGUF file; also a
-                folder that `save_pretrained` wrote, with its LoRA adapter.
+            path: A folder (also one that `save_pretrained` wrote, with its LoRA adapter), a GGUF file, a hub id,
+                "starter" (encoder-decoder), "starter-causal" or "smollm2".
             init: "pretrained", "random" (from the config alone), or "embeddings" (random except the pretrained input
                 embeddings, as GLAM's NPAE baseline).
             seed: Seed of random weights; None: torch's global generator.
@@ -219,14 +219,7 @@ class TransformersModel(nn.Module):
         return copy.deepcopy(self, {id(self.tokenizer): self.tokenizer, **frozen})
 
     def with_new_adapter(self, lora: Mapping[str, Any]) -> Self:
-        """Return a copy under a new LoRA adapter, which replaces the model's own.
-
-        Args:
-            lora: Keyword arguments of `peft.LoraConfig`.
-
-        Raises:
-            GroundlingError: peft is not installed, or a setting is invalid.
-        """
+        """Return a copy with a new LoRA adapter (arguments of `peft.LoraConfig`) in place of the model's own."""
         made = self.copy()
         if made.has_adapter:
             made.model.delete_adapter(list(made.model.peft_config))
@@ -234,11 +227,9 @@ class TransformersModel(nn.Module):
         return made
 
     def train(self, mode: bool = True) -> Self:
-        """Change nothing that is computed (see the class).
-
-        Transformers checkpoints gradients in training mode only, so the mode follows `gradient_checkpointing`, for
-        checkpointing modules alone: in training mode, routers of experts add noise or draw.
-        """
+        """Change no results (see the class)."""
+        # Transformers checkpoints gradients in training mode only, so the mode follows `gradient_checkpointing`, for
+        # checkpointing modules alone: in training mode, routers of experts add noise or draw.
         super().train(mode)
         self._set_mode(self._gradient_checkpointing)
         return self
@@ -277,15 +268,11 @@ class TransformersModel(nn.Module):
 
     @property
     def chat(self) -> Chat:
-        """Conversations by the tokenizer's chat template.
-
-        Raises:
-            GroundlingError: The template cannot be used.
-        """
+        """Conversations by the tokenizer's chat template; raises `GroundlingError` if the template cannot be used."""
         return self._tokens.chat
 
     def mask(self, words: str) -> str:
-        """Mark the control tokens that a world's words spell, so that they are read as plain text."""
+        """Mark the control tokens in a world's text, so that they are read as plain text."""
         return self._tokens.encoder.mask(words)
 
     def unmask(self, text: str) -> str:
@@ -293,13 +280,7 @@ class TransformersModel(nn.Module):
         return self._tokens.encoder.unmask(text)
 
     def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
-        """Return token ids of texts after a prompt.
-
-        Args:
-            texts: The texts.
-            answers: Encode them as the chat template's text continues with them; otherwise, and for decoders, each is
-                encoded as a text of its own.
-        """
+        """Return token ids of texts after a prompt; see `ModelTokens.candidates`."""
         return self._tokens.candidates(texts, answers)
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
@@ -307,11 +288,7 @@ class TransformersModel(nn.Module):
         return [len(tokens) for tokens in self._tokens.text_prompts(prompts)]
 
     def prompt_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
-        """Return token ids of prompts.
-
-        Raises:
-            GroundlingError: A prompt does not fit the model with ``room`` tokens after it.
-        """
+        """Return token ids of prompts; raise `GroundlingError` if they do not fit with ``room`` tokens after them."""
         return self._tokens.prompts(prompts, room)
 
 

@@ -27,14 +27,14 @@ _ROWS = 256  # Tokens whose logits are computed at once where there are no gradi
 class ActionGeneratingPolicy(ActionWritingPolicy):
     """An agent that writes each turn token by token: P(turn | prompt) = Π_t P(token_t | prompt, tokens before it).
 
-    With ``thought_ends`` it thinks before it acts (ReAct, arXiv 2210.03629): it writes freely up to that text, and then
-    its action. If the thought has ``max_thought_tokens`` tokens without it, the text is inserted.
+    With ``thought_ends`` it thinks before it acts (ReAct, arXiv 2210.03629): it writes freely up to that text, and
+    then its action. If the thought has ``max_thought_tokens`` tokens without it, the text is inserted.
 
     The action is ``guided``: only continuations of admissible actions are allowed, as in ``action_writing``, with the
     same probabilities if there is no thought. Otherwise it is written freely, up to an end token, a line break, or
     ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or equals one apart from case,
-    blanks, and surrounding marks (see `find_action`). For other answers ``invalid_action`` is taken, and the log has
-    their rate (``invalid_actions``).
+    blanks, and surrounding marks (see `find_action`). For other answers ``invalid_action`` is taken, and their rate is
+    logged (``invalid_actions``).
 
     Log-probabilities are those that tokens were drawn from, after temperature and guide; inserted tokens have none.
     Prompts contain past actions as the env has them; past thoughts are not read again.
@@ -47,12 +47,12 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         value_hidden_sizes: Widths of the value head's hidden layers. It gives a value before each token.
         temperature: Divides the logits of tokens.
         guided: Allow only admissible actions.
-        max_action_tokens: The largest number of tokens of a free action; None: 16, or the length of the longest
-            admissible one with its end.
+        max_action_tokens: Most tokens of a free action; None: 16, or the length of the longest admissible one with its
+            end.
         invalid_action: Taken when an answer names no admissible action; None, or not admissible: the first that is.
         thought_begins: Inserted before a thought.
         thought_ends: The text that ends a thought; None: no thoughts.
-        max_thought_tokens: The largest number of tokens of a thought; None: 48.
+        max_thought_tokens: Most tokens of a thought; None: 48.
     """
 
     writes_turns: ClassVar[bool] = True
@@ -145,10 +145,8 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
         Args:
             observations: `Turn`s; or observations of a dataset.
-            actions: int64 ``(batch, num_tokens)``, the tokens of turns; or ``(batch,)``, indices of actions.
-
-        Returns:
-            In the shape of the actions. Entropies and values of tokens without a choice are of no use.
+            actions: int64 ``(batch, num_tokens)``, the tokens of turns; or ``(batch,)``, indices of actions. Results
+                have the same shape. Entropies and values of tokens without a choice are meaningless.
         """
         if not isinstance(observations[0], Turn):
             return self._evaluate_demonstrated(observations, actions)
@@ -223,10 +221,8 @@ def _token_mask(turns: Sequence[Turn], width: int) -> Tensor:
 
 
 def _uniforms(num_answers: int, num_tokens: int, generator: torch.Generator | None) -> Tensor:
-    """Draw float64 ``(num_answers, num_tokens)`` in [0, 1): a stream for each answer, seeded by one draw.
-
-    So an answer depends neither on the length of others nor on how envs are split over processes.
-    """
+    """Draw float64 ``(num_answers, num_tokens)`` in [0, 1): a stream for each answer, seeded by one draw."""
+    # So an answer depends neither on the length of others nor on how envs are split over processes.
     seeds = torch.rand(num_answers, dtype=torch.float64, generator=generator)
     streams = [np.random.default_rng(int(seed * 2**53)).random(num_tokens) for seed in seeds.tolist()]
     return torch.from_numpy(np.stack(streams))

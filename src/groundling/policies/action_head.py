@@ -15,10 +15,10 @@ from groundling.policies.provided import Language, NumActions, Replacements, Sys
 
 @policies.register("action_head")
 class ActionHeadPolicy(LanguageModelPolicy):
-    """π(· | prompt) = softmax of an MLP on the prompt's state (GLAM, section 4.1), with a value head on the same state.
+    """π(· | prompt) = softmax of an MLP on the prompt's state (GLAM, section 4.1); a value head reads the same state.
 
-    The state is that of the first decoder position of an encoder-decoder model, of the prompt's last token of a
-    causal one. GLAM's NPAE is this policy with ``model.init=embeddings``.
+    The state is that of the first decoder position of an encoder-decoder model, of the prompt's last token of a causal
+    one. GLAM's NPAE is this policy with ``model.init=embeddings``.
 
     Args:
         lm: The language model; its weights are the policy's.

@@ -33,8 +33,8 @@ class ActionTextPolicy(LanguageModelPolicy):
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
         temperature: Above 1 makes the actions' probabilities more alike, below 1 less.
         calibration: Number of observations of random play, such as 256, over which each action's mean log-probability
-            is taken and then subtracted (see `calibrate`); 0 for none. A pretrained model prefers the same action in
-            every state.
+            is taken and then subtracted (see `calibrate`), since a pretrained model prefers the same action in every
+            state; 0: none.
     """
 
     def __init__(
@@ -92,10 +92,7 @@ class ActionTextPolicy(LanguageModelPolicy):
     def calibrate(self, observations: Sequence[TextObservation]) -> None:
         """Subtract each action's mean log-probability over these observations from now on.
 
-        Batch calibration (Zhou et al. 2023, arXiv 2309.17249).
-
-        Raises:
-            ConfigError: the observations have different actions.
+        Batch calibration (Zhou et al. 2023, arXiv 2309.17249); the observations must have the same actions.
         """
         if len({o.actions for o in observations}) > 1:
             raise ConfigError(

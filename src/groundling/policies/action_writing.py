@@ -20,8 +20,8 @@ class ActionWritingPolicy(ActionTextPolicy):
     ``action_scoring`` takes a softmax over the log-probabilities of whole actions instead, which with sums is the
     model's own distribution restricted to them; guided decoding is another distribution (Grammar-Aligned Decoding,
     arXiv 2405.21047). A token is chosen before its continuations are known: "wait" and three actions that begin with
-    "take" are first a choice between two tokens. Tokens without alternative cost a long action nothing, and "go" is not
-    likelier than "go left" because it is shorter.
+    "take" are first a choice between two tokens. Tokens without alternative cost a long action nothing, and "go" is
+    not likelier than "go left" because it is shorter.
 
     One pass gives the probabilities of all actions (`LanguageModel.score_guided`); drawing an action from them equals
     drawing token by token. Entropy and PPO's ratio are those of whole actions.

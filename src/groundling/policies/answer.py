@@ -1,4 +1,4 @@
-"""The written answers of an agent: which tokens may come, when an answer ends, and which action it names."""
+"""Written answers of an agent: the tokens that may come, the end of an answer, and the action that it names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,11 +33,7 @@ class ActionTokens:
 
 
 class AnswerRules:
-    """The rules of an answer; arguments are those of `ActionGeneratingPolicy`.
-
-    Raises:
-        ConfigError: a rule is impossible or has no effect, or the model has no end token.
-    """
+    """The rules of an answer: arguments of `ActionGeneratingPolicy`, refused if impossible or without effect."""
 
     def __init__(
         self,
@@ -83,12 +79,11 @@ class AnswerRules:
 
     @property
     def only_action(self) -> bool:
-        """True if an answer is an admissible action and nothing else."""
         return self.guided and self.thought_ends is None
 
     @property
     def usual_tokens(self) -> int:
-        """The largest number of tokens of an answer, unless an admissible action is longer than usual."""
+        """Most tokens of an answer, unless an admissible action is longer than usual."""
         return self._other_tokens(False) + (self._max_action_tokens or _ACTION_TOKENS)
 
     def max_tokens(self, observations: Sequence[TextObservation], in_conversation: bool = False) -> int:
@@ -100,7 +95,6 @@ class AnswerRules:
         return len(self._opening(in_conversation)) + self.max_thought_tokens + len(self.closing)
 
     def action_tokens(self, actions: tuple[str, ...], in_conversation: bool = False) -> ActionTokens:
-        """Return the token ids of admissible actions; cached."""
         key = actions, in_conversation
         if key not in self._known:
             if len(self._known) >= _CACHE_SIZE:
@@ -137,15 +131,10 @@ class AnswerRules:
         return self._lm.chat.lead if in_conversation and not self._lm.is_encoder_decoder else []
 
     def answer(self, actions: tuple[str, ...], in_conversation: bool = False, prompt: Sequence[int] = ()) -> "Answer":
-        """Begin an answer that chooses among these actions; see `Answer`."""
         return Answer(self, self.action_tokens(actions, in_conversation), prompt)
 
     def plain_turn(self, observation: TextObservation, action: int, in_conversation: bool = False) -> Turn:
-        """Return the turn that takes the ``action``-th action without a thought.
-
-        Raises:
-            ConfigError: the action has more tokens than may be written.
-        """
+        """Return the turn that takes the ``action``-th action without a thought."""
         answer = self.answer(observation.actions, in_conversation)
         known = answer.choices
         answer.thinks, answer.inserted = False, [*known.opening, *self.closing]
@@ -168,8 +157,6 @@ class AnswerRules:
 
 @dataclass
 class Answer:
-    """An answer while it is written."""
-
     rules: AnswerRules
     choices: ActionTokens
     prompt: Sequence[int] = ()  # token ids before the answer; empty for an encoder-decoder
@@ -190,13 +177,11 @@ class Answer:
         self._decoder: Continuation | None = None  # of the thought, then of the action
 
     def turn(self, observation: TextObservation) -> Turn:
-        """Return the answer as the turn at an observation."""
         text = self.rules.decoder(self.prompt).append(*self.tokens)
         return Turn(observation, tuple(self.tokens), tuple(self.among), text)
 
     @property
     def allowed(self) -> Among:
-        """The tokens that may come next."""
         if self.inserted:
             return (self.inserted[0],)
         if self.thinks or not self.rules.guided:

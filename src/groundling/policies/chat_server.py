@@ -22,7 +22,7 @@ from groundling.prompts import Conversation, PromptReader
 class ChatServerPolicy(Policy):
     """Asks a server for the actions of all envs at once. It has no weights, values or probabilities.
 
-    A reply is read as a free answer of `ActionGeneratingPolicy`, without what precedes ``thought_ends``.
+    A reply is read as a free answer of `ActionGeneratingPolicy`, without the text up to ``thought_ends``.
 
     Args:
         base_url: Of the server, up to and including ``/v1``.
@@ -35,9 +35,6 @@ class ChatServerPolicy(Policy):
         concurrency: Requests at once.
         api_key_env: See `groundling.io.chat_server.ChatServer`.
         timeout: Seconds for a request.
-
-    Raises:
-        ConfigError: a value is out of bounds.
     """
 
     needs = frozenset({"words"})
@@ -80,11 +77,7 @@ class ChatServerPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        """Ask the server; ``generator`` has no influence on its sampling.
-
-        Raises:
-            RunError: the server does not answer.
-        """
+        """Ask the server; ``generator`` has no influence on its sampling. Raises `RunError` if it does not answer."""
         try:
             replies = asyncio.run(self._replies(observations, 0.0 if deterministic else self._temperature))
         except RequestFailed as error:

@@ -9,15 +9,7 @@ from groundling.tokenization.chat import first_turn
 
 
 class ConversationTokens:
-    """Encodes conversations by a model's chat template, cut to its context length.
-
-    Args:
-        lm: The language model.
-        answer_tokens: Room to leave after a conversation, in tokens.
-
-    Raises:
-        GroundlingError: the chat template cannot be used.
-    """
+    """Encodes conversations by a model's chat template, cut to its context length less ``answer_tokens``."""
 
     def __init__(self, lm: LanguageModel, answer_tokens: int) -> None:
         self._chat, self._room = lm.chat, lm.room

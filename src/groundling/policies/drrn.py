@@ -23,8 +23,8 @@ class DRRNPolicy(PromptPolicy):
 
     Args:
         prompt, language, replacements: See `PromptPolicy`.
-        tokenizer: A bundled model, or a folder or hub id, whose tokenizer is used. (The original trained a
-            sentencepiece model of 8,000 tokens.)
+        tokenizer: Bundled model, folder or hub id whose tokenizer is used. (The original trained a sentencepiece model
+            of 8,000 tokens.)
         embedding_size: Of tokens; 128 in GLAM.
         hidden_size: Of both GRUs and the MLP; 128 in GLAM.
         temperature: Divides Q before the softmax.

@@ -18,11 +18,10 @@ from groundling.policies.provided import NumActions
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.kernels import FastGRU, FastLinear
 
-_BUCKET = 32
-"""The number of distinct windows is padded to a multiple, because CPU kernels are compiled for each batch size."""
+_BUCKET = 32  # The number of distinct windows is padded to a multiple: CPU kernels are compiled for each batch size
+# Windows computed at once when learning. With 800, pixels and activations take new memory in every pass, which is a
+# fifth slower on a CPU.
 _CHUNK = 128
-"""Windows computed at once when learning. With 800, pixels and activations take new memory in every pass, which is a
-fifth slower on a CPU."""
 _CACHE_SIZE = 10_000  # Windows whose features are cached while the weights do not change: 2.3 KB each
 
 
@@ -62,7 +61,6 @@ class NetHackObservations(Sequence["NetHackObservations"]):
 
     @classmethod
     def concatenate(cls, observations: Sequence["NetHackObservations"]) -> "NetHackObservations":
-        """Concatenate several steps."""
         return cls(*map(np.concatenate, zip(*(o.arrays() for o in observations), strict=True)))
 
 
@@ -71,8 +69,7 @@ class NetHackPolicy(RecurrentPolicy):
     """The network of Motif (Klissarov et al. 2023, arXiv 2310.00166, appendix): 2.8 million parameters.
 
     The crop is rendered as an image of 72 x 72 pixels on the policy's own device, so that codes are copied instead of
-    pixels. Image and message do not depend on the memory: their features are computed once for each distinct crop and
-    message of a batch.
+    pixels. Features of images and messages are computed once for each distinct crop and message of a batch.
 
     Args:
         num_actions: Number of admissible actions.
@@ -123,10 +120,8 @@ class NetHackPolicy(RecurrentPolicy):
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Within this context the features of each window are computed once, without gradients.
-
-        With an agent that moves at random, three windows out of five equal those of the step before.
-        """
+        """Within this context the features of each window are computed once, without gradients."""
+        # With an agent that moves at random, three windows out of five equal those of the step before.
         self._cache = {}
         try:
             yield
@@ -201,10 +196,7 @@ class NetHackPolicy(RecurrentPolicy):
 
 
 def _distinct(rows: np.ndarray, *, bucket: int = 1) -> tuple[np.ndarray, Tensor]:
-    """Return the distinct rows of a uint8 array, and int64 ``(len(rows),)``: the distinct row of each.
-
-    The last distinct row is repeated up to a multiple of ``bucket``.
-    """
+    """Return distinct rows, the last repeated to a multiple of ``bucket``, and int64 ``(len(rows),)``, their places."""
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     keys = flat.view(np.dtype((np.void, flat.shape[1])))[:, 0]
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)

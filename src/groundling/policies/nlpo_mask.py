@@ -9,18 +9,13 @@ from groundling.lm import LanguageModel
 from groundling.lm.write.sampling import Mask
 
 MaskType = Literal["learned_top_p", "learned_top_k", "topk"]
-_TOP_P, _MIN_TOKENS = 0.9, 100
-"""Defaults of ``top_mask`` (of a top-p mask) and ``min_tokens_to_keep``."""
+_TOP_P, _MIN_TOKENS = 0.9, 100  # Defaults of ``top_mask`` (of a top-p mask) and ``min_tokens_to_keep``
 
 
 def make_mask(
     lm: LanguageModel, mask_type: MaskType | None, top_mask: float | None, min_tokens_to_keep: int | None
 ) -> Mask | None:
-    """Make the mask; None without one.
-
-    Raises:
-        ConfigError: a value is impossible or has no effect.
-    """
+    """Make the mask, or None; raise `ConfigError` for values that are impossible or have no effect."""
     if mask_type is not None and mask_type not in get_args(MaskType):
         raise ConfigError(unknown("mask_type", mask_type, get_args(MaskType)))
     # The defaults stand in older configs and change nothing.

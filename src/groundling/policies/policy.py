@@ -207,11 +207,7 @@ class Policy(nn.Module, ABC):
             save_file(weights, folder / name)
 
     def load_weights(self, folder: Path) -> None:
-        """Read the weights that `save_pretrained` wrote, except a language model's.
-
-        Raises:
-            ConfigError: a file is missing, broken, or holds other weights.
-        """
+        """Read the weights that `save_pretrained` wrote, except a language model's; refuse broken or other files."""
         for name, weights in self.weight_files().items():
             read_into(weights, folder / name)
 
@@ -220,11 +216,7 @@ policies: Registry[Policy] = Registry("policy")
 
 
 def check_accepts(id: str, world: WorldSpec) -> None:
-    """Check that the policy ``id`` can act in a world.
-
-    Raises:
-        ConfigError: no such policy, or it cannot; the message names the trainable policies that can.
-    """
+    """Raise `ConfigError` unless the policy ``id`` can act in a world; it names the trainable policies that can."""
     if (reason := _refusal(id, world)) is not None:
         trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
         suited = ", ".join(name for name in trained if _refusal(name, world) is None)
@@ -242,11 +234,9 @@ def has_model(id: str) -> bool:
 
 
 def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw an index for each row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never drawn.
-
-    Inverse transform sampling with one uniform number per row: row ``i`` depends only on the ``i``-th number, so draws
-    do not depend on how a batch is split over processes.
-    """
+    """Draw an index for each row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never drawn."""
+    # Inverse transform sampling with one uniform number per row: row ``i`` depends only on the ``i``-th number, so
+    # draws do not depend on how a batch is split over processes.
     cumulative = log_probs.double().exp().cumsum(-1)  # (batch, n)
     uniform = torch.rand(len(log_probs), 1, dtype=torch.float64, generator=generator).to(log_probs.device)
     # Scaled by the last sum, which rounding may leave slightly away from 1.

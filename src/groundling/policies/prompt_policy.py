@@ -99,12 +99,7 @@ class PromptPolicy(Policy):
             self._cache = None
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
-        """Return the prompts of observations: texts, or token ids of conversations for a language model.
-
-        Args:
-            observations: The observations.
-            prompts: Id of the prompt for each; None for those that their episodes use.
-        """
+        """Return the prompts (those of ``prompts``, or of each episode): texts, or token ids of conversations."""
         ids: Sequence[str | None] = prompts or [None] * len(observations)
         return [str(self._reader.read(o, id)) for o, id in zip(observations, ids, strict=True)]
 
@@ -152,10 +147,8 @@ class LanguageModelPolicy(PromptPolicy):
         return [self._conversations(one) for one in read if isinstance(one, Conversation)]
 
     def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
-        """Return a prompt in which control tokens spelled by the world are masked.
-
-        Conversations encode all words as plain text. Control tokens of the experiment's own prompt are kept.
-        """
+        """Return a prompt in which control tokens spelled by the world are masked; those of the prompt itself stay."""
+        # Conversations encode all words as plain text.
         prompt = self._reader.read(observation, id)
         if isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt:
             return prompt

@@ -29,12 +29,7 @@ class RecurrentPolicy(Policy):
 
     @abstractmethod
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hidden state and memory after one step.
-
-        Args:
-            features: ``(batch, num_features)``.
-            memory: ``(batch, memory_size)``.
-        """
+        """Return hidden state and memory after a step, from ``(batch, num_features)`` and ``(batch, memory_size)``."""
 
     @abstractmethod
     def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:

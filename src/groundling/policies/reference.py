@@ -11,11 +11,8 @@ from groundling.lm import LanguageModel
 class Reference:
     """A frozen language model, or the policy's own with its LoRA adapters off, which takes no memory.
 
-    Not a module of the policy, so its weights are neither trained nor saved.
-
-    Args:
-        reference: The frozen model; ``lm`` itself stands for its weights without adapters.
-        lm: The policy's language model.
+    Not a module of the policy, so its weights are neither trained nor saved. ``reference`` may be ``lm`` itself: its
+    weights without adapters.
     """
 
     def __init__(self, reference: LanguageModel, lm: LanguageModel) -> None:
@@ -24,7 +21,6 @@ class Reference:
 
     @property
     def language_model(self) -> LanguageModel | None:
-        """The frozen model; None if it is the policy's own."""
         return None if self._has_adapters else self._lm
 
     def parameters(self) -> Iterator[Parameter]:

@@ -30,9 +30,8 @@ class SymbolicPolicy(RecurrentPolicy):
     """Convolutions over the symbolic view, modulated by the mission, with an LSTM as memory.
 
     The agent of BabyAI (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2: FiLM of Perez et al. 2018,
-    arXiv 1709.07871, on a CNN; a GRU reads the mission) in the sizes of GLAM's baseline: 128 channels, 128 units. Group
-    normalisation replaces the original's batch normalisation, so that the value of an observation does not depend on
-    its batch.
+    arXiv 1709.07871, on a CNN; a GRU reads the mission) in the sizes of GLAM's baseline: 128 channels, 128 units.
+    Group normalisation replaces batch normalisation, so that an observation's value does not depend on its batch.
 
     Args:
         num_actions: Number of admissible actions.

@@ -22,7 +22,6 @@ class Sequences(NamedTuple):
     counts: Sequence[int]  # number of last positions; of a causal model from the prompt's last token on
 
     def select(self, indices: Sequence[int]) -> "Sequences":
-        """Return the sequences at these indices."""
         return Sequences(
             [self.prompts[index] for index in indices],
             [self.written[index] for index in indices],
@@ -36,11 +35,9 @@ def shares_prompt(prompt: Sequence[int]) -> bool:
 
 
 def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
-    """Return the final hidden states of the wanted positions, text by text, ``(sum(counts), hidden)``.
-
-    A causal model reads a prompt of several texts once, and the texts after it in one row under a mask; an encoder
-    reads each prompt once.
-    """
+    """Return the final hidden states of the wanted positions, text by text, ``(sum(counts), hidden)``."""
+    # A causal model reads a prompt of several texts once, and the texts after it in one row under a mask; an encoder
+    # reads each prompt once.
     if lm.is_encoder_decoder:
         return _decode(lm, sequences).to(lm.device)
     # With layers split over processes, each process must make equally many passes: one.

@@ -34,32 +34,32 @@ class TokenPolicy(Policy):
     ends, and NLPO's mask. PPO's ratio is right only if its denominator drew the token. With the model's unfiltered
     log-probabilities, as in RL4LMs, ratios also start at 1, but the gradient belongs to a policy that never acted.
     Filters choose a set of tokens by the model *at that time*. The set is kept with each token (`SetKeeper`), and the
-    present policy is restricted to it: outside a set of its own, the old token would have no ratio. Keeping NLPO's sets
-    also saves the mask model's pass in every epoch, and holds when the mask model is refreshed.
+    present policy is restricted to it: outside a set of its own, the old token would have no ratio. Keeping NLPO's
+    sets also saves the mask model's pass in every epoch, and holds when the mask model is refreshed.
 
     Args:
         lm: The language model; its weights are the policy's.
-        reference: The frozen language model of the KL; ``lm`` itself stands for its weights with the LoRA adapters off,
-            which takes no memory. None: no KL.
-        value: Where values come from: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a LoRA adapter of its
-            own, which takes only its weights, gradients and moments; or "shared", the policy's hidden states. The
+        reference: The frozen language model of the KL; ``lm`` itself stands for its weights with the LoRA adapters
+            off, which takes no memory. None: no KL.
+        value: Where values come from: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a LoRA adapter of
+            its own, which takes only its weights, gradients and moments; or "shared", the policy's hidden states. The
             adapter stands on the frozen weights of the policy's adapter; if the policy is trained as a whole, on those
             of ``value_base``.
-        value_base: For "lora", the language model whose frozen weights are under the adapter if the policy is trained
-            as a whole: in a run, the policy as training began. None takes the reference.
+        value_base: For "lora" if the policy is trained as a whole: the language model whose frozen weights are under
+            the adapter; in a run, the policy as training began. None: the reference.
         value_lora: For "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with its
             weights; peft's defaults if the policy is trained as a whole.
         value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
         value_bias: Give the linear value head a bias; not in RL4LMs.
         critic: False leaves the value function out, for algorithms that need none: all values are 0.
         generation: How rollouts are sampled: the fields of `Sampling`.
-        filtered_log_probs: False takes log-probabilities of the unfiltered distribution, as RL4LMs does without a mask;
-            impossible with a mask, under which NLPO's ratio and entropy are taken.
-        context_start_token: The first token of an encoder-decoder's decoder; None takes the model's own.
-        mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of a late copy of the policy, or "topk" of the policy
-            itself; None for no mask.
+        filtered_log_probs: False takes log-probabilities of the unfiltered distribution, as RL4LMs does without a
+            mask; impossible with a mask, under which NLPO's ratio and entropy are taken.
+        context_start_token: The first token of an encoder-decoder's decoder; None: the model's own.
+        mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of a late copy of the policy, or "topk" of the
+            policy itself; None: no mask.
         top_mask: p or k of the mask; None: a p of 0.9.
-        min_tokens_to_keep: The least number of tokens that a top-p mask allows; None: 100.
+        min_tokens_to_keep: Least tokens that a top-p mask allows; None: 100.
     """
 
     needs = frozenset({"prompt"})
@@ -123,9 +123,9 @@ class TokenPolicy(Policy):
 
         Args:
             prompts: The prompts; equal ones are read once.
-            uniforms: float64 ``(num_prompts, max_new_tokens)`` in [0, 1): one for each token, drawn beforehand, so that
-                texts do not depend on how prompts are split over processes.
-            max_new_tokens: The largest number of tokens of a text; None takes that of ``generation``.
+            uniforms: float64 ``(num_prompts, max_new_tokens)`` in [0, 1): one for each token, drawn beforehand, so
+                that texts do not depend on how prompts are split over processes.
+            max_new_tokens: Most tokens of a text; None: that of ``generation``.
 
         Raises:
             GroundlingError: a prompt is empty, or too long for the model.
@@ -221,8 +221,8 @@ class TokenPolicy(Policy):
 
         Args:
             observations: `Written` of each text; or the token env's, one for each action.
-            actions: int64 ``(batch, num_tokens)`` for texts, ``(batch,)`` for single tokens. Beyond a text's last token
-                they are ignored, and everything is 0.
+            actions: int64 ``(batch, num_tokens)`` for texts, ``(batch,)`` for single tokens. Beyond a text's last
+                token they are ignored, and everything is 0.
         """
         if not isinstance(observations[0], Written):
             return self._evaluate_tokens(observations, actions)

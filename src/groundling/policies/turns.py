@@ -62,7 +62,6 @@ class TurnTokens:
 
     @classmethod
     def none(cls, num_turns: int) -> "TurnTokens":
-        """Return turns without tokens."""
         nothing = torch.zeros(num_turns, 0)
         return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
 

@@ -12,16 +12,10 @@ Value = Literal["separate", "lora", "shared"]
 def make_value_model(
     value: Value, lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]
 ) -> LanguageModel | None:
-    """Make the value function's model from the arguments of `TokenPolicy`; None if it is the policy's own.
-
-    The LoRA adapter of the values belongs to a copy that shares all frozen weights. A second adapter of the same model
-    would have to be switched between passes, and a trace, or recomputation in the backward pass, would take the wrong
-    one.
-
-    Raises:
-        ConfigError: there are no frozen weights for the adapter, or ``lora`` has no effect.
-        GroundlingError: peft is not installed, or a setting of ``lora`` is wrong.
-    """
+    """Make the value function's model from the arguments of `TokenPolicy`; None if it is the policy's own."""
+    # The LoRA adapter of the values belongs to a copy that shares all frozen weights. A second adapter of the same
+    # model would have to be switched between passes, and a trace, or recomputation in the backward pass, would take
+    # the wrong one.
     if lora and value != "lora":
         raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it out")
     if value == "shared":

@@ -11,11 +11,7 @@ from groundling.errors import ConfigError
 
 
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
-    """Copy the tensors of a safetensors file into ``weights``.
-
-    Raises:
-        ConfigError: the file cannot be read, or has other names or shapes.
-    """
+    """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` for other names or shapes."""
     saved = _load(file)
     if saved.keys() != weights.keys():
         odd = sorted(saved.keys() ^ weights.keys())
@@ -32,11 +28,7 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def read_vector(file: Path, name: str) -> Tensor:
-    """Return a finite float32 vector of any length from a safetensors file.
-
-    Raises:
-        ConfigError: the file cannot be read, or has no such vector.
-    """
+    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if there is none."""
     vector = _load(file).get(name)
     if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
         raise ConfigError(f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own")

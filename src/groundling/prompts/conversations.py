@@ -36,13 +36,10 @@ def conversation(observation: TextObservation, language: str) -> Conversation:
 
 @prompts.register("balrog")
 def balrog(observation: TextObservation, language: str) -> Conversation:
-    """The set-up of BALROG's agents for BabyAI (arXiv 2411.13543), in English and in our own sentences.
+    """The set-up of BALROG's agents for BabyAI (arXiv 2411.13543), in English only and in our own sentences.
 
     The mission, each action with an explanation, two tips; then the observations, without "You see", and actions.
     BALROG shows the last 16 turns: world.history=17 adds the present one.
-
-    Raises:
-        ConfigError: another language.
     """
     if check_language(language) != "english":
         raise ConfigError(f"the prompt balrog is in English: set world.language=english, got {language!r}")

@@ -14,10 +14,9 @@ _SENTENCES = {
 
 @prompts.register("brief")
 def brief(observation: TextObservation, language: str) -> str:
-    """Goal, recent observations and actions, without the admissible actions.
+    """Goal, recent observations and actions, without the admissible actions, which a scoring policy gets anyway.
 
-    A policy that scores candidates gets the admissible actions anyway. An observation of four things and two walls
-    takes 62 tokens of the starter models' tokenizer, in GLAM's form 85.
+    An observation of four things and two walls takes 62 tokens of the starter models' tokenizer, in GLAM's form 85.
     """
     goal, view, action = _HEADINGS[check_language(language)]
     text = f"{goal}: {observation.goal}"

@@ -31,10 +31,7 @@ def glam_prompt(
         actions: The admissible actions.
         observations: The recent observations, each a list of descriptions, oldest first; three in GLAM.
         past_actions: The actions taken between them.
-        language: ``english`` or ``french``.
-
-    Raises:
-        TranslationError: unknown language.
+        language: ``english`` or ``french``; others raise `TranslationError`.
     """
     if check_language(language) == "french" and goal.startswith(_ENGLISH_ORDERS):
         goal = _translate_goal(goal)
@@ -52,8 +49,7 @@ def glam(observation: TextObservation, language: str) -> str:
 def glam_original(observation: TextObservation, language: str) -> str:
     """GLAM's prompt; in French, every English mission becomes "aller à …", as in GLAM's code.
 
-    For an env in English under a prompt in French, as in the original: ``policy.args={prompt: glam-original,
-    language: french}``.
+    For an env in English under a prompt in French: ``policy.args={prompt: glam-original, language: french}``.
     """
     o = observation
     return glam_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)

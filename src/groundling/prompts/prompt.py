@@ -12,7 +12,6 @@ class Conversation:
     """An episode in turns: the world speaks as the user, and the agent's actions are the assistant's answers.
 
     Attributes:
-        system: The system prompt.
         goal: Stands first, whichever turn the conversation begins with.
         views: The text of each observation; at least one.
         choices: The admissible actions at each observation, as text; repeated only when they change.

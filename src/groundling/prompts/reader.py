@@ -8,17 +8,11 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, foreign
 from groundling.prompts.prompt import Conversation, prompts
 
-BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})
-"""An observation without content, to see a prompt's fixed words."""
+BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})  # To see a prompt's fixed words
 
 
 def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
-    """Check the prompt ids under the config key ``key``.
-
-    Raises:
-        ConfigError: unknown or repeated ids, fewer than ``least``, or texts mixed with conversations.
-        ForeignError: a prompt raised an exception.
-    """
+    """Check the prompt ids of config key ``key``: known, distinct, at least ``least``, texts or conversations only."""
     if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
         raise ConfigError(f"{key} must name {least} or more prompts, each once, got {list(ids)}")
     for id in ids:
@@ -41,12 +35,8 @@ class PromptReader:
     Args:
         prompt: Id of a registered prompt. With several ids, each episode uses one of them.
         language: Language of the prompt; the env must use the same.
-        replacements: Words and their replacements, applied in order to the whole prompt, as in the tests of GLAM's
-            paper.
+        replacements: Words and their replacements, applied in order to the whole prompt, as in GLAM's tests.
         system: Replaces the system prompt of a conversation.
-
-    Raises:
-        ConfigError: unknown or repeated prompts, or none; replacements that are not a mapping.
     """
 
     def __init__(
@@ -64,20 +54,10 @@ class PromptReader:
         self._system = system
 
     def __call__(self, observation: TextObservation) -> str:
-        """Return the prompt as text, even if it is a conversation."""
         return str(self.read(observation))
 
     def read(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
-        """Return the prompt of an observation.
-
-        Args:
-            observation: The observation.
-            prompt: Id of the prompt; None for the one that the episode uses.
-
-        Raises:
-            ConfigError: a system prompt for a text, or the prompt returned neither a text nor a `Conversation`.
-            ForeignError: the prompt raised an exception.
-        """
+        """Return the prompt of an observation in the form ``prompt``; None: in that of its episode."""
         # Hashed, because an env may choose its task by the seed's remainder: each task would get one form.
         id = prompt or self._ids[crc32(b"%d" % observation.episode) % len(self._ids)]
         with foreign(f"prompt {id!r}"):

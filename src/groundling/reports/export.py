@@ -13,10 +13,9 @@ from groundling.training.tracking import read_metrics
 
 
 def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
-    """Write ``{task: {method: [{"seed": …, "timesteps": […], "returns": […]}, …]}}``.
+    """Write ``{task: {method: [{"seed": …, "timesteps": […], "returns": […]}, …]}}``; a method is a run's name.
 
-    A method is a run's name; its runs are its seeds. Returns are means over the training episodes that ended in an
-    update; updates without such episodes are left out.
+    Returns are means over the training episodes that ended in an update; updates without any are omitted.
     """
     tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run_dir in run_dirs:

@@ -16,7 +16,7 @@ _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class GifWriter:
-    """Frames of a GIF. At too many, every other one is dropped, then and from then on."""
+    """Frames of a GIF; each time there are too many, every other one is dropped, of later frames too."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
@@ -55,10 +55,7 @@ class GifWriter:
 
 
 def draw(frame: Frame) -> Image.Image:
-    """Draw a frame: its picture, text, and the probability of each action.
-
-    A picture that contains all text, such as NetHack's terminal, stands alone.
-    """
+    """Draw a frame: its picture, text and action probabilities; a terminal's picture, which has all text, alone."""
     drawn = frame.draw()
     picture = None if drawn is None else Image.fromarray(drawn)
     if picture is not None and frame.screen is not None:

@@ -22,12 +22,7 @@ DAMAGED = (OSError, ArithmeticError, LookupError, TypeError, ValueError, Attribu
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
-    """Write the page about these runs; runs of one name are drawn as one curve with its interval.
-
-    Raises:
-        ConfigError: one of them is not a run's folder.
-        RunError: none of them has finished an update, or a file is damaged.
-    """
+    """Write the page about these runs; runs of one name are drawn as one curve with its interval."""
     runs = [read_run(run_dir) for run_dir in run_dirs]
     if not any(run.metrics for run in runs):
         raise RunError(f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report")
@@ -59,7 +54,6 @@ def _finalize(value: Any) -> Any:
 
 
 def _context(runs: Sequence[RunFolder]) -> dict[str, Any]:
-    """Variables of the template."""
     groups, first = _groups(runs), runs[0]
     again = ["train", f"{first.run_dir.name}/config.yaml", *import_words(first.config.imports), "run_dir=NEW"]
     return {
@@ -89,7 +83,6 @@ def _context(runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 
 def _groups(runs: Sequence[RunFolder]) -> dict[str, list[plots.Rows]]:
-    """Metrics of the runs by name."""
     groups: dict[str, list[plots.Rows]] = {}
     for run in runs:
         groups.setdefault(run.config.name, []).append(run.metrics)
@@ -134,7 +127,7 @@ def _second_plot(runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.
 
 
 def _levels(run: RunFolder, figure: str) -> dict[str, float]:
-    """A figure of the held-out baselines; none if they were evaluated in another world."""
+    """A figure of the held-out baselines; empty if they were evaluated in another world."""
     evaluation = run.evaluations.get(usual_suite(run.world), {})
     if any(word.lstrip("+~").startswith("world") for word in evaluation.get("overrides", [])):
         return {}

@@ -34,14 +34,7 @@ def draw_learning_curve(
 ) -> Any:
     """Draw a metric over steps: the interquartile mean of each group's runs, with a band if there are several.
 
-    Args:
-        groups: By name, the metrics of each run.
-        key: The metric.
-        label: Label of the y axis.
-        levels: Horizontal lines.
-        steps: Label of the x axis.
-        width: In inches.
-        is_share: True if the y axis goes from 0 to 1.
+    ``groups`` are the metrics of each run by name, ``levels`` horizontal lines; ``width`` is in inches.
     """
     figure, (axes,) = _grid(1, 1, width, 3.4)
     for place, (name, runs) in enumerate(groups.items()):
@@ -57,10 +50,7 @@ def draw_learning_curve(
 
 
 def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]) -> Any:
-    """Draw several metrics over steps, one panel each, as `draw_learning_curve`.
-
-    ``groups`` are the metrics of each run by name, ``keys`` labels by metric, ``levels`` horizontal lines by label.
-    """
+    """Draw several metrics, one panel each, as `draw_learning_curve`; ``keys`` are labels by metric."""
     figure, panels = _grid(len(keys), 3, 9.0, 2.2, 0.4)
     for axes, (key, label) in zip(panels, keys.items(), strict=True):
         for place, (name, runs) in enumerate(groups.items()):
@@ -91,12 +81,10 @@ def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
 
 
 def draw_estimates(panels: Mapping[str, Panel], levels: Mapping[str, Levels], label: str) -> Any:
-    """Draw shares with intervals: panels side by side, a line for each row, a mark for each series.
+    """Draw shares with intervals: panels by title, a line for each row, a mark for each series.
 
-    Args:
-        panels: By title. All panels show all rows. If there is a single row, the panels become the rows of one panel.
-        levels: By name, such as an agent's, by row: a stroke in every panel.
-        label: Label of the x axis, which goes from 0 to 1.
+    All panels show all rows; panels of a single row become the rows of one panel. ``levels``, by name and row, are
+    strokes in every panel.
     """
     every = [series for panel in panels.values() for series in panel.values()]
     rows = list(dict.fromkeys(row for series in every for row in series))
@@ -162,10 +150,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
 
 
 def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
-    """Draw one small figure for each probe: the probability of each action over env steps, right actions thick.
-
-    ``rows`` are a run's ``probes.jsonl``, ``right`` the right actions by probe.
-    """
+    """Draw a small figure for each probe in ``probes.jsonl``: action probabilities over steps, ``right`` ones bold."""
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
     actions = list(dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title))
     figure, panels = _grid(len(titles), 3, 7.2, 1.7, 0.5)
@@ -227,7 +212,7 @@ def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return a centred moving mean over about a twentieth of the curve, shorter at its ends.
 
-    Episodes have equal weights, not updates: the few that end in the first updates are short, and mostly successes.
+    Weights are episodes, not updates: the few that end in the first updates are short, and mostly successes.
     """
     places, half = np.arange(len(values)), max(1, len(values) // 40)
     first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
@@ -257,10 +242,7 @@ def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curve(rows: Rows, key: str) -> Curve:
-    """A metric's curve; a value weighs as many episodes as it is a mean of, or 1.
-
-    A metric with values in updates in which no episode ended is no mean over episodes.
-    """
+    """A metric's curve, weighted by the episodes of each value; by 1 if updates without ended episodes have values."""
     steps, values = _points(rows, key)
     present = np.array([row.get(key) is not None for row in rows], dtype=bool)
     ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[present]

@@ -32,21 +32,18 @@ from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER
 from groundling.training import checkpoint
 
-_KNOWN_MODELS: dict[str, tuple[str, str | None]] = {
+_KNOWN_MODELS: dict[str, tuple[str, str | None]] = {  # licence and id on the hub (None: not there)
     **dict.fromkeys(STARTERS, ("mit", None)),
     SMOLLM2: ("apache-2.0", "HuggingFaceTB/SmolLM2-135M-Instruct"),
 }
-"""By model, its licence and its id on the hub; None: it is not on the hub."""
-_TRAINING_FILES = (
+_TRAINING_FILES = (  # files of a checkpoint that only its run needs
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),
     *("algorithm.json", "run.json"),
 )
-"""Files of a checkpoint that only its run needs."""
-_TOKENIZER_FILES = (
+_TOKENIZER_FILES = (  # files with texts that a model reads
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "chat_template.json"),
 )
-"""Files with texts that a model reads."""
 _PATH_KEYS = ("path", "file", "dir", "folder")  # ends of keys whose value is a path
 
 
@@ -58,22 +55,16 @@ def publish(
     license: str | None = None,
     repository: str | None = None,
 ) -> Path:
-    """Write a folder with a policy that does not need its run.
+    """Write a folder with a policy that does not need its run, completely or not at all.
 
-    It holds the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a
-    model card, and a manifest by which `groundling.evaluation.target.find` recognises it. Settings and JSON files are
-    redacted: of a path on this machine its last name remains.
+    It has the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a model
+    card, and a manifest by which `groundling.evaluation.target.find` recognises it. Settings and JSON files are
+    redacted: of a path on this machine only the last name remains.
 
     Args:
-        target: A run, one of its checkpoints, or a published policy.
-        output: A missing or empty folder, written as a whole or not at all.
-        warn: Called with each reward model that is left out.
+        warn: Called with each reward model that is omitted.
         license: The licence by its id on the hub, such as ``mit``; None: that of a bundled model.
         repository: OWNER/NAME on the hub, for the card.
-
-    Raises:
-        ConfigError: the target is not trained, or the folder is not empty.
-        RunError: another process publishes into it.
     """
     if target.checkpoint is None:
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
@@ -146,10 +137,7 @@ def _public_name(path: str | None) -> str | None:
 
 
 def _redact(path: Path) -> None:
-    """Redact a JSON file, and the name of an adapter's base model.
-
-    Of files with texts that a model reads (a tokenizer's, a reward model's), only entries that name a file.
-    """
+    """Redact a JSON file; in files with texts that a model reads, only entries that name a file or the base model."""
     is_read = path.name in _TOKENIZER_FILES or FOLDER in path.parts
 
     def redacted(node: Any, key: str = "") -> Any:
@@ -167,10 +155,9 @@ def _redact(path: Path) -> None:
 
 
 def model_card(target: Target, license: str | None = None, repository: str | None = None) -> str:
-    """Return the model card: world, training, and evaluations of this checkpoint.
+    """Return the model card: world, training, evaluations of this checkpoint, and the hub's metadata with the figures.
 
-    Its metadata has the trained agent's figures with their intervals. Names come from the run's author, so they are
-    escaped by `in_markdown` or `as_code`.
+    Names come from the run's author, so they are escaped by `in_markdown` or `as_code`.
     """
     assert target.checkpoint is not None
     environment = jinja2.Environment(
@@ -236,7 +223,6 @@ def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[
 
 
 def _table(evaluation: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Figures of an evaluation by agent."""
     return {
         name: {"episodes": str(agent["episodes"])}
         | {figure: _figure_cell(value) for figure, value in agent["figures"].items()}

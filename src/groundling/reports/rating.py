@@ -1,8 +1,7 @@
 """Forms on which people rate generated texts, and a summary of their answers.
 
-`write_likert` and `write_pairwise` write a folder with a form (``form.html``, which works offline and lets raters
-download their answers), the same as a spreadsheet (``sheet.csv``), and the key (``key.json``), which names the system
-behind each text and is not for the raters. `read_answers` combines filled sheets and downloads.
+A folder has a form (``form.html``, works offline, downloads answers), the same as a spreadsheet (``sheet.csv``), and
+the key (``key.json``), which names the system behind each text and is not for the raters.
 """
 
 import csv
@@ -72,22 +71,13 @@ class Rating:
 def write_likert(
     predictions: Mapping[str, Path], folder: Path, task: str = "general", num_samples: int = 50, seed: int = 0
 ) -> Path:
-    """Write a form on which each text is rated by itself, in random order.
+    """Write a form on which each text is rated by itself, in random order; return its path.
 
     Args:
         predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``sample_id`` if prompts repeat), as
             runs write it.
         folder: A folder without a form.
-        task: Id of a task.
         num_samples: Number of random samples; every system's text of each is rated.
-        seed: Seed of samples and order.
-
-    Returns:
-        The form.
-
-    Raises:
-        ConfigError: no such task, fewer samples, or the folder has a form.
-        GroundlingError: a file that cannot be read, no samples in common, or samples whose prompts differ.
     """
     if not predictions:
         raise ConfigError("name at least one system and its predictions")
@@ -109,10 +99,7 @@ def write_likert(
 def write_pairwise(
     predictions: Mapping[str, Path], folder: Path, task: str = "general", num_samples: int = 50, seed: int = 0
 ) -> Path:
-    """Write a form on which the texts of two systems are compared, in a random order for each pair.
-
-    Arguments, result and errors as of `write_likert`, with two systems.
-    """
+    """Write a form, as `write_likert`, on which texts of two systems are compared, in a random order for each pair."""
     if len(predictions) != 2:
         raise ConfigError(f"a comparison needs two systems, got {', '.join(predictions) or 'none'}")
     find_rating_task(task)
@@ -131,12 +118,7 @@ def write_pairwise(
 def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
     """Summarise the answers to the form in ``folder``, by question and system.
 
-    Args:
-        folder: Written by `write_likert` or `write_pairwise`.
-        answers: CSV files with the columns ``rater``, ``item`` and the questions; an empty cell is no answer.
-
-    Raises:
-        GroundlingError: a file that cannot be read, an unknown item, an invalid answer, or two answers of one rater.
+    ``answers`` are CSV files with the columns ``rater``, ``item`` and the questions; an empty cell is no answer.
     """
     key = _read_key(folder)
     systems = {item.id: item.systems for item in key.items}
@@ -278,14 +260,8 @@ def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal",
     """Return Krippendorff's alpha: 1 minus the ratio of observed and expected disagreement.
 
     After Krippendorff 2011, *Computing Krippendorff's alpha-reliability*: pairs of values within a unit, each unit
-    weighted by its number of values; not all raters need to rate a unit.
-
-    Args:
-        units: The values of each unit; units with fewer than two values are ignored.
-        level: ``nominal`` for categories; ``ordinal`` for numbers of which only the order matters.
-
-    Returns:
-        1 for full agreement, 0 for chance, less for worse; NaN if no unit has two values or all values are equal.
+    weighted by its number of values; units of fewer than two values are ignored. ``ordinal`` uses only the order of
+    numbers. NaN if all values are equal.
     """
     compared = [unit for unit in units if len(unit) > 1]
     values = sorted({value for unit in compared for value in unit})

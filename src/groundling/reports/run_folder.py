@@ -30,7 +30,7 @@ from groundling.worlds.protocols import Exhibit, Probes
 
 Evaluation = Mapping[str, Any]  # content of an evaluation's JSON file
 Cell = tuple[str, str]  # a mean and its interval, as text
-_LEARNING_FIGURES = (
+_LEARNING_FIGURES = (  # metrics of algorithms and episodes in every world
     "return_mean",
     "loss",
     "probability",
@@ -46,7 +46,6 @@ _LEARNING_FIGURES = (
     "grad_norm",
     "steps_per_second",
 )
-"""Metrics of algorithms and episodes in every world."""
 
 
 @dataclass
@@ -58,8 +57,7 @@ class RunFolder:
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]  # evaluations by suite, or suite and name
     samples: list[dict[str, Any]]  # recorded episodes
-    texts: dict[str, list[dict[str, Any]]]
-    """Texts of the trained writer in its last evaluations, by file in ``predictions/``."""
+    texts: dict[str, list[dict[str, Any]]]  # of the trained writer's last evaluations, by file in predictions/
     validations: list[dict[str, Any]]  # figures of the validation split, one row for each measurement
     train_texts: list[dict[str, Any]]  # some texts of some updates of a writer
     forgetting: dict[str, Any] | None  # content of forgetting.json
@@ -129,10 +127,7 @@ class RunFolder:
         return shown
 
     def by_suite(self) -> tuple[str, list[str], list[tuple[str, str, list[Cell]]]]:
-        """Return the first figure of all evaluations: its name, the agents, and rows of suite, overrides and cells.
-
-        For a protocol, the figure is the mean over its suites.
-        """
+        """Return the evaluations' first figure (a protocol's mean): name, agents, rows of suite, overrides, cells."""
         suites = [one for one in self.evaluations.values() if not _is_protocol(one)]
         figure = next((name for one in suites for name in _figure_names(one)), "")
         agents = list(dict.fromkeys(agent for one in self.evaluations.values() for agent in one["agents"]))

@@ -8,13 +8,10 @@ from groundling.errors import ConfigError
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """Return the device of that name; "auto" is the accelerator if there is a usable one.
+    """Return a device by name; "auto" is the accelerator if there is a usable one.
 
     Actions and tokens are drawn in float64, which Apple's GPUs (mps) do not support. Several processes on one machine
     each take the GPU of their ``LOCAL_RANK``, by torchrun's convention.
-
-    Raises:
-        ConfigError: There is no such device on this machine.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
@@ -36,22 +33,14 @@ def find_device(name: str | torch.device) -> torch.device:
 
 
 def device_under_map(device: str, device_map: str | None) -> str:
-    """Return ``device``, or the first GPU of this process's share if a device map spreads the model over it.
-
-    Raises:
-        ConfigError: As `share_of_gpus`.
-    """
+    """Return ``device``, or the first GPU of this process's share if a device map spreads the model over it."""
     if device_map is None or launched("LOCAL_WORLD_SIZE", 1) == 1 or device not in ("auto", "cuda"):
         return device
     return f"cuda:{share_of_gpus()[0]}"
 
 
 def share_of_gpus() -> range:
-    """Return this process's share of the machine's GPUs: one of ``LOCAL_WORLD_SIZE``, in the order of ``LOCAL_RANK``.
-
-    Raises:
-        ConfigError: The GPUs cannot be shared equally.
-    """
+    """Return this process's equal share of the machine's GPUs, by ``LOCAL_RANK`` of ``LOCAL_WORLD_SIZE``."""
     processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if not count or count % processes:
         raise ConfigError(
@@ -86,11 +75,7 @@ def _has_float64(device: torch.device) -> bool:
 
 
 def launched(name: str, default: int) -> int:
-    """Return a number that launchers of several processes set in the environment, such as ``RANK``.
-
-    Raises:
-        ConfigError: The variable is not a valid number.
-    """
+    """Return a number that launchers set in the environment, such as ``RANK``; `ConfigError` if it is invalid."""
     text = os.environ.get(name)
     if text is None:
         return default

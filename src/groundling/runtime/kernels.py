@@ -1,7 +1,7 @@
 """CPU kernels for linear and recurrent layers, and process-wide kernel settings.
 
-On AMD processors MKL, PyTorch's default for float32 matrices on CPUs, leaves half of the machine unused; oneDNN, which
-PyTorch includes, does not: 92 against 217 GFLOP/s on one core of an EPYC with AVX-512 at 500 x 512 x 2048.
+In float32 on AMD, PyTorch's default (MKL) is slower than oneDNN, which PyTorch includes: 92 against 217 GFLOP/s on one
+core of an EPYC with AVX-512 at 500 x 512 x 2048.
 """
 
 from __future__ import annotations
@@ -18,21 +18,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 _CACHED_SHAPES = "64"  # Product shapes that oneDNN and PyTorch each keep prepared, instead of 1,024 at half a MiB each
-_LEAST_WEIGHTS = 2**14
-"""For smaller matrices MKL is faster than oneDNN's operator starts: 8 against 15 µs at 64 x 64 x 64."""
-_LEAST_PRODUCTS = 2**22
-"""With gradients a layer is a Python function, whose overhead fewer multiplications do not repay."""
+_LEAST_WEIGHTS = 2**14  # For smaller matrices MKL is faster than oneDNN's operator starts: 8 against 15 µs at 64³
+_LEAST_PRODUCTS = 2**22  # With gradients a layer is a Python function; fewer products do not repay its overhead
 
 
 def configure() -> None:
-    """Set the kernel options of this process. Commands call this before they build a model; imports never do.
-
-    cuDNN's attention plans again for every shape, and texts have a new shape at every step: in bfloat16 on an H200
-    that took three quarters of the demo's time, so PyTorch's own kernels replace it. The cache sizes are read at the
-    first matrix product; sizes that the user has set in the environment stay.
-    """
+    """Set the kernel options of this process; called by commands before they build a model, never by imports."""
+    # The cache sizes are read at the first matrix product; sizes that the user has set stay.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, _CACHED_SHAPES)
+    # cuDNN plans attention again for every shape, and texts have a new one at every step: in bfloat16 on an H200 that
+    # took three quarters of the demo's time.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -44,10 +40,9 @@ class FastLinear(nn.Linear):
 
 
 class FastGRU(nn.GRU):
-    """`torch.nn.GRU` of one layer, computed on CPUs by `linear`'s kernel.
+    """`torch.nn.GRU` of one layer, on CPUs by `linear`'s kernel; weight gradients are products over all steps.
 
-    The gradients of the weights are products over all steps at once, which PyTorch sums step by step. They have no
-    gradients; as with CUDA's kernels, ``torch.backends.cudnn.flags(enabled=False)`` selects PyTorch's, which have.
+    No second-order gradients, as with CUDA's kernels: ``torch.backends.cudnn.flags(enabled=False)`` selects PyTorch's.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -64,18 +59,12 @@ class FastGRU(nn.GRU):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute `torch.nn.functional.linear` by the fastest kernel; the same to rounding, with gradients of any order.
-
-    Args:
-        x: (..., inputs).
-        weight: (outputs, inputs).
-        bias: (outputs,).
-    """
+    """Compute `F.linear` of (..., inputs) by the fastest kernel: equal up to rounding, with gradients of any order."""
     if torch.compiler.is_compiling() or not _suits(x, weight):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         y: Tensor = _onednn_linear()(x, weight, bias)
-        if torch.jit.is_tracing() and not y.is_inference():  # which has versions
+        if torch.jit.is_tracing() and not y.is_inference():  # inference tensors have no versions
             y.made_of = (x, weight, bias, y._version)  # type: ignore[attr-defined]  # for `activated`
         return y
     if x.numel() * len(weight) < _LEAST_PRODUCTS:
@@ -84,17 +73,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
-    """Compute a linear layer and its activation by one kernel, given the layer's output (..., outputs).
+    """Compute a linear layer and its activation (oneDNN's names) by one kernel, given its output (..., outputs).
 
-    Only in a trace, which drops the layer without activation again, as nothing reads it. Separately the two take 7.2 ms
-    instead of 3.0 for GPT-2 at 1,040 x 256 x 1,024.
-
-    Args:
-        y: The output of `linear`.
-        activation, algorithm: oneDNN's names.
-
-    Returns:
-        None if ``y`` is no output of `linear` in a trace.
+    Only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; None otherwise.
+    For GPT-2 at 1,040 x 256 x 1,024 it takes 3.0 instead of 7.2 ms.
     """
     *made_of, version = getattr(y, "made_of", (None,))
     if not made_of or y._version != version:  # or it was changed in place
@@ -154,7 +136,7 @@ class _GRU(torch.autograd.Function):
         x, of_input, of_state, states, gates, candidates, shares = ctx.saved_tensors
         product, before, size = _onednn_linear(), states[:-1], states.shape[-1]
         reset, keep = gates.chunk(2, -1)
-        # derivatives of the state by each sum
+        # Derivatives of the state with respect to each sum
         to_candidate = (1 - keep) * (1 - candidates * candidates)
         to_reset = to_candidate * shares * reset * (1 - reset)
         to_keep = (before - candidates) * keep * (1 - keep)
@@ -183,10 +165,8 @@ class _GRU(torch.autograd.Function):
 
 
 def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """Compute ``rows.T @ inputs``, of (num_rows, outputs) and (num_rows, inputs), with the fewest copies.
-
-    The operator copies a transposed first argument, and autograd a gradient whose strides differ from its weight's.
-    """
+    """Compute ``rows.T @ inputs``, of (num_rows, outputs) and (num_rows, inputs), with the fewest copies."""
+    # The operator copies a transposed first argument, and autograd a gradient whose strides differ from its weight's.
     transposed = weight.stride(0) == 1
     if rows.numel() + transposed * weight.numel() <= inputs.numel() + (not transposed) * weight.numel():
         return product(rows.t(), inputs.t(), None)

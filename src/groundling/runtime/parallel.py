@@ -28,12 +28,9 @@ class CommandLine:
 
 
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:
-    """Run command lines in parallel.
+    """Run command lines in parallel; return the names of those that failed, in the order of ``lines``.
 
     Ctrl-C or SIGTERM asks all of them to stop where they can be resumed, and waits; a second one kills them.
-
-    Returns:
-        The names of the commands that failed, in the order of ``lines``.
     """
     waiting, failed = list(lines), []
     running: dict[subprocess.Popen[bytes], tuple[CommandLine, float, TextIO]] = {}

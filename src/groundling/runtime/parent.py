@@ -5,17 +5,13 @@ import os
 import signal
 import sys
 
-VARIABLE = "GROUNDLING_PARENT"
-"""Environment variable with the id of our process that started a command line."""
+VARIABLE = "GROUNDLING_PARENT"  # Environment variable: id of our process that started a command line
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # Environment variable that torchrun and ``accelerate launch`` set
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent, given by its id, ends, or at once if it has ended.
-
-    Only Linux can. It watches the thread that started this process, which should therefore outlive it.
-    """
+    """Have Linux kill this process when the thread that started it ends, or at once if the process ``parent`` has."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

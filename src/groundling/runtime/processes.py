@@ -18,11 +18,10 @@ from groundling.runtime.devices import find_device, launched
 S = TypeVar("S")
 T = TypeVar("T")
 _BUCKET = 2**24  # Elements that are summed over processes at once: 64 MiB of float32
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer types by element size, for checksums of weights."""
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By element size, for checksums of weights
 _TIMEOUT = timedelta(hours=12)
-"""Maximum time to wait for the main process while it writes a checkpoint or measures a validation split; PyTorch's
-default is 10 minutes on GPUs. If a process dies, torchrun or srun ends the others at once."""
+"""Maximum wait for the main process while it writes a checkpoint or measures a split; PyTorch's default on GPUs is 10
+minutes. If a process dies, torchrun or srun ends the others at once."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,7 @@ class Processes:
 
     @classmethod
     def join(cls, device: str) -> "Processes":
-        """Join the process group (gloo on CPUs, NCCL on GPUs) if a launcher set ``WORLD_SIZE``.
-
-        The group lasts until this process ends, through all runs of a sweep.
-        """
+        """Join the group (gloo on CPUs, NCCL on GPUs), until this process ends, if a launcher set ``WORLD_SIZE``."""
         size = launched("WORLD_SIZE", 1)
         if size == 1:
             return cls()
@@ -101,13 +97,10 @@ class Processes:
         return value  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace gradients by their sums over all processes.
+        """Replace gradients by their sums over all processes; raise `RunError` if their weights differ.
 
         A missing gradient counts as 0; if no process has one, it stays missing, so that the optimizer skips the
         parameter as it would in one process. Gradients of sharded parameters are summed in the backward pass.
-
-        Raises:
-            RunError: the processes started with different weights.
         """
         if self.size == 1:
             return

@@ -41,7 +41,7 @@ class Arm(Section):
     overrides: list[str] = []
     """Applied after the experiment and the study's common overrides."""
     data: str | None = None
-    """For algorithms that clone: who plays the training.steps transitions, one of the world's own agents (such as
+    """For algorithms that clone, the player of the training.steps transitions: one of the world's agents (such as
     expert) or another arm (its trained agent of the same seed)."""
     suites: list[str] | None = None
     """Tests; null: the study's. ``(shared)`` averages over suites of the other arms only."""
@@ -77,12 +77,11 @@ class Study(Section):
         return self.arms[name]
 
 
-_SET_BY_STUDY = {
+_SET_BY_STUDY = {  # keys of a run that the study itself sets, and the alternative
     "seed": "give seeds=1,2,3",
     "run_dir": "give --runs FOLDER",
     "name": "it is the arm's name: rename the arm",
 }
-"""Keys of a run that the study itself sets, and the alternative."""
 
 
 def studies() -> dict[str, str]:
@@ -91,19 +90,11 @@ def studies() -> dict[str, str]:
 
 
 def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str, Arm]]:
-    """Read a bundled study or a YAML file.
+    """Read a bundled study or a YAML file; return it with all its arms, and the selected arms.
 
-    Args:
-        name: A bundled study, or a path that ends in ``.yaml``.
-        settings: ``seeds=1,2``, ``episodes=N``, ``suites=NAME,NAME`` and ``arms=NAME,NAME`` (only these) change the
-            study; ``arms.NAME.KEY=VALUE`` changes a key of one arm's runs, ``KEY=VALUE`` of all arms' runs.
-
-    Returns:
-        The study with all its arms, and the selected arms.
-
-    Raises:
-        ConfigError: no such study, arm or key, a value of the wrong type, or the file has overrides that only
-            ``settings`` may have.
+    Settings ``seeds=1,2``, ``episodes=N``, ``suites=NAME,NAME`` and ``arms=NAME,NAME`` (only these) change the study,
+    ``arms.NAME.KEY=VALUE`` a key of one arm's runs, ``KEY=VALUE`` of all runs. Raises `ConfigError` if the file has
+    overrides that only settings may have.
     """
     study = _load(_find(name))
     written = {name: [*study.common, *arm.overrides] for name, arm in study.arms.items()}

@@ -32,14 +32,7 @@ class FigureRow:
 
 
 def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
-    """Make the results page of the finished ``jobs``, of their first suite, which is the same for all.
-
-    ``curves.csv`` holds one row for each update, ``episodes.csv`` one for each held-out episode, ``summary.csv`` one
-    for each arm and figure. Pictures are ``training`` and ``held-out``.
-
-    Raises:
-        RunError: no run is finished.
-    """
+    """Make the results page of the finished jobs by all figures of their first suite, which is the same for all."""
     suite = jobs[0].suites[0]
     evaluations = [(job, job.evaluations().get(suite)) for job in jobs if job.is_trained()]
     finished = [(job, evaluation) for job, evaluation in evaluations if evaluation is not None]
@@ -141,7 +134,6 @@ def _draw(
 def _sections(
     study: Study, world: type[World], suite: str, rows: Sequence[FigureRow], pictures: Mapping[str, Any]
 ) -> list[str]:
-    """Sections of the README, in Markdown."""
     episodes = world.presentation.episodes
     arms = list(dict.fromkeys(row.arm for row in rows))
     cells = {(row.figure, row.arm): row.estimate for row in rows}

@@ -23,8 +23,7 @@ class StudyPage:
 
     explanation: str  # first paragraph of the README: how figures are computed
     sections: Sequence[str]  # further paragraphs, in Markdown
-    tables: Mapping[str, tuple[Sequence[str], Iterable[Sequence[Any]]]]
-    """Header and rows of CSV files, by name without suffix."""
+    tables: Mapping[str, tuple[Sequence[str], Iterable[Sequence[Any]]]]  # CSV header and rows, by name
     pictures: Mapping[str, Any]  # matplotlib figures, by name without suffix
     figures: Sequence[Mapping[str, Any]]  # the figures of summary.json
     unfinished: Sequence[str]  # names of jobs that are missing or incomplete
@@ -33,10 +32,7 @@ class StudyPage:
 
 
 def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[str]) -> None:
-    """Write a results folder; ``summary.json``, the last file, marks it as complete.
-
-    ``command`` are the words after ``groundling`` that made it.
-    """
+    """Write a results folder; ``summary.json``, written last, marks it as complete. ``command`` made the results."""
     made_by = shlex.join(["groundling", *command])
     output.mkdir(parents=True, exist_ok=True)
     remove_partial_files(output)

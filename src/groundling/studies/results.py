@@ -25,15 +25,13 @@ from groundling.studies.definition import Study
 from groundling.studies.run import StudyJob
 from groundling.training.tracking import read_metrics
 
-FIRST = ("first_named", "first_none", "first_precision", "first_chance")
-"""Summarised figures of the first interaction, in worlds that report it."""
+FIRST = ("first_named", "first_none", "first_precision", "first_chance")  # of the first interaction
 CURVES, EVALUATIONS, SUMMARY = "curves.csv", "evaluations.csv", "summary.json"
 _ARMS = "arms"
 _LARGEST = 2.0**53
 _ROUNDING = 1e-5  # tolerance for figures of CSV files, which have six digits
 
-Name = Annotated[str, StringConstraints(pattern=r"^\w[\w .,:/()+-]*$")]
-"""Name of an arm, suite, agent or family of tasks: no markup and no formula."""
+Name = Annotated[str, StringConstraints(pattern=r"^\w[\w .,:/()+-]*$")]  # no markup and no formula
 Count = Annotated[int, Ge(0), Le(_LARGEST)]
 Share = Annotated[float, Ge(-_ROUNDING), Le(1 + _ROUNDING)]
 
@@ -51,11 +49,9 @@ class Score:
     success: Share
     low: Share  # lower end of the 95 % Wilson interval over the episodes
     high: Share
-    first_named: Share | None
-    """Share of the episodes whose first interaction is with the named thing; None in worlds that do not report it."""
+    first_named: Share | None  # share of episodes whose first interaction is with the named thing, if reported
     first_none: Share | None  # share of the episodes without an interaction
-    first_precision: Share | None
-    """Share of the others whose first interaction is with the named thing; None without others."""
+    first_precision: Share | None  # the same among episodes with an interaction; None without any
     first_chance: Share | None
 
     @model_validator(mode="after")
@@ -133,19 +129,10 @@ def _settings(job: StudyJob) -> dict[str, Any]:
 def read_results(
     folder: Path, study: Study, jobs: Sequence[StudyJob], report: Callable[[str], None]
 ) -> dict[str, RunResult]:
-    """Read results that another machine wrote, for the jobs that they answer completely.
+    """Read results that another machine wrote, for the jobs that they answer completely, by the job's name.
 
-    Args:
-        folder: An ``--output`` of the same study. Its figures have six digits.
-        study: The study.
-        jobs: Its runs.
-        report: Called with each result that is not taken over.
-
-    Returns:
-        The results by the job's name.
-
-    Raises:
-        ConfigError: the folder is another study's, an arm had other settings, or this version cannot read a file.
+    ``folder`` is an ``--output`` of the same study, whose figures have six digits; ``report`` is called with each
+    result that is not used. Raises `ConfigError` if the study or an arm's settings differ, or a file cannot be read.
     """
     summary, rows, scores = _read(folder)
     if (summary.study, summary.episodes) != (study.name, study.episodes):

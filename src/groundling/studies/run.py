@@ -45,17 +45,14 @@ class StudyJob:
 
     @property
     def name(self) -> str:
-        """Name of the job and of its folder."""
         return f"{self.arm}-seed{self.seed}"
 
     @property
     def run_dir(self) -> Path:
-        """The run's folder."""
         return Path(self.config.run_dir)
 
     @property
     def learns(self) -> bool:
-        """True if the agent is trained."""
         return self.agent not in agents()
 
     def target(self) -> Target:
@@ -119,13 +116,7 @@ class StudyJob:
 
 
 def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[StudyJob]:
-    """Make the jobs of ``arms``, seed by seed, so that all arms have a result early.
-
-    The study has all its arms, some of which teach others; ``runs`` is the parent of the runs' folders.
-
-    Raises:
-        ConfigError: no such experiment, key or suite (the message names the arm), or no arm has one of the seeds.
-    """
+    """Make the jobs of ``arms``, seed by seed, so that all arms have a result early; others may be teachers."""
     needed = set(arms)
     for name in reversed(study.arms):  # teachers come before those that they teach
         teacher = study.arms[name].data
@@ -266,10 +257,9 @@ def run_here(jobs: Sequence[StudyJob], report: Report, console: Console, warn: R
 def run_in_processes(
     jobs: Sequence[StudyJob], words: Callable[[StudyJob], list[str]], processes: int, report: Report
 ) -> list[StudyJob]:
-    """Run the jobs in parallel processes of one thread each; a clone waits for its teacher.
+    """Run the unfinished jobs in parallel processes of one thread each; return those that failed.
 
-    ``words`` gives the command-line words after ``groundling`` that run a job alone. Finished jobs start no process.
-    Return the jobs that failed.
+    ``words`` gives the command-line words that run a job alone. A clone waits for its teacher.
     """
     waiting = [job for job in jobs if not job.is_done()]
     report(f"{len(jobs) - len(waiting)} of {len(jobs)} are done")

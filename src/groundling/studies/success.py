@@ -16,22 +16,13 @@ from groundling.studies.run import StudyJob
 from groundling.studies.summary import SHARED, SummaryRow, agents_of, by_suite, summarize
 from groundling.worlds import World
 
-_FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", "first_chance")
-"""Columns of worlds that report an agent's first interaction."""
+_FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", "first_chance")  # in some worlds
 
 
 def page_of_success(
     study: Study, jobs: Sequence[StudyJob], world: type[World], elsewhere: Mapping[str, RunResult]
 ) -> StudyPage:
-    """Make the results page of the finished ``jobs``; ``elsewhere`` are results of another machine (`read_results`).
-
-    ``arms/`` holds each arm's settings, ``curves.csv`` one row for each update, ``evaluations.csv`` one for each run,
-    agent, suite and family of tasks, ``summary.csv`` interquartile means over seeds with bootstrap intervals. Pictures
-    are ``success``, ``first`` (of worlds that report the first interaction), ``generalisation`` and ``cloning``.
-
-    Raises:
-        RunError: no run is finished.
-    """
+    """Make the results page of the finished jobs; ``elsewhere`` are results of other machines (`read_results`)."""
     by_job = {job.name: elsewhere.get(job.name) or result_of(job) for job in jobs}
     results = [one for one in by_job.values() if one is not None]
     if not results:
@@ -75,7 +66,6 @@ def page_of_success(
 def _tables(
     study: Study, results: Sequence[RunResult], rows: Sequence[SummaryRow], scores: Sequence[Score], usual: str
 ) -> list[str]:
-    """Sections with tables, in Markdown."""
     arms = [name for name in study.arms if any(row.arm == name for row in rows)]
     areas = {row.arm: row.estimate for row in rows if row.measure == "area"}
     final = {one.job.arm: one.job.agent for one in results}
@@ -206,10 +196,7 @@ def _first_table(rows: Sequence[SummaryRow], agents: Sequence[tuple[str, str]]) 
 def _draw(
     study: Study, results: Sequence[RunResult], rows: Sequence[SummaryRow], unit: str, usual: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Draw the pictures; return them by name, and the README's sections that show them.
-
-    Untrained arms are horizontal lines in the figures of the others.
-    """
+    """Draw the pictures, with untrained arms as horizontal lines; return them and the README's sections with them."""
     tested = {arm: agents for arm in study.arms if (agents := agents_of(rows, arm))}
     untrained = {
         arm: {suite: one.value for suite, one in by_suite(rows, arm, agents[0]).items()}

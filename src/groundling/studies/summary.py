@@ -33,12 +33,7 @@ class SummaryRow:
 
 
 def summarize(results: Sequence[RunResult], study: Study, usual: str, controls: Collection[str]) -> list[SummaryRow]:
-    """Summarise the results of a study's runs.
-
-    Args:
-        usual: The suite that changes are relative to: the world of the training.
-        controls: Suites in which an agent that reads its mission fails.
-    """
+    """Summarise a study's results; changes are from ``usual``, the training's suite; for ``controls`` see `SHARED`."""
     scores = [score for one in results for score in one.scores]
     success, areas = by_arm(scores), _areas(results)
     shared = shared_suites(success, controls, [name for name, arm in study.arms.items() if arm.suites])
@@ -55,14 +50,12 @@ def summarize(results: Sequence[RunResult], study: Study, usual: str, controls: 
 
 
 def agents_of(rows: Sequence[SummaryRow], arm: str) -> list[str]:
-    """Return the tested agents of an arm."""
     return list(dict.fromkeys(row.agent for row in rows if row.arm == arm and row.measure == "success"))
 
 
 def by_suite(
     rows: Sequence[SummaryRow], arm: str, agent: str, measure: str = "success"
 ) -> dict[str, IntervalEstimate]:
-    """Return a measure of one arm's agent by suite."""
     wanted = arm, agent, measure
     return {row.suite: row.estimate for row in rows if (row.arm, row.agent, row.measure) == wanted}
 
@@ -77,10 +70,7 @@ def by_arm(scores: Sequence[Score], measure: str = "success") -> Table:
 
 
 def shared_suites(success: Table, controls: Collection[str], apart: Collection[str]) -> list[str]:
-    """Return the suites of every trained arm, without ``controls``.
-
-    Arms ``apart``, with their own suites, count only if no other arm is trained.
-    """
+    """Return the suites of all trained arms, without ``controls``; arms ``apart`` count only if no others do."""
     trained = {arm: set(suites) for (arm, agent), suites in success.items() if agent == "trained"}
     usual = [suites for arm, suites in trained.items() if arm not in apart] or [*trained.values()]
     return sorted(set.intersection(*usual) - set(controls)) if usual else []
@@ -100,7 +90,7 @@ def with_shared(table: Table, shared: Sequence[str]) -> Table:
 
 
 def differences(table: Table, reference: str | None) -> Table:
-    """Return differences of trained agents from the reference arm's of the same seeds, which play the same episodes."""
+    """Return differences of trained agents from the reference arm's of the same seeds, on the same episodes."""
     of_reference = {} if reference is None else table.get((reference, "trained"), {})
     return {
         (arm, agent): {

@@ -1,9 +1,8 @@
 """Conversations as token ids, equal to those of the tokenizer's chat template.
 
-A conversation is rendered by the template and encoded as one text, as Transformers' ``apply_chat_template`` does. An
-agent's conversation grows by a turn at each step: while the tokens of a longer conversation begin with those of a
-shorter one, only the new turn is rendered and encoded. Words are plain text: a world cannot write the tokens that end
-its turn.
+A conversation is rendered by the template and encoded as one text, as by Transformers' ``apply_chat_template``. While
+the tokens of a longer conversation begin with those of a shorter one, only the new turn is rendered and encoded. Words
+are plain text: a world cannot write the tokens that end its turn.
 """
 
 import itertools
@@ -18,21 +17,16 @@ from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.templates import ChatTemplate
 
 _MAX_REMEMBERED = 100_000
-_WORDS, _ANSWER = "You see it.", "ANSWERWORDS"
-"""Stand-ins for the words before a turn, and for an answer."""
+_WORDS, _ANSWER = "You see it.", "ANSWERWORDS"  # Stand-ins for the words before a turn, and for an answer
 _ENDING = 3  # Tokens by which the end of a conversation's prompt is recognised
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
-    """Return the first turn of the last step's prompt, so that it fits into the room.
+    """Return the first turn of the last step's prompt, so that it fits into ``room`` tokens.
 
     A conversation that becomes too long restarts with the last turns that fill half of the room, or with the last one
-    alone, however long it is. Then it grows again, so it is seldom read from the start.
-
-    Args:
-        opening: Tokens of the opening with a given turn.
-        turns: Tokens of each turn as a continuation; the first one's is not used.
-        room: Maximum length of a prompt in tokens.
+    alone, however long it is. Then it grows again, so it is seldom read from the start. ``opening`` gives the tokens
+    of the opening with a given turn; ``turns`` those of each turn as a continuation (the first is not used).
     """
     first, length = 0, opening(0)
     for last in range(1, len(turns)):
@@ -49,18 +43,12 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
 class Chat:
     """Encodes conversations by a tokenizer's chat template; without one, in a plain form, a line a turn.
 
-    Args:
-        tokenizer: The model's.
-
     Attributes:
         encoder: Encodes texts, with control tokens in words as plain text.
         source: The template.
         why_whole: Why `tokens` renders each conversation whole; None if it adds the tokens of new turns.
-        lead: Token ids that the template writes between its generation prompt and a last answer, such as Qwen 3's empty
-            thought; blanks that merge with the answer are part of the answer.
-
-    Raises:
-        GroundlingError: The template cannot be used: see `ChatTemplate`.
+        lead: Token ids that the template writes between its generation prompt and a last answer, such as Qwen 3's
+            empty thought; blanks that merge with the answer are part of the answer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -116,11 +104,8 @@ class Chat:
         Args:
             system: The system prompt, in place of the template's own; None: the template's own, if any.
             words: The user's first words.
-            room: Maximum number of tokens; longer words are cut.
+            room: Maximum number of tokens; longer words are cut. Raises if it does not hold one token of the words.
             truncation_side: ``left`` keeps the end of the words, ``right`` their beginning.
-
-        Raises:
-            GroundlingError: The room does not hold the template's text and one token of the words.
         """
         tokens = self._opening(system, words)
         if room is None or len(tokens) <= room:
@@ -144,12 +129,8 @@ class Chat:
         return list(self._turn(answer, words)[0])
 
     def tokens(self, system: str | None, said: Sequence[str]) -> list[int]:
-        """Return token ids of a conversation up to where the assistant speaks; earlier turns are remembered.
-
-        Args:
-            system: As in `opening`.
-            said: The words of the user and the assistant in turn; the user speaks first and last.
-        """
+        """Return token ids of a conversation up to where the assistant speaks; earlier turns are remembered."""
+        # ``said``: the words of the user and the assistant in turn; the user speaks first and last.
         turns = [self._turn(answer, words) for answer, words in zip(said[1::2], said[2::2], strict=True)]
         if self.why_whole is None and not all(exact for _, exact in turns):
             self._render_whole("its last token merges with the first one of an answer")
@@ -178,9 +159,7 @@ class Chat:
     ) -> list[int]:
         """Return token ids of a conversation that is read once, without its first turns if there is no room for them.
 
-        Args:
-            earlier: Pairs of a user's words and their answer.
-            system, words, room, truncation_side: As in `opening`, for the user's last words.
+        ``earlier``: pairs of a user's words and their answer. Others as in `opening`, for the user's last words.
         """
         for first in range(len(earlier)):
             said = [*itertools.chain.from_iterable(earlier[first:]), words]
@@ -194,10 +173,8 @@ class Chat:
         return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids of answers, as they continue the template's text after `lead`.
-
-        An answer that would merge with the template's last token is encoded alone.
-        """
+        """Return token ids of answers, as they continue the template's text after `lead`."""
+        # An answer that would merge with the template's last token is encoded alone.
         new = [text for text in texts if text not in self._answers]
         if len(self._answers) + len(new) > _MAX_REMEMBERED:
             self._answers.clear()
@@ -254,10 +231,8 @@ class Chat:
         return [*self._beginning, *itertools.chain.from_iterable(encoded)]
 
     def _text(self, system: str | None, said: Sequence[str]) -> str:
-        """Render a conversation, with marks for control tokens that are spelled in it.
-
-        Tokens that the template looks for in answers, such as the end of a thought, are left to it.
-        """
+        """Render a conversation, with marks for control tokens that are spelled in it."""
+        # Tokens that the template looks for in answers, such as the end of a thought, are left to it.
         assert self._template is not None
         encoder, render = self.encoder, self._template.render
 
@@ -275,6 +250,5 @@ class Chat:
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common prefix of two lists of ids."""
     shortest = min(len(one), len(other))
     return next((i for i in range(shortest) if one[i] != other[i]), shortest)

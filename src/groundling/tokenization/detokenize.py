@@ -8,19 +8,16 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+# Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one.
 _CONTEXT, _WINDOW = 8, 32
-"""Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one."""
 _BYTES = 4  # Most byte tokens of a character
 
 
 class Continuation:
     """Decode a generation, as a whole or token by token in linear time.
 
-    Args:
-        tokenizer: Any Transformers tokenizer.
-        prompt: Token ids before the generation; empty for encoder-decoders, whose decoder begins a new text. A prompt
-            with the tokenizer's end token at its end counts as empty.
-        skip_special_tokens: Leave special tokens out.
+    ``prompt``: token ids before the generation; empty for encoder-decoders, whose decoder begins a new text. A prompt
+    with the tokenizer's end token at its end counts as empty.
     """
 
     def __init__(

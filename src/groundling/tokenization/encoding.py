@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
+# Begins marks, the same for all models of a process, since a reference reads its policy's prompts. Normalizers leave
+# these letters unchanged, and no world can know them.
 _KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
-"""Begins marks, the same for all models of a process, since a reference reads its policy's prompts. Normalizers leave
-these letters unchanged, and no world can know them."""
 _MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
 
 
@@ -22,9 +22,6 @@ class TextEncoder:
     Control tokens are the special tokens, and other added tokens that the chat template names. `mask` replaces their
     spelling in words by marks that cannot be guessed. Marks pass unchanged through prompts and templates, and `encode`
     reads them as the plain text that they stand for.
-
-    Args:
-        tokenizer: Any Transformers tokenizer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -42,7 +39,6 @@ class TextEncoder:
         self._renamed: Tokenizer | None = None
 
     def spelled(self, text: str) -> set[str]:
-        """Return the control tokens that a text spells."""
         return set(self._spelled.findall(text))
 
     def mask(self, words: str, leave: Collection[str] = ()) -> str:
@@ -60,7 +56,6 @@ class TextEncoder:
         return done + rest
 
     def unmask(self, text: str) -> str:
-        """Return a text as it was before `mask`."""
         return _MARK.sub(lambda match: bytes.fromhex(match[1]).decode(), text)
 
     def encode(
@@ -70,14 +65,7 @@ class TextEncoder:
         max_length: int | None = None,
         side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Return token ids of a text, with its marks as plain text.
-
-        Args:
-            text: A text, with or without the marks of `mask`.
-            special_tokens: Add the special tokens that the tokenizer puts around a text.
-            max_length: Most tokens of a text with marks; None: all.
-            side: The side on which it is cut.
-        """
+        """Return token ids of a text, its marks as plain text; cut texts with marks to ``max_length`` on ``side``."""
         if _KEY not in text:
             return self.encode_all([text], special_tokens)[0]
         if not hasattr(self._tokenizer, "backend_tokenizer"):  # not implemented in Rust: spell them with spaces
@@ -93,7 +81,6 @@ class TextEncoder:
         return list(self._renamed.encode(self.unmask(written), add_special_tokens=special_tokens).ids)
 
     def encode_all(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
-        """`encode` for many texts."""
         if any(_KEY in text for text in texts):
             return [self.encode(text, special_tokens) for text in texts]
         # verbose=False: the tokenizer's own length warning knows less than our checks of a prompt's length

@@ -12,29 +12,22 @@ from groundling.tokenization.templates import ChatTemplate
 
 @dataclass(frozen=True)
 class EndTokens:
-    """Token ids at which a model ends what it writes.
+    """Token ids at which a model ends its texts.
 
     Chat models often have several: Llama 3 ends texts with ``<|end_of_text|>`` and turns with ``<|eot_id|>``.
     """
 
+    # Sorted, from the tokenizer, the generation config and the chat template. Generation stops at each of them, and
+    # the probability that a text ends is their sum.
     ids: tuple[int, ...]
-    """Sorted, from the tokenizer, the generation config and the chat template. Generation stops at each of them, and
-    the probability that a text ends is their sum."""
     of_text: int | None  # Ends a plain text in training data: the tokenizer's; None if there is no end token
-    of_turn: int | None
-    """Ends an answer in a conversation: the chat template's, or ``of_text`` if the template has none."""
+    of_turn: int | None  # Ends an answer in a conversation: the chat template's, or ``of_text``
 
     @classmethod
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, generation_config: Any = None, vocabulary_size: int | None = None
     ) -> Self:
-        """Find the end tokens of a tokenizer and of the model that is used with it.
-
-        Args:
-            tokenizer: Any Transformers tokenizer.
-            generation_config: The model's, if it has one.
-            vocabulary_size: Rows of the model's embedding; tokens beyond them cannot be generated and are left out.
-        """
+        """Find the end tokens of a tokenizer and its model; those from ``vocabulary_size`` on cannot be generated."""
         configured: Any = getattr(generation_config, "eos_token_id", None)
         known = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
         template = getattr(tokenizer, "chat_template", None)

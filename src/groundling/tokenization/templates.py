@@ -16,11 +16,10 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
 
-_SECONDS, _MEMORY = 10.0, 2**30
-"""Limits of one rendering; memory in bytes, in addition to that of the process."""
+_SECONDS, _MEMORY = 10.0, 2**30  # Limits of one rendering; bytes in addition to those of the process
 _CHARACTERS = 2**20  # Characters that a template may add to a conversation
+# Stand-ins for messages, to check that a template writes all of them.
 _SYSTEM, _WORDS = "SYSTEMWORDS", ("FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS")
-"""Stand-ins for messages, to check that a template writes all of them."""
 _SAME_DAY = "{%- macro strftime_now(format) -%}{{ format"
 for _code in "aAbBcdDeFHIjmMpSTuUwWxXyY":
     _SAME_DAY += f" | replace('%{_code}', '{datetime(2024, 7, 26).strftime('%' + _code)}')"
@@ -32,10 +31,8 @@ class ChatTemplate:
     """The chat template of a tokenizer (https://huggingface.co/docs/transformers/chat_templating).
 
     If it raises for a system prompt, leaves it out or repeats it, the system prompt is put before the user's first
-    words. Templates of vision-language models may take contents in parts only.
-
-    Raises:
-        GroundlingError: It does not write each message once, changes the words, or exceeds a limit.
+    words. Templates of vision-language models may take contents in parts only. Raises `GroundlingError` if a template
+    does not write each message once, changes the words, or exceeds a limit.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -58,15 +55,7 @@ class ChatTemplate:
         )
 
     def render(self, system: str | None, said: Sequence[str]) -> str:
-        """Render a conversation, up to where the assistant speaks if the user spoke last.
-
-        Args:
-            system: The system prompt; None: the template's own, if any.
-            said: The words of the user and the assistant in turn; the user speaks first.
-
-        Raises:
-            GroundlingError: The template raises, or exceeds a limit.
-        """
+        """Render a conversation, up to where the assistant speaks if the user, who speaks first, spoke last."""
         try:
             return self._printed(system, said)
         except LimitError as error:
@@ -113,10 +102,8 @@ _limited = threading.Lock()  # Held while the process's memory is limited, so th
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `LimitError` within this context if it takes too much time or memory.
-
-    A trace function checks the time at each line of the template: a thread would cost more than the rendering.
-    """
+    """Raise `LimitError` within this context if it takes too much time or memory."""
+    # A trace function checks the time at each line of the template: a thread would cost more than the rendering.
     deadline = time.monotonic() + _SECONDS
 
     def check(frame: FrameType, event: str, argument: object) -> Any:
@@ -159,10 +146,8 @@ def _line(error: BaseException) -> str:
 
 
 def _check_products(source: str) -> None:
-    """Raise `LimitError` for common ways to spend any time in one instruction, where no limit is checked.
-
-    Searches in huge texts and divisions of huge numbers remain possible.
-    """
+    """Raise `LimitError` for common ways to spend any time in one instruction, where no limit is checked."""
+    # Searches in huge texts and divisions of huge numbers remain possible.
     tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
     tokens = [("", ""), *tokens, ("", "")]
     for (before, left), (kind, value), (after, _) in zip(tokens, tokens[1:], tokens[2:], strict=False):

@@ -19,8 +19,7 @@ from groundling.worlds.text.world import TextWorld
 from groundling.worlds.world import CannotPlay, Player, World
 from groundling.worlds.writing.world import WritingWorld
 
-worlds: Registry[World] = Registry("world")
-"""The kinds of world."""
+worlds: Registry[World] = Registry("world")  # the kinds of world
 worlds.register("text")(TextWorld)
 worlds.register("nethack")(NetHackWorld)
 worlds.register("writing")(WritingWorld)
@@ -35,11 +34,7 @@ for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).ite
 
 
 def kind(id: str) -> type[World]:
-    """Return the class of a kind of world.
-
-    Raises:
-        ConfigError: There is no such kind.
-    """
+    """Return the class of a kind of world; raise `ConfigError` if it is unknown."""
     return cast(type[World], worlds.get(id))
 
 
@@ -52,13 +47,8 @@ def agents() -> dict[str, str]:
 
 
 def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
-    """Return the kind of world in which a baseline plays.
-
-    It is the youngest kind that has the place named by the overrides (a text world can be any registered env), else the
-    first kind with such a baseline.
-
-    Raises:
-        ConfigError: No kind with such a baseline names an experiment for it.
+    """Return the kind of world in which a baseline plays: the last registered one that has the place that the
+    overrides name (a text world can be any registered env), else the first one with such a baseline and an experiment.
     """
     kinds = [kind(id) for id in worlds.in_order()]
     homes = [one for one in kinds if one.baselines and one.experiment is not None]

@@ -33,7 +33,7 @@ class WorldConfig(Section):
 
     @property
     def num_rows(self) -> int:
-        """Envs that are stepped together, or texts that are written in an update."""
+        """Envs stepped together, or texts written in an update."""
         rows: int = getattr(self, self.ROWS)
         return rows
 
@@ -47,7 +47,7 @@ class WorldConfig(Section):
         """Raise `ConfigError` if a value names something that does not exist, or contradicts another; load nothing."""
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        """Return the keys that have no effect in this world as it is set and used, each with the reason."""
+        """Return the keys without effect in this world as it is set and used, each with the reason."""
         return {}
 
 

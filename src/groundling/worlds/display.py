@@ -10,8 +10,6 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Summary:
-    """An episode's outcome: a line, and a table below it."""
-
     title: str
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
@@ -27,8 +25,7 @@ class Frame:
     action: str | None = None  # The chosen action; None at the end
     probabilities: Mapping[str, float] | None = None  # Probabilities of the actions; None of an agent without any
     prompt: str | None = None  # The prompt that a model read, if it was kept
-    mark: Literal["", "named", "other"] = ""
-    """The first interaction takes place here, with the thing that the mission names or with another one."""
+    mark: Literal["", "named", "other"] = ""  # the first interaction is here, with the named thing or another
     screen: Text | None = None  # Terminal view; None: the lines
     is_notable: bool = True  # Print the lines where there is no terminal to watch
     summary: Summary | None = None  # Outcome, at the end of an episode
@@ -36,8 +33,6 @@ class Frame:
 
 @dataclass(frozen=True)
 class EpisodeView:
-    """An episode as a report shows it."""
-
     title: Sequence[tuple[str, bool]]  # in parts, each with True if it names the thing to interact with
     frames: Sequence[Frame]
     success: bool | None = None  # None in a world without success
@@ -60,8 +55,6 @@ class ShareCurve:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of evaluation results next to the figures."""
-
     title: str
     header: Sequence[Sequence[tuple[str, int]]]  # lines of cells, each with the number of columns it spans
     rows: Sequence[Sequence[str]]

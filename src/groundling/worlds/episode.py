@@ -8,8 +8,7 @@ import numpy as np
 
 from groundling.intervals import estimate, wilson_interval
 
-SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})
-"""Figures that are 0 or 1 in an episode: their means are shares, with Wilson's interval."""
+SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 in an episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,7 @@ class Episode:
 
     figures: Mapping[str, float]
     """Figures by name, the main one first: ``return``, ``length``, ``success`` and others; undefined ones are absent.
-    During training ``return`` is the sum of the world's own rewards, or of a text the reward."""
+    During training ``return`` is the sum of the world's own rewards, or a text's reward."""
     number: int = 0  # Number among the held-out episodes
     about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample
     record: Any = None  # The world's own record, from which it shows the episode again
@@ -30,7 +29,6 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """Length in steps or tokens."""
         return int(self.figures["length"])
 
     @property
@@ -44,7 +42,7 @@ _OWN_COLUMNS = ("return", "length", "success")
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
-    """Return the training figures of the episodes that ended in an update; None where none ended."""
+    """Return the training figures of the episodes that ended in an update; None if none did."""
     names = [
         *("return_mean", "return_std", "return_min", "return_max", "success_rate"),
         *("episode_length", "episode_length_std", "episode_length_min", "episode_length_max"),
@@ -70,8 +68,6 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure over episodes, with the ends of its 95 % interval."""
-
     value: float
     low: float | None  # None without an interval
     high: float | None
@@ -93,16 +89,12 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Played:
-    """Episodes of an agent in a suite."""
-
     episodes: Sequence[Episode]  # in the order of their numbers
     whole: Mapping[str, float] = field(default_factory=dict)  # figures of all episodes, such as BLEU
 
     def figures(self) -> dict[str, Figure]:
-        """Return each figure's mean over the episodes that have it, with a 95 % interval.
-
-        The interval is Wilson's for shares, else a bootstrap over episodes. A figure of `whole` has one only where it
-        is the episodes' mean.
+        """Return each figure's mean over the episodes that have it, with a 95 % interval: Wilson's for shares, else a
+        bootstrap over episodes. A figure of `whole` has one only if it is the episodes' mean.
         """
         names = dict.fromkeys([*(name for e in self.episodes for name in e.figures), *self.whole])
         return {name: self._figure(name) for name in names}
@@ -113,10 +105,7 @@ class Played:
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
     def difference(self, other: "Played") -> tuple[str, Figure] | None:
-        """Return the main figure's name, and its mean paired difference with a bootstrap 95 % interval.
-
-        None if no episode of both has the figure.
-        """
+        """Return the main figure's name and its mean paired difference, with a bootstrap 95 % interval, if any."""
         name = next((name for e in self.episodes for name in e.figures), None)
         if name is None:
             return None

@@ -40,7 +40,6 @@ class PairSettings:
     screens: bool = False  # keep the screen of each step (NetHack)
 
     def refuse_screens(self) -> None:
-        """Raise `ConfigError` if screens are asked for in a world without any."""
         if self.screens:
             raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
 
@@ -62,22 +61,14 @@ class EpisodeRecorder(Protocol):
         """Let an agent play training episodes, and write their transitions into a dataset's folder."""
 
     def recorded(self, output: Path) -> Collected:
-        """Return the size of a dataset so far.
-
-        Raises:
-            ConfigError: The package that reads datasets is not installed.
-        """
+        """Return the size of a dataset so far; raise `ConfigError` if the package that reads it is not installed."""
 
     def learning_from(self, dataset: Path) -> Any:
         """Return the section ``world`` of a run that learns from a dataset."""
 
 
 def episode_recorder(world: World) -> EpisodeRecorder:
-    """Return a world as one that records datasets.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Return a world that records datasets; raise `ConfigError` if it does not."""
     if not isinstance(world, EpisodeRecorder):
         raise ConfigError(f"{world.spec.name} has no datasets of episodes; it records pairs (collect --pairs N)")
     return world
@@ -98,11 +89,7 @@ class Suites(Protocol):
     """A world with suites that change its config."""
 
     def suite_overrides(self, suite: str, overrides: Sequence[str]) -> list[str | Mapping[str, Any]]:
-        """Return the overrides of a suite together with the caller's, which take precedence.
-
-        Raises:
-            ConfigError: The suite does not suit this world.
-        """
+        """Return a suite's overrides, then the caller's; raise `ConfigError` if the suite does not suit this world."""
 
     def check_suite(self) -> None:
         """Raise `ConfigError` if `World.suite`, for which this world was changed, cannot be played."""
@@ -132,11 +119,11 @@ class TrainingMeasures(Protocol):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> Iterable[Log]:
-        """Return the logs that measure the policy, each with a file of its own in the run's folder.
+        """Return the logs that measure the policy, each with its own file in the run's folder.
 
         Args:
-            policy: Learns.
-            algorithm: Trains it.
+            policy: The policy that learns.
+            algorithm: The algorithm that trains it.
             run_dir: The run's folder.
             update: Update from which the run continues.
             last_step: Step at which the run ends.
@@ -174,11 +161,7 @@ class ActsElsewhere(Protocol):
     """A world whose agents act in custom loops."""
 
     def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
-        """Return a policy as an agent; the generator draws its actions.
-
-        Raises:
-            ConfigError: The policy does not suit this world.
-        """
+        """Return a policy as an agent that draws by the generator; raise `ConfigError` if it does not fit here."""
 
 
 @runtime_checkable
@@ -203,8 +186,4 @@ class Probes(Protocol):
     """A world that asks a policy about fixed situations during training."""
 
     def probe_history(self, run_dir: Path) -> ProbeHistory | None:
-        """Return the answers of a run's policy; None if it was not asked.
-
-        Raises:
-            RunError: The file cannot be read.
-        """
+        """Return the answers of a run's policy; None if it was not asked; raise `RunError` if they cannot be read."""

@@ -9,18 +9,8 @@ from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 
 
 class ValidationLog:
-    """Measures a split before the first update, every so many updates, and after the last one.
-
-    It appends to the run's ``validation.jsonl`` after the update that the run resumes from, and gives the listeners the
-    figures as ``validation/NAME``.
-
-    Args:
-        measure: Returns the figures of the split; its argument is the number of updates so far.
-        every: Number of updates between two measurements.
-        run_dir: The run's folder.
-        update: Update from which the run continues.
-        last_step: Step at which it ends.
-        listeners: Receive the figures.
+    """Measures a split before the first update, every so many updates, and after the last one. It appends to the run's
+    ``validation.jsonl`` after the update that the run resumes from; listeners get the figures as ``validation/NAME``.
     """
 
     def __init__(
@@ -38,7 +28,6 @@ class ValidationLog:
             self._append(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Measure after the update with the figures ``row`` if it is due, or the last."""
         if due(self._every, self._last_step, row):
             self._append(row["update"], row["step"])
 

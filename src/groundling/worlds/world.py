@@ -1,4 +1,4 @@
-"""The contract of a world; `groundling.worlds.protocols` has what a world may implement besides."""
+"""The contract of a world; `groundling.worlds.protocols` has its optional abilities."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -90,7 +90,7 @@ class World(ABC):
     suites: ClassVar[Mapping[str, str]] = {"held-out": "held-out episodes of the run's own world"}
     """Test suites with descriptions, the default one first."""
     suite_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Names for several suites; the group ``controls`` has those in which an agent that reads its goal must fail."""
+    """Names for several suites; ``controls`` has those in which an agent that reads its goal must fail."""
     baselines: ClassVar[Mapping[str, str]] = {}
     """Agents that play here without a policy, with descriptions."""
     experiment: ClassVar[str | None] = None
@@ -112,8 +112,8 @@ class World(ABC):
         """Return the source of a run's rollouts, on training seeds.
 
         Args:
-            policy: Acts.
-            algorithm: Learns from the rollouts.
+            policy: The policy that acts.
+            algorithm: The algorithm that learns from the rollouts.
             rows: The run's envs, texts or columns of a dataset that belong to this process.
 
         Raises:

@@ -1,7 +1,4 @@
-"""Controls: changed missions, to test if an agent follows its mission.
-
-The env's own mission and its reward stay the same; the policy reads another mission.
-"""
+"""Controls: changed missions, to test if an agent follows its mission; the env's mission and reward stay the same."""
 
 import re
 from collections import Counter
@@ -22,13 +19,9 @@ CONTROLS = {
 
 
 def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
-    """Name another thing instead of each that the mission asks to interact with first.
-
-    The other thing is within reach, and no description of the mission fits it; unique things are preferred. ``env`` is
-    an unwrapped BabyAI env at the beginning of an episode, ``asked`` is of `grounding.asked_first`.
-
-    Returns:
-        The mission and its first interactions; None if there is no other thing to name, as behind one locked door.
+    """Name another thing instead of each to interact with first: within reach, not described by the mission, and
+    unique if possible. Return the mission and its first interactions; None without such a thing, as behind one locked
+    door. ``env`` is unwrapped and at the start of an episode; ``asked`` is of `grounding.asked_first`.
     """
     described = descriptions(env.instrs)
     meant = {_look(thing) for description in described for thing in description.obj_set}

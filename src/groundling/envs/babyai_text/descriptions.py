@@ -24,12 +24,12 @@ def describe(
 ) -> list[str]:
     """Describe an egocentric view in sentences.
 
-    The carried object comes first; then the walls straight ahead, to the left and to the right, unless something else
-    is in front of them; then everything else in view, column by column from the left, far before near.
+    The carried object comes first; then the walls straight ahead, left and right, unless something is in front of
+    them; then everything else in view, column by column from the left, far before near.
 
     Args:
-        image: Uint8 ``(width, height, 3)``, the symbolic view as Minigrid encodes it (7 × 7 unless changed): column,
-            row, then object, colour and state; the agent stands in the middle of the last row.
+        image: Uint8 ``(width, height, 3)``, Minigrid's symbolic view (7 × 7 by default): column, row, then object,
+            colour and state; the agent is in the middle of the last row.
         carrying: The carried object: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
         compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
@@ -61,7 +61,7 @@ def describe(
 
 
 def _walls(kinds: bytes, height: int, agent_cell: int, language: Language) -> list[str]:
-    """Describe the wall on each of the three rays, unless something else comes first. Unseen cells do not end a ray."""
+    """Describe the walls on the three rays, unless something else comes first; unseen cells do not end a ray."""
     rays = (
         ("forward", kinds[agent_cell - height + 1 : agent_cell][::-1]),
         ("left", kinds[height - 1 : agent_cell : height][::-1]),
@@ -105,7 +105,6 @@ def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language:
 
 
 def _position(right: int, ahead: int, language: Language) -> str:
-    """Describe a position: sideways first, then ahead."""
     if language == "english":
         sideways = f"{_steps(abs(right))} {'right' if right > 0 else 'left'}"
         forward, joint = f"{_steps(ahead)} forward", " and "

@@ -1,12 +1,12 @@
 """Sampling GLAM's levels from the original's distribution, without its rejection of whole levels.
 
 The original draws objects, places, agent and mission, and rejects all of them unless the split admits the mission,
-everything is reachable, and the object to put next to another one is not there yet. Objects and places are
-independent, so that here
+everything is reachable, and the object to put next to another one is not there yet. As objects and places are
+independent, draw here
 
-- the nouns are drawn given that the split admits the mission, from the exact probabilities (`draw_nouns`);
-- the places are drawn until everything is reachable, on bit boards (`draw_places`);
-- only objects of "put next to" that touch already, which depends on both, reject both.
+- the nouns given that the split admits the mission, from the exact probabilities (`draw_nouns`);
+- the places until everything is reachable, on bit boards (`draw_places`);
+- both again only if objects of "put next to" already touch, which depends on both.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,24 @@ import numpy as np
 from minigrid.core.constants import COLOR_NAMES
 
 KINDS = ("key", "ball", "box")
-NOUNS = tuple((kind, colour) for kind in KINDS for colour in COLOR_NAMES)
-"""Kinds and colours of objects, equally likely; a *noun* below is an index."""
+NOUNS = tuple((kind, colour) for kind in KINDS for colour in COLOR_NAMES)  # equally likely; a *noun* below is an index
 
 # A cell of a room of 8 × 8 cells, walls included, is the number x + 8 y; a board is an int with a bit for each.
 _SIDE = 8
 _INSIDE = np.array([x + _SIDE * y for y in range(1, _SIDE - 1) for x in range(1, _SIDE - 1)])
 _INSIDE_BOARD = sum(1 << cell for cell in _INSIDE.tolist())
 _AHEAD = (1, _SIDE, -1, -_SIDE)  # by Minigrid's directions: right, down, left, up
-MOST_THINGS = 16
-"""With 16 things in a room, one layout in 500 is reachable; with 18, one in many thousands."""
+MOST_THINGS = 16  # with 16 things in a room, one layout in 500 is reachable; with 18, one in many thousands
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places (x, y) of the agent and the things in a room."""
-
     agent: tuple[int, int]
     direction: int
     things: list[tuple[int, int]]
 
     def touching(self, some: Sequence[int], others: Sequence[int]) -> bool:
-        """Return True if one of the things ``some`` is next to one of ``others`` (indices into ``things``)."""
+        """Return True if a thing of ``some`` is next to one of ``others`` (indices into ``things``)."""
         board = _spread(sum(_bit(self.things[i]) for i in some))
         return any(board & _bit(self.things[i]) for i in others)
 
@@ -45,17 +41,15 @@ class Places:
 def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: Sequence[int]) -> list[int]:
     """Draw the nouns of ``count`` objects, the first ``num_named`` (1 or 2) of which the mission names.
 
-    The original draws the objects, then one of them for the mission, and a second one: any of them, except the first
+    The original draws the objects, then one of them for the mission, then a second one: any of them, except the first
     one again if no other looks like it. It rejects all unless both are ``admitted``. With p the probability that a
     noun is admitted, and a the probability that no other object looks like the first, the second draw is
 
     - another object, with weight (count - 1) / count · p²;
-    - the first one again, which another object looks like, with weight p (1 - a) / count: the mission names it twice;
+    - the first one again, which another object looks like, with weight p (1 - a) / count: the mission names it twice,
+      and the second noun looks like the first;
     - the first one again, which is unique and replaced, with weight p a / count times the probability that the
       replacement, one of the other nouns, is admitted.
-
-    Returns:
-        ``count`` nouns; if the mission names one object twice, the second one looks like the first.
     """
     nouns: list[int] = rng.integers(len(NOUNS), size=count).tolist()
     nouns[0] = first = _pick(rng, admitted)
@@ -91,13 +85,9 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
 
 
 def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int, Places]:
-    """Draw a room with a door to its neighbour, its things, then the agent, until all are reachable.
-
-    The agent faces neither a thing nor the door. In the right room no thing is within a step of the middle, where the
-    original's agent still is when things are placed.
-
-    Returns:
-        The room's column (0: left, 1: right), the door's row, and the places in the room.
+    """Draw a room with a door to its neighbour, its things, then the agent, until all are reachable. The agent faces
+    neither a thing nor the door. In the right room no thing is within a step of the middle, where the original's agent
+    still is when things are placed. Return the room's column (0: left, 1: right), the door's row and the places.
     """
     middle = _SIDE // 2 * (1 + _SIDE)
     while True:
@@ -114,7 +104,7 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
 
 
 def all_in_reach(agent: int, things: int) -> bool:
-    """Return True if the agent can get next to every bit of the board ``things`` without moving one."""
+    """Return True if the agent can get next to every bit of ``things`` without moving one."""
     reached = 1 << agent
     free = _INSIDE_BOARD & ~things | reached
     while True:
@@ -129,7 +119,6 @@ def _pick(rng: np.random.Generator, choices: Sequence[int] | np.ndarray) -> int:
 
 
 def _draw_cells(rng: np.random.Generator, count: int, taken: int) -> list[int]:
-    """Draw ``count`` different cells within the walls that are not on the board ``taken``."""
     return [cell for cell in rng.permutation(_INSIDE).tolist() if not taken >> cell & 1][:count]
 
 

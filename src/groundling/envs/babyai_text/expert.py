@@ -13,10 +13,10 @@ class ExpertError(GroundlingError):
 
 
 class Expert:
-    """Plays a BabyAI env, one episode after the other, by minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
+    """Plays a BabyAI env, episode by episode, by minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
 
     Args:
-        env: A BabyAI env, wrapped or not; the bot reads the instructions of BabyAI's verifier.
+        env: A BabyAI env, wrapped or not.
 
     Raises:
         ExpertError: The env is not BabyAI's.
@@ -32,11 +32,7 @@ class Expert:
         self._advised: Any = None
 
     def act(self) -> int:
-        """Return the next action's index, given that its advice is followed; a second call returns the same.
-
-        Raises:
-            ExpertError: Before the env's first reset.
-        """
+        """Return the next action's index, assuming that its advice is followed; a second call returns the same."""
         if not hasattr(self._env, "instrs"):
             raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
         if self._instructions is not self._env.instrs:  # each episode has its own

@@ -3,12 +3,12 @@
 The mission decides what an interaction is:
 
 - pick up, and put next to: the thing is picked up;
-- go to: the agent stands in front of it and faces it;
+- go to: the agent faces it from the next cell;
 - open: the door is toggled; if it is locked, a key is picked up, and the named keys are those of its colour;
 - sequences: as for the part that has to come first; for two parts joined by "and", either.
 
 The *things* are those within reach at the start: without moving one, unlocking a door, or interacting with another
-first. The agent may pass closed doors, except in missions to open a door or to go to one, where doors are things.
+first. The agent may pass closed doors, except in missions to open a door or go to one, where doors are things.
 """
 
 from collections.abc import Collection, Iterable
@@ -55,11 +55,8 @@ class Asked:
 
 
 def asked_first(env: Any) -> list[Asked]:
-    """Return the first interactions, one or two, that the mission of an unwrapped BabyAI env asks for at its start.
-
-    Returns:
-        Nothing if they are undefined: the mission is not of BabyAI's grammar, the agent carries something already, or
-        no named thing is within reach, such as a box behind a locked door.
+    """Return the first interactions, one or two, that an unwrapped BabyAI env's mission asks for at its start. Empty
+    if undefined: not BabyAI's grammar, the agent carries something, or no named thing is within reach.
     """
     if env.carrying is not None:
         return []
@@ -69,26 +66,20 @@ def asked_first(env: Any) -> list[Asked]:
 
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:
-    """Return the descriptions of things in an instruction, in the order of its words."""
+    """Return an instruction's descriptions of things, in the order of its words."""
     names = ("desc", "desc_move", "desc_fixed")
     return [getattr(clause, name) for clause in _clauses(instruction) for name in names if hasattr(clause, name)]
 
 
 def _clauses(instruction: Instr) -> list[Instr]:
-    """Return the parts of an instruction that are not sequences, in the order of its words."""
+    """Return an instruction's parts that are not sequences, in the order of its words."""
     if isinstance(instruction, SeqInstr):
         return [*_clauses(instruction.instr_a), *_clauses(instruction.instr_b)]
     return [instruction]
 
 
 class InteractionTracker:
-    """Tracks the first interaction of an episode.
-
-    Args:
-        env: An unwrapped BabyAI env.
-        asked: The first interactions that its mission asks for; at least one.
-        named: The words that name the things.
-    """
+    """Tracks the first interaction in an episode of an unwrapped BabyAI env; ``named``: the mission's words for it."""
 
     def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
         self._env, self._deeds = env, {part.deed for part in asked}
@@ -163,13 +154,12 @@ def _within_reach(
 
 
 def _among(things: Iterable[WorldObj], others: Iterable[WorldObj]) -> list[WorldObj]:
-    """Return the things that are among the others by identity."""
     known = {id(other) for other in others}
     return [thing for thing in things if id(thing) in known]
 
 
 def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
-    """Return the keys, balls, boxes and doors that the agent can get to; rooms are enclosed by walls or doors."""
+    """Return the keys, balls, boxes and doors that the agent can get to; walls or doors enclose rooms."""
     cells, width = env.grid.grid, env.grid.width
     free = int("".join(["1" if cell is None else "0" for cell in reversed(cells)]), 2)  # a bit for each cell
     things = []
@@ -191,5 +181,4 @@ def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
 
 
 def _spread(board: int, width: int) -> int:
-    """Return a board's cells and all cells next to them."""
     return board | board << 1 | board >> 1 | board << width | board >> width

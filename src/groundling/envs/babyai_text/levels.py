@@ -54,8 +54,6 @@ def _pick_up_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
 
 
 class _Task(NamedTuple):
-    """A family of missions: its number of named objects, and its equally likely forms."""
-
     num_named: int
     forms: tuple[Callable[..., Instr], ...]
 
@@ -83,16 +81,15 @@ class LocalLevel(RoomGridLevel):
         split: Missions that occur (see `HELD_OUT`); None: all.
         task: One of ``tasks``, fixed for the env's life; None draws one at each reset.
         draw_task: Draw a task at each ``reset`` with the env's generator, or once at ``construction`` with an unseeded
-            one, as the original does: two envs of one seed then differ. (`groundling evaluate` draws at each reset
-            nevertheless, so that all agents play the same episodes.)
-        generator: ``original`` draws whole levels and rejects them until one suits, with the original's stream of
-            random numbers; ``direct`` has the same distribution and builds one level only.
-        num_dists: Number of objects that the task does not need, 0 to 14; 8 in GLAM.
+            one, as the original does: two envs of one seed then differ. (`groundling evaluate` always draws at each
+            reset, so that all agents play the same episodes.)
+        generator: ``original`` draws whole levels until one suits, with the original's stream of random numbers;
+            ``direct`` has the same distribution and builds one level only.
+        num_dists: Number of distractors, objects that the task does not need: 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
 
     Raises:
-        ConfigError: Unknown or no tasks, an unknown split, generator or draw_task, or a num_dists or max_steps out of
-            range.
+        ConfigError: An invalid argument.
     """
 
     def __init__(
@@ -146,7 +143,6 @@ class LocalLevel(RoomGridLevel):
     # Direct generator
 
     def _draw_room(self, name: str) -> Instr:
-        """Draw nouns and places, then build the room."""
         task = _TASKS[name]
         count = self.num_dists + task.num_named
         while True:
@@ -165,7 +161,7 @@ class LocalLevel(RoomGridLevel):
         return nouns[0] != nouns[1] and not places.touching(moved, fixed)
 
     def _draw_two_rooms(self) -> Instr:
-        """A locked door between two rooms; its key, the other objects and the agent in the same one of them."""
+        """Build two rooms with a locked door between them; its key, the other objects and the agent are in one."""
         colour = self._rand_elem(_DOOR_COLOURS[self.split])
         column, row, places = draw_places_by_door(self.np_random, 1 + self.num_dists)
         RoomGrid._gen_grid(self, self.width, self.height)
@@ -177,7 +173,6 @@ class LocalLevel(RoomGridLevel):
         return self._draw_opening(colour)
 
     def _furnish(self, column: int, things: list[tuple[str, str]], places: Places) -> None:
-        """Put the agent and the things, pairs (type, colour), into the room of that column."""
         room = self.get_room(column, 0)
         for (kind, colour), (x, y) in zip(things, places.things, strict=True):
             thing = _MAKE[kind](colour)
@@ -189,7 +184,6 @@ class LocalLevel(RoomGridLevel):
     # The original's generator: the order of the draws reproduces its levels
 
     def _draw_as_the_original(self, name: str) -> Instr:
-        """Draw whole levels until one suits."""
         # The original builds its rooms once more before its first attempt; with two rooms, this draws a place for
         # their door.
         RoomGrid._gen_grid(self, self.width, self.height)
@@ -250,10 +244,9 @@ class LocalLevel(RoomGridLevel):
         return task.forms[self._rand_int(0, len(task.forms)) if len(task.forms) > 1 else 0]
 
     def _draw_opening(self, colour: str) -> Instr:
-        """Draw the mission to open the door; in training, half of the missions omit its colour."""
+        """Draw the mission to open the door; half of the training missions omit its colour."""
         names_colour = self.split != "train" or not self._rand_bool()
         return OpenInstr(ObjDesc("door", colour if names_colour else None))
 
     def _admits(self, kind: str, colour: str) -> bool:
-        """Return True if missions of the split name such an object."""
         return self.split is None or (f"{colour} {kind}" in HELD_OUT) == (self.split == "test")

@@ -45,8 +45,7 @@ _VERBS = {
     "pick up": ("ramasser", "avoir ramassé"),
     "open": ("ouvrir", "avoir ouvert"),
     "put": ("poser", "avoir posé"),
-}
-"""Infinitive and perfect infinitive in French."""
+}  # Infinitive and perfect infinitive in French
 
 
 def translate_mission(mission: str, language: str) -> str:
@@ -55,7 +54,7 @@ def translate_mission(mission: str, language: str) -> str:
     ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``.
 
     Raises:
-        TranslationError: An unknown language, or another mission.
+        TranslationError: An unknown language or mission.
     """
     if check_language(language) == "english":
         return mission
@@ -69,14 +68,7 @@ def translate_mission(mission: str, language: str) -> str:
 
 
 def change_things(mission: str, change: Callable[[str], str], language: str = "english") -> tuple[str, list[str]]:
-    """Replace the phrases for things in a BabyAI mission, such as ``the red key``.
-
-    With an empty replacement, the space before the phrase is removed, too. Return the mission, and the new phrases in
-    their order.
-
-    Raises:
-        TranslationError: An unknown language.
-    """
+    """Replace phrases for things (``the red key``), an empty one with the space before it; return text, phrases."""
     phrases: list[str] = []
 
     def put(match: re.Match[str]) -> str:
@@ -89,13 +81,12 @@ def change_things(mission: str, change: Callable[[str], str], language: str = "e
 
 @lru_cache(maxsize=4096)
 def things_of(mission: str, language: str = "english") -> tuple[str, ...]:
-    """Return the phrases for things in a BabyAI mission, such as ``the red key``."""
     return tuple(change_things(mission, lambda phrase: phrase, language)[1])
 
 
 @cache
 def _phrases(language: Language) -> re.Pattern[str]:
-    """Return a pattern for the phrases of things, with the space and the French elision ("d'") before them."""
+    """Return a pattern of the phrases for things, with the space and the French elision ("d'") before them."""
     if language == "english":
         return re.compile(rf"(?P<space> )(?P<elided>)(?P<phrase>{_OBJECT.pattern})")
     nouns, colours, places = ("key", "ball", "box", "door", "object"), ("", *FRENCH_COLOURS), ("", *_PLACES)
@@ -105,7 +96,6 @@ def _phrases(language: Language) -> re.Pattern[str]:
 
 
 def _minigrid_mission(mission: str) -> str | None:
-    """Translate a mission of MiniGrid's own; None if it is not one."""
     if match := _FETCH.fullmatch(mission):
         return f"aller chercher {_object(match['object'], mission)}"
     if match := _PUT_NEAR.fullmatch(mission):
@@ -118,7 +108,6 @@ def _minigrid_mission(mission: str) -> str | None:
 
 
 def _orders(text: str, done: bool = False) -> str:
-    """Translate one order, or two joined by "and"."""
     return " et ".join(_order(part, done) for part in text.split(" and "))
 
 

@@ -1,12 +1,12 @@
 """Minigrid's symbolic view by look-up tables: the same bits, many times faster.
 
-Nine tenths of a Minigrid step are its observation: it cuts the view out of the grid, rotates it up to four times,
-computes which cells are hidden, and encodes each cell. Here
+A Minigrid step spends nine tenths of its time on the observation: it cuts the view out of the grid, rotates it up to
+four times, computes which cells are hidden, and encodes each cell. Here
 
-- the cells of the grid that a view shows are cached by place and direction of the agent;
+- the grid's cells in view are cached by place and direction of the agent;
 - each cell becomes one byte, its *code*, for the object there and whether it blocks the view;
-- visibility spreads row by row, away from the agent. The visible cells of a row, and those of the next row that are
-  visible from it, follow from 7 bits of the previous row and 7 bits of blocking cells: a table of 128 × 128 entries.
+- visibility spreads row by row, away from the agent. The visible cells of a row, and those of the next row visible
+  from it, follow from 7 bits of the previous row and 7 bits of blocking cells: a table of 128 × 128 entries.
 
 Nothing of the grid is kept between observations, so nothing can be stale.
 """
@@ -40,10 +40,8 @@ def use_lookup_tables(env: Any) -> None:
 
 
 def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
-    """Return Minigrid's observation: its image, uint8 ``(7, 7, 3)``, the direction and the mission.
-
-    Minigrid computes the image itself if the tables do not apply: another size of the view, or objects or a grid of
-    classes that Minigrid does not have.
+    """Return Minigrid's observation: its image, uint8 ``(7, 7, 3)``, the direction and the mission. Minigrid computes
+    the image if the tables do not apply: another size of view, or unknown classes of objects or grid.
     """
     image = image_by_tables(env)
     if image is None:
@@ -52,11 +50,7 @@ def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
 
 
 def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
-    """Return the image: uint8 ``(7, 7, 3)``, column from the left, row from afar, then object, colour and state.
-
-    Returns:
-        None if the tables do not apply (see `gen_obs`).
-    """
+    """Return the image: column from the left, row from afar, object, colour and state; None as `gen_obs` says."""
     grid, (x, y) = env.grid, env.agent_pos
     if env.agent_view_size != _VIEW or type(grid) is not Grid:
         return None
@@ -77,7 +71,6 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
 
 
 def _code_of(thing: WorldObj | None) -> int | None:
-    """Return an object's code; None if it has none."""
     if thing is None:
         return _EMPTY
     if thing.__class__ is Door:
@@ -116,13 +109,10 @@ _ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # first bit of each row, the age
 def _spread() -> list[tuple[bytes, int]]:
     """Tabulate how visibility spreads in a row, as in `minigrid.core.grid.Grid.process_vis`.
 
-    From a visible cell that does not block the view, one sees the next cell of the row, the one ahead, and the one
-    ahead of the next; first towards the right, then towards the left.
-
-    Returns:
-        By 14 bits, the cells visible from the previous row and then those that do not block the view, 7 bits each with
-        the first column highest: the row's visible cells as bytes 255 or 0, and the cells of the next row that are
-        visible from it as 7 bits.
+    From a visible cell that does not block the view, the next cell of the row, the one ahead, and the one ahead of the
+    next are visible; first towards the right, then towards the left. The index has 14 bits: the cells visible from the
+    previous row, then those that do not block the view, 7 bits each, the first column highest. An entry has the row's
+    visible cells as bytes 255 or 0, and the cells of the next row visible from it as 7 bits.
     """
     entries = np.arange(1 << 2 * _VIEW)
     reached, clear, ahead = entries >> _VIEW, entries & _WHOLE_ROW, np.zeros_like(entries)
@@ -154,8 +144,7 @@ _DOORS = {state: code for code, state in enumerate(_DOOR_STATES, start=2 + len(_
 _ENCODED = np.array(
     [(OBJECT_TO_IDX["unseen"], 0, 0), (OBJECT_TO_IDX["empty"], 0, 0), *(thing.encode() for thing in _CODED)],
     dtype=np.uint8,
-)
-"""Minigrid's encoding by code: uint8 ``(num_codes, 3)``."""
+)  # Minigrid's encoding by code: uint8 ``(num_codes, 3)``
 _CLEAR = [False, True, *(thing.see_behind() for thing in _CODED)]  # By code: the cell does not block the view
 _CLEAR_DIGITS = "".join("01"[int(clear)] for clear in _CLEAR).encode().ljust(256, b"0")
 _SPREAD = _spread()

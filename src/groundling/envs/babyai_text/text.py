@@ -18,19 +18,14 @@ from groundling.errors import ConfigError, unknown
 ACTIONS: dict[Language, tuple[str, ...]] = {
     "english": ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"),
     "french": ("tourner à gauche", "tourner à droite", "aller tout droit", "ramasser", "lâcher", "basculer"),
-}
-"""GLAM's actions in words, by language; the i-th is Minigrid's action i."""
+}  # GLAM's actions in words, by language; the i-th is Minigrid's action i
 NOTHING: dict[Language, str] = {"english": "You see nothing", "french": "Tu ne vois rien"}
 
 Observation = dict[str, Any]
 
 
 def translate_actions(actions: Sequence[str], language: str) -> list[str]:
-    """Translate actions of `ACTIONS` into ``language``.
-
-    Raises:
-        TranslationError: An unknown language or action.
-    """
+    """Translate actions of `ACTIONS`; raise `TranslationError` for an unknown language or action."""
     translations = ACTIONS[check_language(language)]
     known = {name: translations[i] for names in ACTIONS.values() for i, name in enumerate(names)}
     for action in actions:
@@ -60,11 +55,10 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         compat: See `describe`.
         control: One of `CONTROLS`: changes ``obs["mission"]``, but not the env's own mission and reward. ``swapped``
             skips episodes without another thing to name; the thing that it names counts as the named one.
-        describe_walls: Include the sentences about walls; otherwise a view of walls alone has the sentence `NOTHING`.
+        describe_walls: Include the sentences about walls; without them, a view of walls alone is `NOTHING`.
 
     Raises:
-        ConfigError: An unknown compat or control, a control for an env without BabyAI's missions, or a describe_walls
-            that is not a Boolean.
+        ConfigError: An invalid argument, or a control for an env without BabyAI's missions.
         TranslationError: An unknown language.
     """
 
@@ -104,11 +98,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; return Minigrid's observation, with its sentences in the info.
-
-        Raises:
-            ConfigError: The control does not suit this env's missions.
-        """
+        """Begin an episode; raise `ConfigError` if the control does not suit this env's missions."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         observation, info = self.env.reset(seed=seed, options=options)
@@ -155,7 +145,6 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             self._tracker = InteractionTracker(env, asked, words if len(phrases) == len(described) else [])
 
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take one of Minigrid's actions."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation, info = self._in_words(observation, info)
         if self._tracker is not None:

@@ -1,7 +1,4 @@
-"""NetHack: the nine tasks of Motif (arXiv 2310.00166) on nle, and vectors of them.
-
-nle is an extra; it is imported when a task is made, never by ``import groundling``.
-"""
+"""NetHack: the nine tasks of Motif (arXiv 2310.00166) on nle. nle is an extra, imported when a task is made."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -17,8 +14,7 @@ if TYPE_CHECKING:
 _WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
 ACTIONS = ("more", *_WINDS, *(f"far {wind}" for wind in _WINDS), "up", "down", "wait", "kick", "eat", "search")
 """The actions. At a question, "northwest" is the key y, which means yes."""
-RECORDING = ("savedir", "save_ttyrec_every")
-"""Arguments of nle's recordings: the folder, and the number of games of which one is recorded."""
+RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder, and the games of which one is recorded
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":
@@ -39,20 +35,15 @@ def make_goal(goal: str, **args: Any) -> "NetHackTask":
 
 
 def make_task(task: str, **args: Any) -> "NetHackTask":
-    """Make one of `TASKS` by its id, without Gymnasium's wrappers.
-
-    Raises:
-        ConfigError: nle is not installed, or there is no such task or argument.
-    """
+    """Make one of `TASKS` by its id, without Gymnasium's wrappers; errors as of `make_goal`."""
     if task not in TASKS:
         raise ConfigError(unknown("NetHack task", task, TASKS))
     return make_goal(**TASKS[task] | args)
 
 
 def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return a task's arguments with its recordings, if any, in ``folder`` within ``savedir``.
-
-    nle numbers a process's recordings by env: those of two envs in one folder would have the same names.
+    """Return a task's arguments with its recordings, if any, in ``folder`` within ``savedir``: nle numbers a process's
+    recordings by env, so two envs in one folder would use the same names.
     """
     if not args.get("savedir"):
         return dict(args)

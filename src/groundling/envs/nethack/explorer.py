@@ -1,4 +1,4 @@
-"""A rule-based agent that looks for the stairs down and takes them, for collecting data and as a baseline.
+"""A rule-based agent that looks for the stairs down, for collecting data and as a baseline.
 
 It reads the terminal. It walks to ``>`` if it knows one, else to the nearest unvisited square next to something
 unknown, else to the least visited square, searching for hidden doors in corners and dead ends. It kicks in locked
@@ -25,14 +25,12 @@ _STEPS: dict[int, int] = {
     _COLUMNS + 1: ACTIONS.index("southeast"),
     _COLUMNS - 1: ACTIONS.index("southwest"),
     -_COLUMNS - 1: ACTIONS.index("northwest"),
-}
-"""The action that leads from a cell to another one, by the difference of their numbers, 80 · row + column."""
+}  # actions by the difference of two cells' numbers, 80 · row + column
 _STRAIGHT = (-_COLUMNS, 1, _COLUMNS, -1)
 _MORE, _DOWN, _KICK, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search"))
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
-_DOORS = np.isin(np.arange(256), list(b"+-|"))
-"""Doors if they are brown; in other colours they are walls, and + is a book."""
+_DOORS = np.isin(np.arange(256), list(b"+-|"))  # if brown; else walls, and + is a book
 _DOOR_COLOUR = 3
 _PASSABLE = np.array([chr(c) in ".#<>{_\\^$%*!?/=\"([)`@&';:~" or chr(c).isalpha() for c in range(256)])
 """Floors, things, boulders, and creatures to fight or swap places with."""
@@ -45,11 +43,7 @@ _LOCKED = re.compile(rb"door is locked|WHAMM|You kick at empty space")
 
 
 class Explorer:
-    """Chooses actions by rules, with a memory of each level of one game.
-
-    Args:
-        seed: Seed of its choices among equally good squares.
-    """
+    """Chooses actions by rules, with a memory of each level of one game; ``seed`` breaks ties between squares."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -78,7 +72,6 @@ class Explorer:
         return self._walk(observation["tty_chars"], observation["tty_colors"], level, here)
 
     def _answer(self, message: bytes) -> int | None:
-        """Return the answer to a question in the message; None without one."""
         if b"What do you want to eat" in message:
             return _YES
         if b"eat it? [" in message or b"Really attack" in message:  # what lies on the floor may be old
@@ -99,7 +92,7 @@ class Explorer:
         return self._search(here, came_from, level)
 
     def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
-        """Search here, or go to a little visited square where something may be hidden: nothing new is reachable."""
+        """Search here, or go to a little visited square where something may be hidden."""
         room = {cell: sum(cell + step in came_from for step in _STEPS) for cell in came_from}
         if room[here] < len(_STEPS) and level.searches[here] < _PATIENCE:
             level.searches[here] += 1
@@ -112,7 +105,6 @@ class Explorer:
         return self._step(here, best[int(self._rng.integers(len(best)))], came_from)
 
     def _step(self, here: int, goal: int, came_from: dict[int, int]) -> int:
-        """Take the first step of the way to ``goal``."""
         cell = goal
         while came_from[cell] != here:
             cell = came_from[cell]
@@ -124,12 +116,10 @@ class _Level:
     """The explorer's memory of a level; cells are numbered 80 · row + column, as on the terminal."""
 
     def __init__(self) -> None:
-        self.stairs = -1
-        """The cell of ``>``; -1 if it is unknown."""
+        self.stairs = -1  # cell of ``>``; -1 if unknown
         self.visits: Counter[int] = Counter()
         self.searches: Counter[int] = Counter()
-        self.barred: Counter[tuple[int, int]] = Counter()
-        """Number of failed steps from one cell to the next."""
+        self.barred: Counter[tuple[int, int]] = Counter()  # failed steps from one cell to the next
 
     def look_for_stairs(self, chars: np.ndarray) -> None:
         cell = chars[_MAP].tobytes().find(b">")
@@ -137,11 +127,8 @@ class _Level:
             self.stairs = cell + _COLUMNS * _MAP.start
 
     def ways(self, chars: np.ndarray, colours: np.ndarray, here: int) -> tuple[dict[int, int], int | None]:
-        """Find the reachable cells, nearest first, up to the stairs.
-
-        Returns:
-            For each cell the previous one on a shortest way, ``here`` for itself; and the nearest unvisited cell next
-            to something unknown, if any.
+        """Return for each reachable cell, nearest first up to the stairs, the previous one on a shortest way (``here``
+        for itself), and the nearest unvisited cell next to something unknown, if any.
         """
         doors = np.zeros(TERMINAL_SHAPE, dtype=bool)
         doors[_MAP] = _DOORS[chars[_MAP]] & (colours[_MAP] == _DOOR_COLOUR)

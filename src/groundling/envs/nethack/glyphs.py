@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from groundling.envs.nethack.observation import COLOURS
 
-CELL = 6
-"""Pixels on a side."""
-FONT_SIZE = 9
-"""Font size in points, before characters are resized to `CELL` × `CELL` pixels."""
+CELL = 6  # pixels on a side
+FONT_SIZE = 9  # points, before characters are resized to `CELL` × `CELL` pixels
 
 PALETTE = np.array(
     [
@@ -75,10 +73,7 @@ def render(chars: np.ndarray, colours: np.ndarray) -> np.ndarray:
 
 
 class GlyphRenderer(nn.Module):
-    """Draws batches of windows on a learner's device: the same bytes as `render`, without parameters.
-
-    A row of a cell's pixels is 18 bytes, channels last, copied as 9 numbers of 2 bytes.
-    """
+    """Draws windows on a device as `render` does; a cell's row of pixels, 18 bytes, is copied as 9 int16."""
 
     table: Tensor
 
@@ -89,14 +84,8 @@ class GlyphRenderer(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, chars: Tensor, colours: Tensor) -> Tensor:
-        """Draw codes.
-
-        Args:
-            chars: Uint8 ``(..., rows, columns)``.
-            colours: Uint8 of the same shape, below 16.
-
-        Returns:
-            Uint8 ``(..., 3, 6 rows, 6 columns)``; the channels are last in memory, which convolutions prefer.
+        """Draw codes, uint8 ``(..., rows, columns)``, as uint8 ``(..., 3, 6 rows, 6 columns)``, channels last in
+        memory.
         """
         *batch, rows, columns = chars.shape
         codes = chars.reshape(-1).int() * COLOURS + colours.reshape(-1)

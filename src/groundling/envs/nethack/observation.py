@@ -1,8 +1,8 @@
 """Observations of NetHack in a few hundred bytes: a window of codes, a vector, a message.
 
 Motif's agents see a picture of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
-and the message's number of occurrences in the episode. Here the window consists of characters and colours (288 bytes);
-`groundling.envs.nethack.glyphs` draws the picture, in numpy or torch.
+and its number of occurrences in the episode. Here the window has characters and colours (288 bytes), which
+`groundling.envs.nethack.glyphs` draws, in numpy or torch.
 """
 
 import hashlib
@@ -13,15 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
-WINDOW = 12
-"""Side of the window, in characters. The hero is in row 6, column 6, both from 0."""
+WINDOW = 12  # side in characters; the hero is in row 6, column 6, both from 0
 MESSAGE_LENGTH = 256
 TERMINAL_SHAPE = (24, 80)
 COLOURS = 16
-BLANK = ord(" ")
-"""Character beyond the terminal's edge, in colour 0."""
-VECTOR_LIMIT = np.float32(5)
-"""Features are clipped to ± this."""
+BLANK = ord(" ")  # beyond the terminal's edge, in colour 0
+VECTOR_LIMIT = np.float32(5)  # features are clipped to ± this
 
 _SCALES: dict[str, tuple[float, float]] = {
     "x": (1 / 79, 1 / 79),
@@ -52,15 +49,13 @@ _SCALES: dict[str, tuple[float, float]] = {
     "condition": (1 / 1024, 0.0),
     "alignment": (1.0, 0.0),
 }
-"""Factors of nle's 27 blstats, in their order: ``full``, chosen so that early games are within ± 1, and ``motif``, from
+"""Factors of nle's 27 blstats, in their order: ``full``, which keeps early games within ± 1, and ``motif``, from
 Motif's code (the paper has none), whose vector has neither score nor depth."""
-FEATURES = tuple(_SCALES)
-"""Names of the blstats."""
+FEATURES = tuple(_SCALES)  # names of the blstats
 VECTORS: dict[str, np.ndarray] = {
     name: np.array([scales[place] for scales in _SCALES.values()], dtype=np.float32)
     for place, name in enumerate(("full", "motif"))
-}
-"""The factors, float32 ``(27,)``, by values of an env's argument ``vector``."""
+}  # float32 ``(27,)``, by values of the argument ``vector``
 
 _BEFORE = WINDOW // 2
 _Slices = tuple[slice, slice]
@@ -69,15 +64,9 @@ _Slices = tuple[slice, slice]
 def window(
     terminal: np.ndarray, row: int, column: int, out: np.ndarray | None = None, fill: int = BLANK
 ) -> np.ndarray:
-    """Cut the `WINDOW` × `WINDOW` cells around a cell out of a terminal's 24 × 80.
-
-    Args:
-        terminal: Characters or colours ``(24, 80)``.
-        row: Row of the cell at ``[6, 6]`` of the window. The hero at blstats ``(x, y)`` is in row ``y + 1``, because
-            row 0 is the message's, and in column ``x``.
-        column: Its column.
-        out: Array to write to, ``(12, 12)``; a new uint8 array by default.
-        fill: Value beyond the edge.
+    """Cut the `WINDOW` × `WINDOW` cells around a cell, which is at ``[6, 6]``, out of a terminal's ``(24, 80)``;
+    ``fill``: beyond its edge. The hero at blstats ``(x, y)`` is in row ``y + 1`` (row 0: the message) and column
+    ``x``.
     """
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
@@ -92,7 +81,7 @@ def window(
 
 @lru_cache(maxsize=1 << 12)
 def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices | None]:
-    """Return the part of a terminal in the window around a cell, and its place there (None: all of the window)."""
+    """Return the part of a terminal in the window around a cell, and its place there (None: the whole window)."""
     top, left = row - _BEFORE, column - _BEFORE
     first, last = max(top, 0), min(top + WINDOW, rows)
     start, stop = max(left, 0), min(left + WINDOW, columns)
@@ -114,13 +103,12 @@ class View:
     """The part of nle's arrays that a policy sees, by a task's arguments."""
 
     row_offset: int = 1
-    """Difference between the terminal's row in the middle of the window and the row in blstats: 1, since row 0 is the
-    message's. 0 with ``compat=["crop"]``: the window is around the square above the hero's."""
+    """Terminal row in the window's middle minus the row in blstats: 1, as row 0 is the message's. 0 with
+    ``compat=["crop"]``: the window is around the square above the hero's."""
     vector: str = "full"  # key of `VECTORS`
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Self:
-        """Return the view of a task with these arguments (`groundling.envs.nethack.tasks.NetHackTask`)."""
         return cls(0 if "crop" in args.get("compat", ()) else 1, args.get("vector", "full"))
 
     def windows(self, seen: Mapping[str, np.ndarray], x: int, y: int, chars: np.ndarray, colours: np.ndarray) -> None:
@@ -131,10 +119,7 @@ class View:
 
 @lru_cache(maxsize=1 << 16)
 def message_id(message: bytes) -> int:
-    """Hash a message to a signed 64-bit int, the same in every process and on every machine.
-
-    Padding zeros do not count. Two of a million different messages collide with a probability of 3e-8.
-    """
+    """Hash a message without padding zeros to a signed 64-bit int, the same in every process and on every machine."""
     digest = hashlib.blake2b(message.rstrip(b"\0"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

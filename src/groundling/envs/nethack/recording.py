@@ -18,8 +18,6 @@ _READ_AT_ONCE = 256  # screens
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A terminal's screen."""
-
     chars: np.ndarray  # uint8 ``(24, 80)``
     colours: np.ndarray  # uint8 ``(24, 80)``, below 16
     cursor: tuple[int, int] | None = None  # row and column
@@ -35,12 +33,10 @@ class Screen:
         )
 
     def text(self) -> str:
-        """Return its 24 lines, without colours and trailing spaces."""
         printable = np.where(self.chars < 32, 32, self.chars).astype(np.uint8)
         return "\n".join(line.tobytes().decode("cp437").rstrip() for line in printable)
 
     def image(self) -> Image.Image:
-        """Draw it in colours on black, with a frame around the cursor."""
         width, height = _cell_size()
         picture = Image.new("RGB", (self.chars.shape[1] * width, self.chars.shape[0] * height))
         rows, columns = np.nonzero(self.chars > 32)
@@ -54,7 +50,7 @@ class Screen:
 
 
 def read_ttyrec(path: Path) -> Iterator[Screen]:
-    """Read the screens of one of nle's recordings (``.ttyrec3.bz2``), one for each key.
+    """Read the screens of one of nle's recordings, one for each key.
 
     An incomplete recording, as of a killed process, is read up to its end.
 

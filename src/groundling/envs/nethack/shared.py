@@ -19,8 +19,7 @@ class EndStatus(IntEnum):
     TASK_SUCCESSFUL = 2
 
 
-FIGURES = ("score", "dlvl", "gold", "xlvl", "turns", "scout", "end_status")
-"""Figures of an episode at its end: see `groundling.envs.nethack.tasks.NetHackTask`."""
+FIGURES = ("score", "dlvl", "gold", "xlvl", "turns", "scout", "end_status")  # at the end: see `NetHackTask`
 
 STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "actions": (np.uint8, ()),
@@ -33,10 +32,8 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "rewards": (np.float32, ()),
     "dones": (np.bool_, ()),
     "cut": (np.bool_, ()),
-}
-"""Type and shape of each env's values that change at every step."""
-LAST_FIELDS = ("chars", "colours", "vector", "messages")
-"""Values with a copy ``last_…`` of the end of an episode that ran out of steps."""
+}  # type and shape of each env's values that change at every step
+LAST_FIELDS = ("chars", "colours", "vector", "messages")  # also kept as ``last_…`` where an episode ran out of steps
 _FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     **STEP_FIELDS,
     "next_episode": (np.int64, ()),
@@ -50,13 +47,8 @@ _CACHE_LINE = 64  # bytes
 
 
 class SharedArrays:
-    """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor.
-
-    The file has no name, so it disappears with the processes, however they end.
-
-    Args:
-        num_envs: Length of the first axis.
-        fd: File descriptor of memory that another process created; None: create it.
+    """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor ``fd``
+    (None: create it). The file has no name, so it disappears with the processes, however they end.
     """
 
     def __init__(self, num_envs: int, fd: int | None = None) -> None:

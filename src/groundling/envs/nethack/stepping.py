@@ -12,8 +12,7 @@ from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, SharedArrays
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.seeds import training_seed
 
-BEGIN = 255
-"""Command to begin every env's next episode; other commands are numbers of groups."""
+BEGIN = 255  # command to begin every env's next episode; other commands are numbers of groups
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class EnvSpec:
     args: dict[str, Any] = field(default_factory=dict)
 
     def make(self, env: int) -> NetHackTask:
-        """Make env number ``env``, with a folder of its own for recordings."""
         return make_task(self.task, **recording_in(self.args, f"env-{self.first_env + env:04}"))
 
     def episode_seed(self, env: int, episode: int) -> int:
@@ -34,17 +32,9 @@ class EnvSpec:
 
 
 class EnvSlice:
-    """Envs ``start`` to ``stop`` of a vector, stepped in this process.
-
-    An env that raises is made again, and its transition is cut: reward 0, ``dones`` and ``cut`` set, and the first
-    observation of a new episode.
-
-    Args:
-        spec: How the envs are made.
-        arrays: The arrays of the whole vector, see `groundling.envs.nethack.shared`.
-        start: First env.
-        stop: The env after the last one.
-        lost: The envs replace others that were lost in mid-episode: their first `step` is cut.
+    """Envs ``start`` to ``stop`` (exclusive) of a vector, stepped in this process. An env that raises is made again,
+    and its transition is cut: reward 0, ``dones`` and ``cut`` set, and the first observation of a new episode.
+    ``lost``: these envs replace lost ones, so their first `step` is cut.
     """
 
     def __init__(
@@ -107,7 +97,6 @@ class EnvSlice:
             self._observe(i)
 
     def _keep_last(self, i: int) -> None:
-        """Keep the present observation, which that of the next episode replaces."""
         self._observe(i)
         arrays = self._arrays
         vector_features(self._blstats[i : i + 1], arrays["vector"][i : i + 1], self._view.vector)
@@ -151,14 +140,7 @@ class EnvSlice:
 
 
 class EnvSlices:
-    """A share of every group of envs, in this process: `EnvSlice` of each.
-
-    Args:
-        spec: How the envs are made.
-        arrays: The arrays of the whole vector.
-        slices: First env of each share, and the one after its last.
-        lost: See `EnvSlice`.
-    """
+    """A share of every group of envs in this process: an `EnvSlice` for each of ``slices`` (start, stop)."""
 
     def __init__(
         self, spec: EnvSpec, arrays: dict[str, np.ndarray], slices: Sequence[tuple[int, int]], lost: bool = False
@@ -166,7 +148,6 @@ class EnvSlices:
         self.slices = [EnvSlice(spec, arrays, start, stop, lost) for start, stop in slices]
 
     def answer(self, command: int, value: None = None) -> list[str]:
-        """Carry out a command; return the errors of single envs."""
         if command == BEGIN:
             return [crash for envs in self.slices for crash in envs.begin()]
         return self.slices[command].step()

@@ -1,8 +1,8 @@
 """Motif's tasks: rewards, ends of episodes, and NetHack's prompts.
 
-They differ from nle's tasks of the same names (arXiv 2310.00166, and the authors' code): staircase and oracle tasks pay
-50 once and have no time penalty; a staircase counts when it has been descended; the question what to eat can be
-answered; a message of success is kept after a ``--More--``.
+They differ from nle's tasks of the same names (arXiv 2310.00166 and the authors' code): staircase and oracle tasks pay
+50 once and have no time penalty; a staircase counts when descended; the question what to eat can be answered; a
+message of success is kept after a ``--More--``.
 """
 
 import re
@@ -20,8 +20,7 @@ from groundling.envs.nethack.observation import VECTORS
 from groundling.envs.nethack.shared import EndStatus
 from groundling.errors import ConfigError
 
-COMPAT = ("sober", "scout", "crop")
-"""Bugs of the original, which are fixed unless named: see `NetHackTask`."""
+COMPAT = ("sober", "scout", "crop")  # bugs of the original, fixed unless named (`NetHackTask`)
 OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
 RENDER_MODES = ["ansi", "rgb_array"]
 SUCCESS_REWARD = 50.0
@@ -42,12 +41,12 @@ class NetHackTask(base.NLE):
     """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
 
     Equal seeds give equal episodes, except for shopkeepers' names, which follow the clock: ``reset(seed=s)`` seeds all
-    random generators of NetHack (including that of its levels) and the moon; later calls of ``reset()`` draw their
-    seeds from the same stream. nle's ``seed`` sets those of the next episode, unless ``reset`` has a seed.
+    random generators of NetHack (including its levels') and the moon; later calls of ``reset()`` draw their seeds from
+    the same stream. nle's ``seed`` sets those of the next episode, unless ``reset`` has a seed.
 
     ``terminated``: the game or the task is over; ``truncated``: ``max_episode_steps`` are; never both (nle sets
     ``terminated`` for every end). Infos have ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience level),
-    ``score``, ``turns`` and ``scout`` (explored squares); the last figures stay when the game is over.
+    ``score``, ``turns`` and ``scout`` (explored squares), which stay when the game is over.
 
     Args:
         observation_keys: Keys of nle's observations; each is copied at every step.
@@ -60,7 +59,7 @@ class NetHackTask(base.NLE):
         args: Arguments of nle: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
 
     Raises:
-        ConfigError: An unknown name in ``compat``, or an unknown ``vector`` or ``render_mode``.
+        ConfigError: An unknown ``compat``, ``vector`` or ``render_mode``.
     """
 
     StepStatus = EndStatus
@@ -133,10 +132,8 @@ class NetHackTask(base.NLE):
         self._last_observation = None
         self.end_status = EndStatus.RUNNING
         self._game_over = False
-        self.blstats: list[int] = self._blstats.tolist()
-        """nle's blstats, of the game's last step when it is over."""
-        self.message: bytes = self._message.tobytes()
-        """The message, 256 bytes padded with zeros."""
+        self.blstats: list[int] = self._blstats.tolist()  # of the game's last step when it is over
+        self.message: bytes = self._message.tobytes()  # 256 bytes padded with zeros
         if "scout" not in self.compat:
             self._explored.clear()
         self._map = self._glyphs.tobytes()
@@ -176,7 +173,7 @@ class NetHackTask(base.NLE):
             self._game_over = True
 
     def figures(self) -> dict[str, int]:
-        """Return the episode's figures so far: see the class."""
+        """Return the episode's figures so far."""
         stats = self.blstats
         self._explored[tuple(stats[_LEVEL])] = self._explored_here()
         return {
@@ -189,7 +186,7 @@ class NetHackTask(base.NLE):
         }
 
     def _key(self, action: int) -> int:
-        """Return the key of an action; the question what to eat is answered by its first choice, or not at all."""
+        """Return an action's key; the question what to eat is answered by its first choice, or not at all."""
         key = self._keys[action]
         if _EAT_QUESTION not in self.message:
             return key
@@ -197,7 +194,7 @@ class NetHackTask(base.NLE):
         return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
 
     def _answer_prompts(self, done: bool) -> bool:
-        """Skip every ``--More--`` and decline questions that no action answers; return True if the game is over."""
+        """Skip every ``--More--``, decline questions that no action answers; return True if the game is over."""
         kept = b""
         while not done:
             _, question, line, more = self._internal[:4].tolist()
@@ -216,7 +213,6 @@ class NetHackTask(base.NLE):
         return bool(done)
 
     def _explored_here(self) -> int:
-        """Count the non-empty squares of the present level."""
         return int(np.count_nonzero(np.frombuffer(self._map, dtype=np.int16) != nethack.GLYPH_CMAP_OFF))
 
     def _copied(self) -> dict[str, np.ndarray]:
@@ -308,9 +304,8 @@ class NetHackOracle(_Once):
 
 
 class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Sets the task's step limit to the ``max_episode_steps`` of `gymnasium.make`, which only adds a ``TimeLimit``.
-
-    So ``end_status`` is -1 at that limit, and it may exceed the task's own 5,000.
+    """Sets the task's step limit to `gymnasium.make`'s ``max_episode_steps``, which only adds a ``TimeLimit``:
+    ``end_status`` is -1 there, and the limit may exceed the task's own 5,000.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

@@ -17,8 +17,6 @@ from groundling.errors import ConfigError, RunError
 
 @dataclass(frozen=True, slots=True)
 class NetHackEpisode:
-    """An episode that ended."""
-
     env_index: int  # index in the vector
     number: int  # number of episodes that this env had begun before
     seed: int
@@ -26,16 +24,13 @@ class NetHackEpisode:
     length: int  # number of steps
     figures: dict[str, int]  # figures by the names in `groundling.envs.nethack.shared.FIGURES`
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """Last observation of an episode that ran out of steps: `groundling.envs.nethack.shared.LAST_FIELDS` of one env,
-    without the first axis. None if it terminated."""
+    """Last observation of a truncated episode, `groundling.envs.nethack.shared.LAST_FIELDS` of one env; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Observations and results of ``n`` envs after a step.
-
-    The arrays are views of memory that the envs write to: those of a group are valid until its next `send`. Where
-    ``dones`` is set, the reward belongs to the episode that ended, and the observation to the next one.
+    """Observations and results of ``n`` envs: views of memory that the envs write to, valid until the group's next
+    `send`. Where ``dones`` is set, the reward belongs to the episode that ended, and the observation to the next.
     """
 
     chars: np.ndarray  # uint8 ``(n, 12, 12)``: the characters around the hero, who is at ``[6, 6]``
@@ -76,16 +71,14 @@ class NetHackVectorEnv:
             frames = envs.receive(1); ...; envs.send(1, actions)
 
     An env that raises is made again, and a worker that dies (when NetHack crashes) or hangs is started again. The
-    episodes of these envs are lost; ``incidents`` counts them, and ``warn`` is called.
-
-    The seed of env ``i``'s ``k``-th episode (`groundling.envs.seeds`) does not depend on the number of workers.
+    episodes of these envs are lost; ``incidents`` counts them, and ``warn`` is called. The seed of env ``i``'s
+    ``k``-th episode (`groundling.envs.seeds`) does not depend on the number of workers.
 
     Args:
         task: One of `groundling.envs.nethack.TASKS`.
         num_envs: A multiple of ``num_groups``.
-        num_workers: Number of processes; 0 steps the envs in this process, in `receive`, which a crash of NetHack ends.
+        num_workers: Number of processes; 0: `receive` steps the envs in this one, which a crash of NetHack ends.
         num_groups: Number of groups; with 2, workers and learner work at the same time.
-        seed: Seed of the run.
         first_env: Number of the first env among all envs of the run, if several learners share a run.
         timeout: Seconds without an answer after which a worker counts as hung.
         args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`).
@@ -144,15 +137,10 @@ class NetHackVectorEnv:
 
     @property
     def process_ids(self) -> list[int]:
-        """Ids of the workers."""
         return self._envs.process_ids if isinstance(self._envs, WorkerPool) else []
 
     def reset(self) -> Frames:
-        """Begin every env's next episode; return frames of all envs, without rewards.
-
-        Raises:
-            RunError: A group has not been received, or the workers cannot be started.
-        """
+        """Begin every env's next episode; return frames of all envs, without rewards. No group may be in flight."""
         from groundling.envs.nethack.stepping import BEGIN
 
         if self._in_flight:
@@ -162,11 +150,7 @@ class NetHackVectorEnv:
         return self._frames(0, self.num_envs)
 
     def send(self, group: int, actions: np.ndarray) -> None:
-        """Send a group's envs actions, integers ``(group_size,)`` below ``num_actions``.
-
-        Raises:
-            RunError: The group's frames have not been received, or the actions are invalid.
-        """
+        """Send actions, integers ``(group_size,)`` below ``num_actions``, to a group that is not in flight."""
         if group in self._in_flight:
             raise RunError(f"group {group} was sent actions already: receive its frames first")
         actions = np.asarray(actions)
@@ -179,11 +163,7 @@ class NetHackVectorEnv:
         self._send(group)
 
     def receive(self, group: int) -> Frames:
-        """Wait for the results of a group's actions.
-
-        Raises:
-            RunError: The group was sent none, or a worker was lost several times in a row.
-        """
+        """Wait for the results of a group's actions; raise `RunError` if a worker was lost several times in a row."""
         if group not in self._in_flight:
             raise RunError(f"group {group} was sent no actions")
         self._receive(group)
@@ -191,9 +171,9 @@ class NetHackVectorEnv:
         return self._frames(*self._groups[group])
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the episode that each env plays next as JSON; the first env's entry has the incidents of all.
-
-        NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode after its present one.
+        """Return the episode that each env plays next as JSON; the first entry has the incidents of all envs.
+        NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode after its present
+        one.
         """
         numbers = self._memory.arrays["next_episode"].tolist()
         states: list[dict[str, Any]] = [{"seed": self._spec.seed, "next_episode": number} for number in numbers]
@@ -201,11 +181,7 @@ class NetHackVectorEnv:
         return states
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Continue with the episodes after those of a saved state, from the next `reset`.
-
-        Raises:
-            RunError: The state has another number of envs or another seed.
-        """
+        """Continue, from the next `reset`, after the episodes of a saved state of equal seed and number of envs."""
         saved = len(states), states[0]["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(

@@ -17,12 +17,12 @@ _FIRST_TURN = 2  # Turns of an episode of CRD3 before the first sample
 class DailyDialog(DatasetPool):
     """Everyday conversations: the prompt is the last utterances, the reference the next one.
 
-    Utterances end in ``<EOU>``. The meta data are the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3 fear,
-    4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each as a list
-    of one. A sample's id counts all utterances of the split.
+    Utterances end in ``<EOU>``. The meta data are the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3
+    fear, 4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each as
+    a list of one. A sample's id counts all utterances of the split.
 
     Args:
-        context_size: Number of utterances in the prompt; utterances with fewer before them have no sample.
+        context_size: Number of utterances in the prompt; those with fewer before them have no sample.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -83,11 +83,9 @@ class _Turn(NamedTuple):
 
 
 def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
-    """Join parts of episodes, in the order in which the episodes begin.
-
-    A part has the places of its first and last turn in its episode (``turn_start``, ``turn_end``), but not the episode:
-    it belongs to one with the same turns at the same places, or to the last one if it continues it. A row without
-    places is an episode.
+    """Join parts of episodes, in the order in which the episodes begin. A part has the places of its first and last
+    turn (``turn_start``, ``turn_end``), but not its episode: it belongs to one with the same turns at the same places,
+    or to the last one if it continues it. A row without places is an episode.
     """
     episodes: list[dict[int, _Turn]] = []
     last: dict[int, _Turn] = {}

@@ -1,7 +1,4 @@
-"""The token MDP: an env whose actions are tokens and whose episodes are texts.
-
-After Ramamurthy et al. 2022, *Is reinforcement learning (not) for natural language processing* (arXiv 2210.01241).
-"""
+"""The token MDP: actions are tokens, and episodes are texts (Ramamurthy et al. 2022, arXiv 2210.01241)."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     """Writes a text to a prompt, one token a step.
 
     An observation has token ids and 0/1 masks, int64, padded on the left: of the prompt (``prompt_ids``,
-    ``prompt_mask``), of the text so far (``context_ids``, ``context_mask``), and of both together (``input_ids``,
+    ``prompt_mask``), of the text so far (``context_ids``, ``context_mask``), and of both (``input_ids``,
     ``input_mask``). The info has ``sample_id``, ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so
     far) and ``context_text`` without special tokens: at the end, and at every step with a reward per token or
     `decode_every_step`.
@@ -44,8 +41,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         max_episode_length: Tokens of a text.
         prompt_truncation_side: Side on which long prompts are truncated.
         terminate_on_eos: An end token ends a text.
-        end_tokens: Token ids that end a text; None: those of the tokenizer and its chat template. The generation config
-            of a model may have more: see `groundling.LanguageModel.end_tokens`.
+        end_tokens: Token ids that end a text; None: those of the tokenizer and its chat template. A model's generation
+            config may have more (`groundling.LanguageModel.end_tokens`).
         context_start_token: First token of an encoder-decoder's decoder; part of the context, but not an action. A
             policy that reads these observations needs the same ``policy.args.context_start_token``.
         num_actions: Size of the vocabulary of the model's logits, which may be padded; None: the tokenizer's.
@@ -135,7 +132,6 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         return self._observation(), self._info(self._text if self._decodes else None)
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Write one token."""
         if self._done:
             raise GroundlingError("the text is finished: reset the env before the next step")
         token = int(action)
@@ -194,10 +190,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
 
 class _Window:
-    """The last tokens of a growing text, padded on the left to a fixed length.
-
-    The tokens follow as much padding as the window is long in an array; a step moves the window by one.
-    """
+    """The last tokens of a growing text in an array, after padding of the window's length; a step moves it by one."""
 
     def __init__(self, tokens: Sequence[int], length: int, room: int, filler: int) -> None:
         self._ids = np.full(length + len(tokens) + room, filler, np.int64)

@@ -21,12 +21,11 @@ class Sample:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Further data for metrics and rewards: concepts, a table, an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
-    """Earlier turns of a conversation, pairs of a user's message and the answer, for the model's chat template
-    (``world.chat=true``)."""
+    """Earlier turns of a conversation, pairs (user's message, answer), for the chat template (``world.chat=true``)."""
     system: str | None = None  # System prompt of the conversation; None: the run's
     data: tuple[str, ...] = ()
-    """Parts of the prompt, in their order, that come from a dataset. Control tokens in them are read as plain text; in
-    the rest of the prompt, which comes from a pool's settings, they are control tokens."""
+    """Parts of the prompt, in order, that come from a dataset. Control tokens in them are read as plain text; in the
+    rest of the prompt, which comes from a pool's settings, they are control tokens."""
 
     @classmethod
     def of_messages(cls, id: str, messages: Sequence[Mapping[str, str]], **more: Any) -> Self:
@@ -100,6 +99,5 @@ pools: Registry[Pool] = Registry("pool")
 
 
 def check_split(split: str) -> None:
-    """Raise `ConfigError` for an unknown split."""
     if split not in get_args(Split):
         raise ConfigError(unknown("split", split, get_args(Split)))

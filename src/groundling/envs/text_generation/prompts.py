@@ -25,17 +25,10 @@ def encode_prompts(
     truncation_side: Side = "left",
     add_special_tokens: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Tokenize prompts, padded on the left.
+    """Tokenize prompts, padded on the left; return ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
-    Args:
-        samples: Samples with prompts.
-        tokenizer: The model's tokenizer, with a padding token.
-        max_prompt_length: Number of tokens at most. Longer prompts are truncated, with a warning; special tokens stay.
-        truncation_side: ``left`` keeps the end of a prompt, ``right`` its beginning.
-        add_special_tokens: Add the tokenizer's special tokens.
-
-    Returns:
-        Token ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
+    Longer prompts are truncated, with a warning; special tokens stay. ``truncation_side``: ``left`` keeps the end of a
+    prompt, ``right`` its beginning.
 
     Raises:
         ConfigError: A length without room for a prompt.
@@ -100,7 +93,6 @@ def _read_data_as_text(
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the padding token; raise `GroundlingError` without one."""
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise GroundlingError(

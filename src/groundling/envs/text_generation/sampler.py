@@ -14,18 +14,11 @@ from groundling.errors import GroundlingError, RunError
 
 
 class SampleOrder:
-    """An endless order of a split's samples.
-
-    The k-th sample depends on the seed and k alone. Each of several processes draws the whole batch and takes its
-    share, so the order is that of one process.
+    """An endless order of a split's samples. The k-th sample depends on the seed and k alone. Each of several
+    processes draws the whole batch and takes its share, so the order is that of one process.
 
     Args:
-        samples: The split.
-        seed: Seed of the order.
         replacement: Draw samples uniformly and independently, as the original does; otherwise in shuffled epochs.
-
-    Raises:
-        GroundlingError: There are no samples.
     """
 
     def __init__(self, samples: Sequence[Sample], seed: int, replacement: bool = True) -> None:
@@ -38,20 +31,14 @@ class SampleOrder:
         self._epoch, self._shuffled = -1, np.zeros(0, np.int64)
 
     def draw(self, count: int) -> list[Sample]:
-        """Draw the next `count` samples."""
         first, self.drawn = self.drawn, self.drawn + count
         return [self.samples[self._index(k)] for k in range(first, self.drawn)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as JSON."""
         return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples), "samples": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the position of `state_dict`.
-
-        Raises:
-            RunError: The split had another number of samples, so this would be another order.
-        """
+        """Return to the position of `state_dict`; raise `RunError` for another number of samples: another order."""
         if state["num_samples"] != len(self.samples):
             raise RunError(
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "

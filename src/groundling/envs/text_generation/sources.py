@@ -16,16 +16,13 @@ from groundling.io.csv_files import check_columns
 Row = dict[str, Any]
 
 PARQUET_BRANCH = "refs/convert/parquet"
-"""The hub's branch with Parquet files of datasets that are a script, ``CONFIG/SPLIT/NNNN.parquet``, which can change."""
+"""Hub branch with the Parquet files of script datasets, ``CONFIG/SPLIT/NNNN.parquet``, which can change."""
 _BUNDLED = Path(__file__).parent / "offline"
-HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}
-"""Names of the splits in the hub's datasets."""
+HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}  # names in the hub's datasets
 
 
 @dataclass(frozen=True)
 class DatasetSource:
-    """The rows of one split of a dataset."""
-
     dataset: str  # id on the hub
     revision: str  # a commit's full hash, or `PARQUET_BRANCH`
     files: str  # pattern of the split's Parquet files in the repository; ``{split}``: the split's name
@@ -34,17 +31,12 @@ class DatasetSource:
     split: str = ""  # name of the split in the bundled sample
 
     def bundled(self) -> Iterator[Row]:
-        """Yield the rows of the bundled sample."""
         text = (_BUNDLED / f"{self.sample}.jsonl").read_text("utf-8")
         lines = (json.loads(line) for line in text.split("\n") if line)
         return (line["row"] for line in lines if line["split"] == self.split)
 
     def downloaded(self) -> Iterator[Row]:
-        """Yield the rows of the hub's files in their order; download missing files into the hub's cache.
-
-        Raises:
-            GroundlingError: The hub's files are unavailable.
-        """
+        """Yield the rows of the hub's files in their order; download missing files into the hub's cache."""
         from huggingface_hub import snapshot_download
 
         offline = (
@@ -70,11 +62,7 @@ class DatasetSource:
 
 
 def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, read in batches.
-
-    Raises:
-        GroundlingError: pyarrow is not installed, the file is not Parquet, or two columns have one name.
-    """
+    """Yield the rows of a Parquet file, read in batches; raise `GroundlingError` if it cannot be read."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -125,11 +113,7 @@ class DatasetPool(Pool):
         return samples
 
     def made(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """Make samples of rows whose columns may have changed since the pool was written.
-
-        Raises:
-            GroundlingError: A column is missing, or its values have another form.
-        """
+        """Make samples; raise `GroundlingError` if the dataset's columns or their values have changed."""
         dataset = self.source(split).dataset
         try:
             yield from self.samples(rows, split)

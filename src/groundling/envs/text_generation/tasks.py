@@ -21,8 +21,8 @@ _IMDB_TEST_SIZE = 5000  # Size of the original's test split
 class Imdb(DatasetPool):
     """Film reviews to continue: the prompt is the first half of a review's words, the reference all of it.
 
-    The dataset's shuffled training reviews are split into 80 % train and 20 % val; test is the first 5,000 of its
-    shuffled test reviews. The order is that of ``datasets``' shuffling with the same seed.
+    The shuffled training reviews are split into 80 % train and 20 % val; test is the first 5,000 shuffled test
+    reviews. The order is that of ``datasets``' shuffling with the same seed.
 
     Args:
         seed: Seed of the shuffling.
@@ -53,8 +53,8 @@ class Imdb(DatasetPool):
 class ImdbSeq2Seq(Imdb):
     """`imdb` for encoder-decoders: the reference is the second half, and training reviews are positive.
 
-    The meta data are ``reference``, the whole review. A sample's id counts all reviews of the split, including negative
-    ones. The original draws another order at each call, so its train and val may share reviews.
+    The meta data are ``reference``, the whole review. A sample's id counts all reviews of the split, including
+    negative ones. The original draws another order at each call, so its train and val may share reviews.
 
     Args:
         positive_ratio: Share of the positive training reviews to use, the first ones.

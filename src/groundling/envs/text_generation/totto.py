@@ -10,14 +10,12 @@ from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool,
 from groundling.errors import ConfigError, unknown
 
 Cell = dict[str, Any]
-Table = Sequence[Sequence[Cell]]
-"""Rows of cells: ``value``, ``is_header``, ``column_span``, ``row_span``."""
+Table = Sequence[Sequence[Cell]]  # rows of cells: ``value``, ``is_header``, ``column_span``, ``row_span``
 
 _TABLE_COLUMNS = (
     *("table_page_title", "table_webpage_url", "table_section_title", "table_section_text"),
     *("table", "highlighted_cells", "example_id"),
-)
-"""Columns of the original that GEM's form of the dataset has, too."""
+)  # those that GEM's form of the dataset has, too
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
 _WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values of the original's form instead of test sentences
 _REPRESENTATIONS = ("subtable", "fulltable")
@@ -28,8 +26,8 @@ _REPRESENTATIONS = ("subtable", "fulltable")
 class Totto(DatasetPool):
     """Tables as text: the table, then the titles of its page and section, then the table again.
 
-    The meta data are ``raw_table``, the row in the columns of the original's form of the dataset (GEM's has a row for
-    each sentence of a training table, and other names), with a list of annotations and a Boolean ``overlap_subset``.
+    The meta data are ``raw_table``, the row in the original's columns (GEM has a row for each sentence of a training
+    table, and other names), with a list of annotations and a Boolean ``overlap_subset``.
 
     Args:
         representation: ``subtable``: the highlighted cells with their headers; ``fulltable``: all cells with theirs.
@@ -59,7 +57,6 @@ class Totto(DatasetPool):
 
 
 def _as_original(rows: Sequence[Row], withheld: bool) -> Row:
-    """Convert GEM's rows of one table to the row of the original's dataset."""
     annotations = [_WITHHELD] if withheld else [one for row in rows for one in row["sentence_annotations"]]
     return {
         "id": rows[0]["totto_id"],
@@ -70,12 +67,7 @@ def _as_original(rows: Sequence[Row], withheld: bool) -> Row:
 
 
 def subtable(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-    """Return the highlighted cells with their headers, in the tags of the ToTTo paper's baselines.
-
-    Args:
-        table: The whole table.
-        highlighted: ``(row, cell)`` of each highlighted cell, as positions in the rows' lists.
-    """
+    """Return the cells at ``highlighted`` (row, index) with their headers, in the tags of the paper's baselines."""
     placed = _placed(table)
     return _tagged("table", *(_cell("cell", placed, row, place) for row, place in highlighted))
 
@@ -91,8 +83,6 @@ def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
 
 
 class _Placed(NamedTuple):
-    """A cell and its columns."""
-
     first: int
     last: int  # one past its last column
     is_header: bool
@@ -100,10 +90,7 @@ class _Placed(NamedTuple):
 
 
 def _placed(table: Table) -> list[list[_Placed]]:
-    """Return the cells with their columns.
-
-    As in the paper's baselines, with which models were trained, cells that span several rows count in the first.
-    """
+    """Return the cells with their columns; as in the paper's baselines, cells of several rows count in the first."""
     columns = (list(accumulate((cell["column_span"] for cell in cells), initial=0)) for cells in table)
     return [
         [

@@ -10,8 +10,7 @@ from groundling.errors import ConfigError
 from groundling.fields import ReadByModel
 
 _SAMPLE = "translation_de_en"
-_WMT_REVISIONS = {"wmt16": "41d8a4013aa1489f28fea60ec0932af246086482"}
-"""Known commits; other datasets are read from their Parquet branch."""
+_WMT_REVISIONS = {"wmt16": "41d8a4013aa1489f28fea60ec0932af246086482"}  # known commits; others: the Parquet branch
 
 
 @dataclass(kw_only=True)

@@ -8,23 +8,15 @@ from groundling.errors import GroundlingError
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words and punctuation as in the Penn Treebank, without NLTK's data.
-
-    This is NLTK's word tokenizer without three rules added after release 3.7 (opening quotes before whole words,
-    dashes, clitics before line breaks), so that figures and prompts stay comparable with published ones.
-
-    Raises:
-        GroundlingError: NLTK is not installed.
+    """Split a text into words and punctuation as in the Penn Treebank, without NLTK's data. This is NLTK's word
+    tokenizer without three rules added after release 3.7 (opening quotes before whole words, dashes, clitics before
+    line breaks), so that figures and prompts stay comparable with published ones.
     """
     return _tokenizer().tokenize(text)
 
 
 def words_of_sentences(text: str) -> list[str]:
-    """Split each sentence into words, as ``word_tokenize`` of NLTK 3.7 does: a full stop ends every sentence.
-
-    Raises:
-        GroundlingError: NLTK or its sentence tokenizer's data are not installed.
-    """
+    """Split each sentence into words, as ``word_tokenize`` of NLTK 3.7 does: a full stop ends every sentence."""
     tokenizer = _tokenizer()
     import nltk.tokenize
 

@@ -1,8 +1,4 @@
-"""Annotation: asks a judge about a dataset's pairs and turns the answers into labels.
-
-Each *distinct unordered* pair of captions is asked about once (twice with both orders), however many rows contain it; a
-pair of equal captions is a tie. A hash of its captions assigns a pair to a chunk, so chunks share no question.
-"""
+"""Annotation: ask a judge about each distinct unordered pair of captions in a dataset, and label the rows."""
 
 import time
 from collections import Counter
@@ -30,17 +26,16 @@ _CHARACTERS_PER_TOKEN = 4.0
 
 
 class Annotation:
-    """A dataset, a question, a judge and a store of answers.
+    """Labels for ``pairs`` by a judge that is asked once about each distinct unordered pair of captions.
+
+    Pairs of equal captions are ties and are not asked about.
 
     Args:
-        pairs: The dataset.
-        judge: The judge.
-        question: The question.
-        folder: The store's; by default ``answers`` in the dataset's folder.
-        both_orders: Ask about each pair in both orders; two verdicts that differ make a tie.
+        folder: Folder of the stored answers; by default ``answers`` in the dataset's folder.
+        both_orders: Ask about each pair in both orders; two different verdicts make a tie.
 
     Raises:
-        ConfigError: dataset, question and judge do not suit each other.
+        ConfigError: dataset, question and judge do not fit together.
     """
 
     def __init__(
@@ -82,13 +77,13 @@ class Annotation:
         ]
 
     def items(self, chunk: int, chunks: int) -> list[OrderedPair]:
-        """Return the questions of a chunk."""
+        """Return the questions of a chunk; a hash assigns each pair of captions to one chunk."""
         if chunks < 1 or not 0 <= chunk < chunks:
             raise ConfigError(f"chunk {chunk} of {chunks}: chunks are numbered from 0 to {max(chunks - 1, 0)}")
         return [item for items in self._items if _number(items[0].captions) // 2 % chunks == chunk for item in items]
 
     def estimate(self, chunk: int = 0, chunks: int = 1) -> AnnotationEstimate:
-        """Estimate the work left; asks and writes nothing."""
+        """Estimate the work left, without asking or writing anything."""
         answers, items = self.store.read(), self.items(chunk, chunks)
         missing = _missing(items, answers)
         known = [answers[item.key] for item in items if item.key in answers]
@@ -125,14 +120,12 @@ class Annotation:
         chunks: int = 1,
         on_answer: Callable[[StoredAnswer | None], None] = lambda answer: None,
     ) -> AnnotationSummary:
-        """Ask the missing questions of a chunk, and write the labels that all answers so far give.
+        """Ask the missing questions of a chunk, and write the labels that follow from all answers so far.
 
-        Labels are written however it ends, if there is any verdict; after a kill the same call asks the rest.
+        Labels are written even after an error, if there is any verdict; after a kill, the same call asks the rest.
 
         Args:
-            name: The annotator's, in the dataset.
-            chunk: Which share of the unordered pairs, from 0.
-            chunks: Number of shares.
+            name: Name of the annotator in the dataset.
             on_answer: Called with each answer, or None for a failed request.
 
         Raises:
@@ -156,11 +149,7 @@ class Annotation:
         return summary
 
     def labels(self, answers: Mapping[str, StoredAnswer]) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
-        """Return the labels of the dataset's rows according to these answers.
-
-        Codes of `Preference`, int8 ``(N,)``; and probabilities of first, second and tie, float32 ``(N, 3)``, NaN where
-        the judge gave none, or None if it gave none at all.
-        """
+        """Return labels, int8 ``(N,)``, and probabilities, float32 ``(N, 3)``, NaN where missing, None if all are."""
         combined = [_combine(items, answers) for items in self._items]
         labels = np.full(len(self.pairs), Preference.TIE, np.int8)
         soft = np.full((len(self.pairs), 3), np.nan, np.float32)

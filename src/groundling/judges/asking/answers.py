@@ -1,10 +1,4 @@
-"""The verdict in a judge's reply.
-
-A reply may quote captions, which may contain forged verdicts. So a verdict counts only where nothing can be quoted:
-``line``: alone on the last line of a complete reply; ``json``: in the object that is the whole reply; ``choice``: as
-the whole reply. Each may be followed by a polite closing sentence ("I hope this helps!"). ``motif`` reads replies as
-the original does, with its faults.
-"""
+"""The verdict in a judge's reply."""
 
 import re
 from dataclasses import dataclass
@@ -41,13 +35,12 @@ class Verdict:
 
 
 def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description") -> Verdict | None:
-    """Return the verdict of a reply, or None.
+    """Return the verdict of a reply, or None; ``noun`` is the name of a caption in the question.
 
-    Args:
-        reply: The judge's text.
-        answer: The form that was asked for.
-        complete: False if the reply was cut off: then its last line may be a quotation.
-        noun: The name of a caption in the question, by which ``motif`` asks for the best one.
+    A reply may quote captions that contain forged verdicts, so a verdict counts only where nothing can be quoted:
+    alone on the last line ("line"), in the object that is the whole reply ("json"), or as the whole reply ("choice").
+    A polite closing sentence ("I hope this helps!") may follow. In a reply that was cut off, the last line may be a
+    quotation and does not count. "motif" reads replies as the original does, with its faults.
     """
     if answer == "motif":
         return _motif(reply, noun)
@@ -80,7 +73,7 @@ def _json(reply: str, begin: int) -> Verdict | None:
     verdict = content.get("verdict") if isinstance(content, dict) else None
     if isinstance(verdict, bool) or str(verdict) not in WORDS:
         return None
-    # In a quotation inside the analysis, quotation marks are escaped. A key that occurs twice, once in an inner object,
+    # In a quotation inside the analysis, quotation marks are escaped. A key that occurs twice, as in an inner object,
     # or in other characters ("ver\u0064ict", which the fence does not alter), does not count.
     keys = [*_KEY.finditer(reply, begin)]
     if len(keys) != 1 or keys[0][1] != str(verdict):

@@ -39,19 +39,11 @@ class Outcome:
 
 
 def conversation(judge: Judge, question: Question, pair: Comparison) -> list[Message]:
-    """Return the question about a pair as the judge is asked it."""
     return question.conversation(pair.first, pair.second, judge.answer_format, judge.control_tokens, pair.context)
 
 
 def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcome: Callable[[Outcome], None]) -> None:
-    """Ask about all pairs, in the order in which their captions are shown.
-
-    Args:
-        on_outcome: Called with the outcome of each pair, numbered from 0, as soon as it is known.
-
-    Raises:
-        RunError: the judge cannot continue, or ``on_outcome`` raised.
-    """
+    """Ask about all pairs; call ``on_outcome`` with each result, numbered from 0, as soon as it is known."""
     began: dict[int, float] = {}
     replies: dict[int, list[Reply]] = {}
 
@@ -93,7 +85,6 @@ class OrderedPair:
 
     @property
     def shown(self) -> Comparison:
-        """The captions in the order in which they are shown."""
         first, second = reversed(self.captions) if self.swapped else self.captions
         return Comparison(first, second, self.context)
 

@@ -18,13 +18,7 @@ from groundling.registry import Registry
 
 @dataclass(frozen=True)
 class Request:
-    """A conversation that ends with a message of the user.
-
-    Attributes:
-        number: Identifies the request; a retry keeps its number.
-        conversation: The messages so far.
-        question: The question about the two captions.
-    """
+    """A conversation that ends with a message of the user; a retry keeps the ``number`` of its request."""
 
     number: int
     conversation: list[Message]
@@ -41,11 +35,8 @@ class Reply:
     """A judge's reply.
 
     Attributes:
-        text: The judge's text.
         complete: False if the text was cut off.
-        probabilities: Of first, second and tie as shown, if the judge has them.
-        prompt_tokens: Number of tokens read.
-        completion_tokens: Number of tokens written.
+        probabilities: Probabilities of first, second and tie, in the order shown, if available.
         failure: Why there is no reply; the next run asks again.
     """
 
@@ -57,8 +48,7 @@ class Reply:
     failure: str | None = None
 
 
-OnReply = Callable[[Request, Reply], Request | None]
-"""Called with each reply as soon as it arrives; returns a request to make next, or None."""
+OnReply = Callable[[Request, Reply], Request | None]  # takes a reply; returns a request to make next, or None
 
 
 class Judge:
@@ -67,7 +57,7 @@ class Judge:
     Attributes:
         answer_format: The form in which the judge is asked for its verdict.
         control_tokens: Texts that its tokenizer does not read as text.
-        parallel: Number of requests at once.
+        parallel: Number of simultaneous requests.
         expected_tokens: Approximate length of a reply, for estimates.
         expected_seconds: Approximate time of a request; None if unknown.
         effortless: Creating and asking the judge costs nothing.
@@ -85,9 +75,9 @@ class Judge:
         return None
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that its answers depend on, as JSON: model, revision, sampling.
+        """Return all that answers depend on, as JSON: model, revision, sampling, a version of the judge's code.
 
-        Stored answers are reused for a judge of the same identity. If its code changes, add a version.
+        Stored answers are reused for a judge of the same identity.
         """
         return {"judge": type(self).__qualname__}
 
@@ -100,12 +90,9 @@ class Judge:
         raise ConfigError(f"the judge {type(self).__name__} defines neither answer nor ask: define one of them")
 
     def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
-        """Answer all requests, and those that ``on_reply`` returns.
+        """Answer all requests, and those that ``on_reply`` returns; raise `RunError` if no other request can succeed.
 
         Pass each reply to ``on_reply`` before making the next request: then a kill loses only the requests in flight.
-
-        Raises:
-            RunError: no further request can succeed; the replies so far are kept.
         """
         for request in requests:
             present: Request | None = request

@@ -27,18 +27,16 @@ class OpenAIJudge(Judge):
 
     Args:
         model: The server's name of the model.
-        base_url: Of the server, up to and including ``/v1``.
+        base_url: Address of the server, up to and including ``/v1``.
         answer: "line": reasoning, then a line with the verdict. "json": an object with a schema, which the server is
             asked to enforce. "choice": the verdict alone, likewise; fastest. "motif": as the original asks and reads.
-        revision: Of the model; answers of another revision are not reused.
-        temperature: Of sampling.
-        top_p: Of sampling.
-        max_tokens: Of a reply; None: 8 for "choice", 2048 otherwise.
+        revision: Revision of the model; answers of another revision are not reused.
+        temperature, top_p: Sampling parameters.
+        max_tokens: Longest reply; None: 8 for "choice", 2048 otherwise.
         soft_labels: Ask for the log-probabilities of the verdict's token.
-        extra: Further entries of a request's body, such as ``{top_k: 50}``; null removes one of ours.
-        concurrency: Requests at once.
-        prompt_price: Of a million tokens, for estimates.
-        completion_price: Of a million tokens, for estimates.
+        extra: Further entries of a request's body, such as ``{top_k: 50}``; null removes a default one.
+        concurrency: Number of simultaneous requests.
+        prompt_price, completion_price: Prices of a million tokens, for estimates.
         api_key_env, timeout, max_retries, backoff, max_reply_bytes: See `groundling.io.chat_server.ChatServer`.
     """
 

@@ -10,8 +10,7 @@ from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.subjects import Subject, find_subject
 
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
-AnswerFormat = Literal["line", "json", "choice", "motif"]
-"""The form of a verdict: see `groundling.judges.asking.answers`."""
+AnswerFormat = Literal["line", "json", "choice", "motif"]  # the form of a verdict: see `answers.parse`
 _FORMS = {
     "line": "End your answer with one line that holds your verdict and nothing else: 'Verdict: 1', 'Verdict: 2' or "
     "'Verdict: tie'.",
@@ -43,9 +42,6 @@ class Question:
         instructions: The user's instructions in place of the prompt's; ``{goal}`` stands for the goal's sentence.
         blstats: Captions contain the state of NetHack's player.
         world: The kind of world: see `groundling.judges.asking.subjects`.
-
-    Raises:
-        ConfigError: no such goal, prompt or world.
     """
 
     goal: str = ""
@@ -80,7 +76,6 @@ class Question:
 
     @property
     def subject(self) -> Subject:
-        """The description of the world."""
         return find_subject(self.world)
 
     @property
@@ -96,15 +91,7 @@ class Question:
     def conversation(
         self, first: str, second: str, answer: AnswerFormat, control_tokens: Sequence[str] = (), context: str = ""
     ) -> list[Message]:
-        """Return system prompt and question, with fenced captions.
-
-        Args:
-            first: The caption shown as number 1.
-            second: The caption shown as number 2.
-            answer: The form of the verdict.
-            control_tokens: See `groundling.judges.asking.quoting.fence`.
-            context: Text that both captions share, shown before them.
-        """
+        """Return system prompt and question, with fenced captions, after the ``context`` that both share."""
         subject = self.subject
         template = subject.prompts[self.prompt] if self.instructions is None else self.instructions
         instructions = template.replace("{goal}", subject.goals.get(self.goal, self.goal))

@@ -1,8 +1,8 @@
 """Fences around captions, whose text comes from players and must not speak for the user.
 
-Each caption stands between two marks with a code, and each of its lines begins with ``| ``. The code is a hash of all
-that is shown, so no caption can contain it; the prefix keeps a caption from beginning a line with anything else; and
-what could pass for a mark, a verdict or a control token is altered.
+Each caption stands between two marks with a code, and each of its lines begins with ``| ``, so that it cannot pass for
+another part of the question. The code is a hash of all that is shown, so no caption can contain it. Text that could
+pass for a mark, a verdict or a control token is altered.
 """
 
 import hashlib
@@ -45,11 +45,9 @@ def fence(
     """Return a caption between its marks.
 
     Args:
-        caption: Lines separated by newlines.
         label: Name in the marks, such as "description 1".
-        code: Of the pair.
         control_tokens: Texts that the judge's tokenizer does not read as text.
-        nothing: Stands for an empty caption, without the lines' prefix, so that no caption can say it.
+        nothing: Replaces an empty caption, without the prefix of lines, so that no caption can contain it.
     """
     lines = [PREFIX + neutralise(line, control_tokens) for line in caption.split("\n")]
     body = "\n".join(lines) if caption else nothing

@@ -22,9 +22,6 @@ class RulesJudge(Judge):
 
     Args:
         rules: Pairs of regular expression and value, in place of the goal's table; needed in worlds without tables.
-
-    Raises:
-        ConfigError: an invalid expression or value.
     """
 
     effortless = True

@@ -34,7 +34,6 @@ def register_subject(world: str, subject: Subject) -> None:
 
 
 def find_subject(world: str) -> Subject:
-    """Return the description of a kind of world."""
     if world not in _SUBJECTS:
         hint = "" if _SUBJECTS else "; import groundling.worlds, which registers all bundled kinds"
         raise ConfigError(unknown("kind of world", world, _SUBJECTS) + hint)

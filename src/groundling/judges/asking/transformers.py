@@ -18,20 +18,14 @@ class TransformersJudge(Judge):
 
     Args:
         model: A folder or hub id: see `groundling.LanguageModel.from_pretrained`.
-        answer: "choice": the most probable verdict right after the question, in one forward pass, with probabilities as
-            soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
-        revision: Of a hub model.
-        dtype: Of the weights.
+        answer: "choice": the most probable verdict right after the question, in one forward pass, with probabilities
+            as soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
+        revision: Revision of a hub model.
+        dtype: Precision of the weights.
         device: "auto", "cpu", "cuda", ...
-        batch_size: Requests at once.
-        temperature: Of sampling; 0 takes the most probable token.
-        top_k: Of sampling.
-        top_p: Of sampling.
-        max_tokens: Of a written reply.
-        seed: Of sampling.
-
-    Raises:
-        GroundlingError: the model cannot be loaded.
+        batch_size: Number of simultaneous requests.
+        temperature, top_k, top_p, seed: Sampling parameters; temperature 0 takes the most probable token.
+        max_tokens: Longest written reply.
     """
 
     def __init__(

@@ -11,22 +11,18 @@ from groundling.errors import ForeignError, GroundlingError
 Asked = TypeVar("Asked", bound=Hashable)
 _MAX_PAUSE = 60.0  # seconds between two attempts to reach a failing judge
 _CLOSE_TIMEOUT = 10.0
-_MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)
-"""Exceptions of a judge with a programming error, rather than one that is out of reach."""
+_MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)  # errors in a judge's code
 
 
 class BackgroundJudge(Generic[Asked]):
-    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022).
+    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022); each question once.
 
-    Each question is asked once, however often it is offered. If the judge raises, its questions become the oldest and
-    are asked again, at growing intervals. But a judge that has never answered and says that it cannot
-    (`GroundlingError`), or raises what a programming error does (`TypeError`, `AttributeError`, `LookupError`,
-    `NameError`, `NotImplementedError`), was set up wrongly: it is not asked again, and `answers` raises its error. The
-    answer None is counted and dropped.
+    If the judge raises, its questions become the oldest and are asked again, at growing intervals. But a judge that
+    has never answered and raises a `GroundlingError` or one of `_MISTAKES` is considered misconfigured: it is not
+    asked again, and `answers` raises its error. The answer None is counted and dropped.
 
     Args:
         judge: Answers a batch of questions in their order; called in the thread.
-        batch_size: The largest number of questions of a call.
         pause: Seconds after the first failure, doubled with each further one, up to a minute.
         warn: Called on the first of several failures in a row.
     """
@@ -45,8 +41,7 @@ class BackgroundJudge(Generic[Asked]):
         self.asked = self.invalid = self.failures = 0
         self._closed = False
         self._error: Exception | None = None
-        self.failing: Exception | None = None
-        """The error of the last call; None after an answer."""
+        self.failing: Exception | None = None  # error of the last call; None after an answer
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
@@ -61,7 +56,7 @@ class BackgroundJudge(Generic[Asked]):
             self._changed.notify()
 
     def answers(self) -> list[tuple[Asked, float]]:
-        """Return the answers since the last call with their questions; raises the error of a judge set up wrongly."""
+        """Return the answers since the last call with their questions; raise the error of a misconfigured judge."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -74,10 +69,7 @@ class BackgroundJudge(Generic[Asked]):
         return self.asked > self.invalid
 
     def close(self) -> None:
-        """End the thread, waiting at most 10 seconds for the call in progress.
-
-        A thread that computes while Python shuts down could abort the process.
-        """
+        """End the thread, waiting at most 10 seconds: computing while Python shuts down could abort the process."""
         with self._changed:
             self._closed = True
             self._changed.notify()

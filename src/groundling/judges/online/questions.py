@@ -13,32 +13,21 @@ from groundling.judges.preferences.pairs import Comparison
 AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
 """Takes questions about one or two captions, and for each the context that its captions share and do not repeat.
 
-Returns for one caption 1 if it is worth a reward, otherwise 0, as ONI's labels; for two the probability that the first
-is preferred, 0.5 for a tie; None without an answer."""
+Returns for one caption 1 if it deserves a reward, otherwise 0, as ONI's labels; for two captions the probability that
+the first is preferred, 0.5 for a tie; None without an answer."""
 _NOTHING = ""  # the empty caption, which a single one is compared with, and which is worth nothing
-_MAX_INVALID = 20
-"""Questions without a verdict, and none with one, after which a judge is considered unable to give one."""
+_MAX_INVALID = 20  # this many answers without a verdict, and none with one: the judge cannot give one
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
 def online_judge(judge: Judge, question: Question) -> AskJudge:
-    """Let ``judge`` answer the questions of `OnlineReward`.
+    """Make ``judge`` answer the questions of `OnlineReward`; `ConfigError` if it cannot answer ``question``.
 
-    It is asked which of two captions it prefers, as in annotation. ONI asks a yes-or-no question about one caption;
-    here a single caption is compared with an empty one, and is worth 1 if it is preferred, otherwise 0. So any judge,
-    goal and prompt serves both. A reply without a verdict is asked for once more and then counts as no answer, like a
-    failed request.
-
-    Args:
-        judge: Any judge that reads captions.
-        question: What it is asked.
-
-    Returns:
-        A function that raises `RunError` if the judge answers none of the questions, or its answers to the first 20
-        questions or more have no verdict.
-
-    Raises:
-        ConfigError: the judge cannot answer this question.
+    The judge is asked which of two captions it prefers, as in annotation. Where ONI asks a yes-or-no question about
+    one caption, that caption is compared with an empty one, and is worth 1 if it is preferred, otherwise 0. So any
+    judge, goal and prompt serves both. A reply without a verdict is requested once more, then counts as no answer,
+    like a failed request. The returned function raises `RunError` if the judge answers none of the questions, or none
+    of its first 20 answers or more has a verdict.
     """
     if (refusal := judge.accepts(question)) is not None:
         raise ConfigError(refusal)

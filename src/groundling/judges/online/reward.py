@@ -30,7 +30,6 @@ class OnlineReward:
     Args:
         model: Changed in place.
         judge: Called in a thread.
-        learning: How the model learns.
         warn: Called if the judge or the training fails.
     """
 
@@ -77,8 +76,7 @@ class OnlineReward:
         Args:
             ids: int64 of any shape, on the CPU; identify the captions.
             read: Returns the captions at these places of the flattened ids; called only for new ids.
-            goals: Goal of each flattened id, such as the prompt of a text: only captions of one goal are compared.
-                None: all have the same.
+            goals: Goal of each flattened id, such as a text's prompt; captions of different goals are not compared.
             contexts: Text that each caption begins with, in lines of its own, which the judge is shown once.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)
@@ -100,10 +98,7 @@ class OnlineReward:
         self.observe(ids, lambda places: [captions[place] for place in places], goals)
 
     def update(self) -> bool:
-        """Take over the answers and trained weights that have arrived since the last call.
-
-        Returns:
-            True if the model has changed.
+        """Take over new answers and trained weights; return whether the model changed.
 
         Raises:
             Exception: the judge's, if it has never answered and cannot.
@@ -124,9 +119,9 @@ class OnlineReward:
         """Return counts to log.
 
         ``online_messages``: known captions; ``online_answers``: answered questions; ``online_invalid``: questions
-        without a valid answer; ``online_failures``: calls in which the judge failed. For a model with gradients also
-        ``online_tested``: new answers, without ties, that a trained model was asked for before it learnt from them;
-        ``online_agreed``: those in which it agreed with the judge.
+        without a valid answer; ``online_failures``: failed calls. For a model with gradients also ``online_tested``:
+        new answers, without ties, that a trained model was tested on before it learnt from them; ``online_agreed``:
+        those that it agreed with.
         """
         figures = {
             "online_messages": len(self._captions),
@@ -139,24 +134,19 @@ class OnlineReward:
         return figures
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the answers; unanswered questions are asked again when their captions recur.
-
-        ``captions`` uint8, concatenated UTF-8, and their ``lengths`` int64 ``(n,)``; likewise their ``goals`` and
-        ``goal_lengths``; ``questions`` int64 ``(m, 1 or 2)``, places in them; ``answers`` float32 ``(m,)``; and the
-        number of them that the model was ``trained_on``, int64 ``()``.
-        """
+        """Return the answers; unanswered questions are asked again when their captions recur."""
         questions = np.array(list(self._answered), dtype=np.int64).reshape(len(self._answered), self._sides)
         used, places = np.unique(questions, return_inverse=True)
         captions, lengths = _to_bytes([self._captions[place] for place in used])
         goals, goal_lengths = _to_bytes([self._goals[place] for place in used])
         return {
-            "captions": captions,
-            "lengths": lengths,
+            "captions": captions,  # uint8, concatenated UTF-8
+            "lengths": lengths,  # int64 (n,)
             "goals": goals,
             "goal_lengths": goal_lengths,
-            "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),
-            "answers": torch.tensor(list(self._answered.values()), dtype=torch.float32),
-            "trained_on": torch.tensor(self._trained_on),
+            "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),  # (m, 1 or 2), captions
+            "answers": torch.tensor(list(self._answered.values()), dtype=torch.float32),  # (m,)
+            "trained_on": torch.tensor(self._trained_on),  # number of answers
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -267,5 +257,4 @@ def _to_bytes(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
 
 
 def _from_bytes(written: Tensor, lengths: Tensor) -> list[str]:
-    """Invert `_to_bytes`."""
     return [part.numpy().tobytes().decode("utf-8", "surrogatepass") for part in written.split(lengths.tolist())]

@@ -20,7 +20,7 @@ class OnlineLearning:
     """How a reward model learns from a judge's answers while the agent trains."""
 
     train_every: Annotated[int, Gt(0)] = 1000
-    """New answers after which a model with gradients is trained again, on all answers."""
+    """Number of new answers after which a model with gradients is trained again, on all answers."""
     epochs: Annotated[int, Gt(0)] = 3
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     batch_size: Annotated[int, Gt(0)] = 256
@@ -36,19 +36,14 @@ class OnlineLearning:
 class BackgroundTraining:
     """Trains a copy of ``model`` on ``pairs``, of which the first ``trained_on`` were trained on before.
 
-    Attributes:
-        model: The copy; complete once the thread has ended.
-        answers: Number of pairs.
-        tested: Number of new pairs, without ties.
-        agreed: Those that the model agreed with before it was trained on them.
-        error: The exception that ended it early.
+    The copy is complete once the thread has ended.
     """
 
     def __init__(self, model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning) -> None:
         self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
         self.answers, self._trained_on = len(pairs), trained_on
-        self.tested = self.agreed = 0
-        self.error: Exception | None = None
+        self.tested = self.agreed = 0  # new pairs, without ties; those that the model agreed with before training
+        self.error: Exception | None = None  # the exception that ended the training early
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._work, name="reward model", daemon=True)
         self.thread.start()

@@ -11,21 +11,15 @@ _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainte
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """Return the caption of a segment of NetHack: its messages, and the final state if ``blstats`` is given.
-
-    Args:
-        messages: uint8 ``(L, 256)``, NUL-padded Latin-1.
-        blstats: ``(L, 27)``; adds a last line with the state after the last step.
-    """
+    """Caption a segment of NetHack: messages, uint8 ``(L, 256)``, and the last of the states ``(L, 27)``, if given."""
     lines = [joined] if (joined := join_captions(map(decode, messages))) else []
     return "\n".join([*lines, *([] if blstats is None else [_status(blstats[-1])])])
 
 
 def join_captions(captions: Iterable[str]) -> str:
-    """Join the captions of a segment's steps by newlines.
+    """Join captions by newlines; equal ones in a row become ``caption (xN)``.
 
-    Consecutive equal ones become one, ``caption (xN)``. Empty ones are dropped after that, so equal captions on both
-    sides of an empty one stay two.
+    Empty captions are dropped after that, so equal captions on both sides of an empty one stay two.
     """
     counted = ((caption, len(list(same))) for caption, same in groupby(captions))
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counted if text)

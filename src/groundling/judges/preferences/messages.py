@@ -16,24 +16,18 @@ from groundling.judges.preferences.captions import caption, decode_pairs
 from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs
 
 Arrays = Mapping[str, NDArray]
-TAILS: dict[str, tuple[int, ...]] = {
+TAILS: dict[str, tuple[int, ...]] = {  # shape after (N, 2, L) by key of the data; other keys may have any
     "message": (256,),
     "blstats": (27,),
     "tty_chars": (24, 80),
     "tty_colors": (24, 80),
     "rewards": (),
 }
-"""Shape after ``(N, 2, L)`` by key of the data; other keys may have any."""
-_USED = ("message", "blstats", "rewards", "score")
-"""Keys that judges and reward models read; other arrays need not be readable."""
+_USED = ("message", "blstats", "rewards", "score")  # read by judges and reward models; other arrays may be unreadable
 
 
 class MessagePairs(Pairs):
-    """N pairs of segments of L steps; the caption of a step is NetHack's message.
-
-    Attributes:
-        data: Arrays ``(N, 2, L, ...)`` by key; in the format "motif" memory-mapped and read-only.
-    """
+    """N pairs of segments of NetHack; ``data``: arrays ``(N, 2, L, ...)`` by key, read-only memory maps in "motif"."""
 
     world = "nethack"
 
@@ -66,16 +60,11 @@ class MessagePairs(Pairs):
 
     @classmethod
     def create(cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif") -> Self:
-        """Write a new dataset; the folder is complete or absent.
+        """Write a new dataset into a missing or empty folder; an error leaves no partial folder.
 
         Args:
-            folder: Must not exist, or be empty.
             data: Arrays ``(N, 2, L, ...)`` by key, "message" among them; may be memory-mapped.
             info: Arrays ``(N, 2)`` by key: numbers, in "motif" also texts.
-            format: "motif" or "parquet".
-
-        Raises:
-            ConfigError: the folder is not empty, the arrays do not fit together, or there is no such format.
         """
         folder, info = Path(folder), info or {}
         if format not in FORMATS:
@@ -91,10 +80,7 @@ class MessagePairs(Pairs):
         return cls.open(folder)
 
     def convert(self, folder: str | Path, format: Format) -> "MessagePairs":
-        """Write the same pairs into a new ``folder``, with labels, their provenance, and the answers in this folder.
-
-        Figures that are texts are left out of Parquet, with a warning. Arguments and errors as of `create`.
-        """
+        """Write pairs, labels, provenance and answers into a new folder; Parquet omits texts in ``info`` and warns."""
         texts = [key for key, array in self.info.items() if array.dtype.kind in "US" and format == "parquet"]
         if texts:
             warnings.warn(f"{folder}: left out of Parquet, which holds numbers: {', '.join(texts)}", stacklevel=2)
@@ -145,7 +131,6 @@ class MessagePairs(Pairs):
 
 
 def _check(data: Arrays, info: Arrays, where: str) -> None:
-    """Raise `ConfigError` if the arrays of a dataset do not fit together."""
     if "message" not in data:
         raise ConfigError(f"{where}: no message among the data ({', '.join(sorted(data)) or 'none'})")
     messages = data["message"]

@@ -22,14 +22,10 @@ SUFFIX = ".npy"
 
 
 def read(folder: Path, needed: Collection[str]) -> dict[str, NDArray]:
-    """Return a folder's arrays by key, memory-mapped and read-only.
-
-    As in the original, a key is a file's name up to its first dot. Files that are not arrays of numbers or texts are
-    left out unless they are ``needed``.
-    """
+    """Return a folder's arrays by key, memory-mapped and read-only; skip unreadable ones unless ``needed``."""
     arrays = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        key = path.name.partition(".")[0]
+        key = path.name.partition(".")[0]  # as in the original
         try:
             arrays[key] = _load(path)
         except ConfigError:  # a pickle of Python objects, say

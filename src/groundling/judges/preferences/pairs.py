@@ -19,8 +19,7 @@ from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.labels import check_labels, check_soft_labels
 
 Format = Literal["motif", "parquet"]
-FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}
-"""Modules that read and write data and labels, by the format's name."""
+FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}  # modules that read and write data and labels
 ANSWERS = "answers"  # default folder of a dataset's answers (`groundling.judges.preferences.store`)
 DESCRIPTION = "recording.json"  # file that names the world, the players and their settings
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -39,8 +38,6 @@ class Pairs(ABC):
     """A folder with N pairs of segments of one world, opened by `groundling.judges.open_pairs`.
 
     Attributes:
-        folder: The dataset's.
-        format: "motif" or "parquet".
         world: The kind of world: an id of `groundling.judges.asking.subjects`.
         info: Figures of the segments by key, ``(N, 2)``.
     """
@@ -89,15 +86,11 @@ class Pairs(ABC):
     def write_preferences(
         self, name: str, labels: NDArray[np.integer], soft: NDArray[np.floating] | None = None
     ) -> None:
-        """Write an annotator's labels in place of its earlier ones.
+        """Replace an annotator's labels.
 
         Args:
-            name: Letters, digits, ``-`` and ``_``.
             labels: ``(N,)``: codes of `Preference`.
             soft: ``(N, 3)``: probabilities of first, second and tie, which sum to 1; NaN where unknown.
-
-        Raises:
-            ConfigError: the name or the arrays do not fit.
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(f"annotator's name {name!r}: use letters, digits, - and _")
@@ -118,7 +111,7 @@ class Pairs(ABC):
             raise ConfigError(f"{path} cannot be read ({error})") from error
 
     def write_provenance(self, name: str, provenance: dict[str, Any]) -> None:
-        """Write how an annotator's labels are made, as JSON."""
+        """Write how an annotator's labels were made, as JSON."""
         path = self._provenance_path(name)
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")

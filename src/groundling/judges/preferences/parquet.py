@@ -1,9 +1,8 @@
 """Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` opens.
 
-``DIR/data/pairs.parquet`` has one row for each pair, and for each key a column of the first segments and one of the
-second (``first_blstats``, ``second_blstats``): texts, lists of texts, or numbers in nested lists. Columns of figures
-begin with ``info_`` (``first_info_score``). ``DIR/preference/<annotator>.parquet`` has the same number of rows:
-``preference`` and the probabilities ``first``, ``second`` and ``tie``. ``DIR/README.md`` lists them as configurations.
+``data/pairs.parquet`` has a row for each pair, and for each key the columns ``first_KEY`` and ``second_KEY``: texts,
+lists of texts, or numbers in nested lists; keys of figures begin with ``info_``. ``preference/ANNOTATOR.parquet`` has
+the same rows: ``preference``, and the probabilities ``first``, ``second``, ``tie``. ``README.md`` is the dataset card.
 """
 
 from collections.abc import Mapping, Sequence

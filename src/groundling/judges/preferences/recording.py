@@ -19,8 +19,7 @@ from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import TextPairs
 
-_ROW = TypeAdapter(tuple[str, Annotated[list[str], MinLen(1)], str, dict[str, int | float]])
-"""A line of a round: the fields of a `TextSegment`, and its figures."""
+_ROW = TypeAdapter(tuple[str, Annotated[list[str], MinLen(1)], str, dict[str, int | float]])  # `TextSegment`, figures
 
 
 @dataclass(frozen=True)
@@ -32,27 +31,17 @@ class Recorded:
 
 
 class TextRecording:
-    """A file of segments for each round in ``FOLDER.recording``; at the end they become the dataset.
+    """A file of segments for each round in ``FOLDER.recording``; at the end they become the dataset in ``folder``.
 
-    Args:
-        folder: The dataset's; must not exist, be empty, or hold what an equal recording wrote.
-        description: The world, the players and their settings; an equal description must give equal rounds.
-        num_pairs: Number of pairs to record.
-
-    Raises:
-        ConfigError: the folder holds something else.
-
-    Attributes:
-        is_written: The dataset is complete.
-        rounds: Number of rounds so far.
-        segments: The segments of all rounds so far.
+    ``folder`` must be missing, empty, or the result of an equal recording. Equal descriptions (the world, the players
+    and their settings) must give equal rounds.
     """
 
     def __init__(self, folder: Path, description: Mapping[str, Any], num_pairs: int) -> None:
         self.folder, self.num_pairs = folder, num_pairs
         self.description: dict[str, Any] = shareable({**description, "num_pairs": num_pairs})
         self._partial = folder.with_name(folder.name + ".recording")
-        self.is_written = folder.is_dir() and any(folder.iterdir())
+        self.is_written = folder.is_dir() and any(folder.iterdir())  # the dataset is complete
         if self.is_written:
             check_same(folder, self.description)
             shutil.rmtree(self._partial, ignore_errors=True)
@@ -69,7 +58,6 @@ class TextRecording:
         return max(0, 2 * self.num_pairs - len(self.segments))
 
     def add(self, segments: Sequence[Recorded]) -> None:
-        """Keep the segments of another round."""
         if not (self._partial / DESCRIPTION).exists():  # not before anything is recorded
             self._partial.mkdir(parents=True, exist_ok=True)
             write_atomically(self._partial / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")

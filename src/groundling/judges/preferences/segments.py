@@ -18,10 +18,7 @@ class TextSegment(NamedTuple):
 
 
 def caption_id(caption: str) -> int:
-    """Return a signed 64-bit hash of a caption, the same in every process and on every machine.
-
-    The probability that two of a million captions collide is 3e-8.
-    """
+    """Return a signed 64-bit hash, equal on all machines; two of a million captions collide with probability 3e-8."""
     content = caption.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 

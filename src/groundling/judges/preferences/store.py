@@ -6,8 +6,6 @@ Any number of datasets, processes and nodes may share the folder::
     STORE/answers/<hash>/*.jsonl     its answers, one a line; each process appends to a file of its own
     STORE/claims/<hash>-I-of-N       lock of the process that works on chunk I of N
     STORE/claims/writing-<hash>      lock while a process writes labels
-
-The key of an answer is a hash of the question, the unordered pair of captions and the order in which they were shown.
 """
 
 import hashlib
@@ -57,7 +55,7 @@ def content_hash(content: Any) -> str:
 
 
 def answer_key(question: str, captions: Captions, swapped: bool, context: str = "") -> str:
-    """Return the key of an answer to the question with this hash."""
+    """Return an answer's key: a hash of the question's hash, the unordered pair and the order shown."""
     return content_hash([question, *captions, swapped, *([context] if context else [])])
 
 
@@ -75,11 +73,7 @@ class Store:
         return {key: shareable(value) if key == "judge" else value for key, value in self.question.items()}
 
     def read(self) -> dict[str, StoredAnswer]:
-        """Return the answers of all processes by key, without captions and replies.
-
-        A valid answer replaces an invalid one; tokens and seconds are summed over all answers with its key. Incomplete
-        lines, as a killed process leaves them, are left out.
-        """
+        """Return all answers by key, without captions and replies; skip lines that a kill left incomplete."""
         merged: dict[str, StoredAnswer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
             for answer in filter(None, map(_parse, lines_of(path))):
@@ -95,7 +89,6 @@ class Store:
         self._file.flush()
 
     def close(self) -> None:
-        """Close this process's file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -126,7 +119,7 @@ class Store:
 
 
 def _merge(first: StoredAnswer, second: StoredAnswer) -> StoredAnswer:
-    """Merge two answers with one key."""
+    """Merge two answers with one key: the valid one, with the tokens and seconds of both."""
     return replace(
         second if first.label == "invalid" else first,
         prompt_tokens=first.prompt_tokens + second.prompt_tokens,

@@ -57,17 +57,7 @@ class TextPairs(Pairs):
     def create(
         cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
-        """Write a new dataset; the folder is complete or absent.
-
-        Args:
-            folder: Must not exist, or be empty.
-            texts: The pairs.
-            info: Arrays ``(N, 2)`` by key; ``return`` is the sum of a segment's rewards.
-            about: Must name the ``world``.
-
-        Raises:
-            ConfigError: the folder is not empty, or pyarrow is not installed.
-        """
+        """Write a new dataset into a missing or empty folder, completely or not at all; ``about`` names the world."""
         data: dict[str, parquet.Column] = {
             key: [(first[place], second[place]) for first, second in texts]
             for place, key in enumerate(TextSegment._fields)
@@ -97,7 +87,6 @@ class TextPairs(Pairs):
 
 
 def in_context(context: str, caption: str) -> str:
-    """Return a caption with its context before it."""
     return f"{context}\n{caption}" if context else caption
 
 

@@ -48,17 +48,7 @@ def train_epoch(
     generator: torch.Generator,
     on_batch: Callable[[int], None] = lambda _: None,
 ) -> float:
-    """Pass once over ``pairs`` in an order drawn from ``generator``, with an optimizer step per batch.
-
-    Args:
-        on_batch: Called after each batch with the number of its pairs.
-
-    Returns:
-        The mean loss over the pairs, each at the weights of its batch.
-
-    Raises:
-        RunError: a loss is NaN or infinite; its step is not taken.
-    """
+    """Train for an epoch in an order drawn from ``generator``; return the mean of the losses before each step."""
     total = 0.0
     model.train()
     for rows in torch.randperm(len(pairs), generator=generator).split(batch_size):
@@ -78,12 +68,7 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
-    """Evaluate the model's preferences.
-
-    Returns:
-        ``loss``; ``accuracy`` and ``calibration_error`` without ties; the best ``temperature`` and the calibration
-        error at it. NaN if there are only ties.
-    """
+    """Return loss, accuracy and calibration error without ties, also at the best temperature; NaN if all tie."""
     model.eval()
     captions, places = pairs.distinct()
     scores = torch.cat([model(chunk).float().cpu() for chunk in chunks(captions)])[places]

@@ -24,9 +24,6 @@ class LanguageRewardModel(RewardModel):
         hidden_sizes: Widths of the head's hidden layers.
         prompt: The text to read; ``{caption}`` stands for the caption.
         lora: Keyword arguments of `peft.LoraConfig`: train an adapter instead of the model. Needs the `lora` extra.
-
-    Raises:
-        ConfigError: the prompt lacks ``{caption}``.
     """
 
     id = "language_model"

@@ -10,21 +10,10 @@ def preference_loss(rewards: Tensor, targets: Tensor) -> Tensor:
     Args:
         rewards: Float ``(batch, 2)``, of each pair's two segments.
         targets: Float ``(batch, 2)``, rows that sum to 1: (1, 0) if the first is preferred, (0.5, 0.5) for a tie.
-
-    Returns:
-        A scalar; ln 2 if the rewards of every pair are equal.
     """
     return -(targets * rewards.log_softmax(-1)).sum(-1).mean()
 
 
 def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
-    """Average each segment's scores, as Motif does, so that length alone gives no reward.
-
-    Args:
-        scores: Float ``(..., L)``.
-        mask: bool of the same shape; True at least once in each segment.
-
-    Returns:
-        Float ``(...)``.
-    """
+    """Average scores ``(..., L)`` where ``mask`` is True, once or more in each row: length gives no reward (Motif)."""
     return torch.where(mask, scores, 0.0).sum(-1) / mask.sum(-1)

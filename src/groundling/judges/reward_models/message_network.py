@@ -21,10 +21,7 @@ _CONVOLUTIONS = ((32, 7, True), (64, 7, True), (64, 3, False), (64, 3, False), (
 
 
 def padded_count(count: int) -> int:
-    """Round ``count`` up to one of 8, 12, 16, 24, 32, 48, ...
-
-    oneDNN builds new kernels for each batch size, which costs more than padding.
-    """
+    """Round up to 8, 12, 16, 24, 32, 48, ...: oneDNN builds kernels for each size, which costs more than padding."""
     size = _SMALLEST_BATCH
     while size < count:
         size = size * 4 // 3 if size & (size - 1) else size * 3 // 2
@@ -35,12 +32,11 @@ class MessageNetwork(nn.Module):
     """The message encoder of NLE's torchbeast baseline with a reward head, as in Motif; 306,945 parameters.
 
     A byte embedding of 32 (NUL is 0), convolutions of 64 channels (widths 7, 7, 3, 3, 3, 3; ReLU after each;
-    max-pooling by 3 after the first, the second and the last), and linear layers 320-128-256-512-1 with ReLU
-    between them. Linear layers are initialised orthogonal with bias 0, the others by PyTorch's defaults.
+    max-pooling by 3 after the first, the second and the last), and linear layers 320-128-256-512-1 with ReLU between
+    them, initialised orthogonal with bias 0 (the others by PyTorch's defaults).
 
-    Messages have at most some 80 of 256 bytes. After a message's last byte, every layer's output is constant from some
-    place on. Only the places before it and one more are computed; the last one is repeated where more are needed. The
-    result is that of the whole computation.
+    After a message's last byte (some 80 of 256), every layer's output is constant from some place on. Only the places
+    before it and one more are computed; the last is repeated where more are needed. Results are those of 256 bytes.
     """
 
     def __init__(self) -> None:

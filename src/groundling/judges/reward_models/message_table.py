@@ -26,10 +26,8 @@ class TableRewardModel(RewardModel):
     """
 
     id = "table"
-    ids: Tensor
-    """int64 (size,), ascending: see `groundling.judges.preferences.segments.caption_ids`."""
-    values: Tensor
-    """float32 (size,)."""
+    ids: Tensor  # int64 (size,), ascending: see `groundling.judges.preferences.segments.caption_ids`
+    values: Tensor  # float32 (size,)
 
     def __init__(self, default: float = 0.0) -> None:
         super().__init__(default=default)

@@ -36,8 +36,8 @@ class Normalization:
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:
         """Compute it from the rewards of distinct captions and their numbers of occurrences, both ``(num_distinct,)``.
 
-        Mean and unbiased variance are over all occurrences, updated from Motif's prior (mean 0, variance 1, count 1e-4)
-        like running moments (Chan et al. 1979). Quantiles are over distinct captions, interpolated linearly.
+        Mean and unbiased variance are over all occurrences, updated from Motif's prior (mean 0, variance 1, count
+        1e-4) like running moments (Chan et al. 1979). Quantiles are over distinct captions, interpolated linearly.
         """
         values, weights = rewards.double().cpu(), counts.double().cpu()
         if not values.isfinite().all():
@@ -64,7 +64,6 @@ class Normalization:
 
 
 def chunks(captions: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Split captions into batches to score."""
     return (captions[start : start + CHUNK] for start in range(0, len(captions), CHUNK))
 
 
@@ -100,8 +99,7 @@ class RewardModel(nn.Module, ABC):
 
         Args:
             scores: Float32 ``(batch, 2, L)``; for labelled captions ``(batch, 1, 1)``.
-            targets: Float32 ``(batch, 2)``, the probability that each of the two is preferred; for labelled captions
-                the labels ``(batch, 1)``.
+            targets: Float32 ``(batch, 2)``: the probability that each is preferred; labelled captions: ``(batch, 1)``.
             mask: bool in the shape of ``scores``: False past the end of a segment.
         """
         return preference_loss(segment_means(scores, mask), targets)
@@ -117,7 +115,6 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """The device of the model's weights."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     @property
@@ -146,9 +143,7 @@ class RewardModel(nn.Module, ABC):
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         """Write ``reward_model.safetensors``, and last ``reward_model.json``, which marks the model as complete.
 
-        Args:
-            folder: Created if necessary.
-            about: Further entries of the JSON, such as how the model was trained.
+        ``about`` are further entries of the JSON, such as how the model was trained.
         """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / DESCRIPTION).unlink(missing_ok=True)  # its normalisation belongs to the earlier weights

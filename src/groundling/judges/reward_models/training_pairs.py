@@ -13,16 +13,14 @@ from torch import Tensor
 from groundling.errors import ConfigError
 from groundling.judges.preferences.segments import caption_id, caption_ids
 
-_TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)
-"""The probability that each segment is preferred, by code of `Preference`."""
+_TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)  # by code of `Preference`
 
 
 @dataclass(frozen=True)
 class TrainingPairs:
     """N annotated pairs of segments of up to L captions, on the CPU.
 
-    A labelled caption, as for ONI's classifier, is a "pair" with one side and one caption: indices ``(N, 1, 1)``,
-    targets ``(N, 1)``.
+    A labelled caption (ONI's classifier) is a "pair" of one side: indices ``(N, 1, 1)``, targets ``(N, 1)``.
     """
 
     captions: list[str]  # the distinct ones, the shortest first
@@ -36,16 +34,10 @@ class TrainingPairs:
         preferences: NDArray[np.integer],
         soft: NDArray[np.floating] | None = None,
     ) -> Self:
-        """Make them from a dataset's segments, without pairs whose label is unknown.
+        """Make them from segments of at least one caption and labels ``(N,)``, without pairs whose label is unknown.
 
-        Args:
-            segments: N pairs of segments, each of at least one caption.
-            preferences: ``(N,)``: codes of `Preference`.
-            soft: Float ``(N, 3)``, probabilities of first, second and tie; NaN where only the code is known. A tie
-                counts one half for each side.
-
-        Raises:
-            ConfigError: all labels are unknown, or ties.
+        ``soft`` are probabilities of first, second and tie, ``(N, 3)``; NaN where only the label is known. A tie
+        counts one half for each side. Raises `ConfigError` if all labels are unknown, or ties.
         """
         annotated = np.flatnonzero(preferences != 3)
         if not len(annotated):
@@ -70,7 +62,6 @@ class TrainingPairs:
         return len(self.indices)
 
     def __getitem__(self, rows: Tensor) -> "TrainingPairs":
-        """Select pairs."""
         return TrainingPairs(self.captions, self.indices[rows], self.targets[rows])
 
     def counts(self) -> Tensor:
@@ -89,10 +80,10 @@ class TrainingPairs:
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
         """Split into training and validation pairs; a pair of segments, in either order, is in one set only.
 
-        The fraction is one of *distinct* pairs: a few contents make up most pairs, and held out as a fraction of all
-        pairs, the rare captions would all be held out. Distinct pairs are ordered by a hash of contents and seed, and
-        the first are held out with all their repetitions, but never more than the same fraction of all pairs, so a pair
-        that repeats more often is trained on.
+        The fraction is one of *distinct* pairs: a few contents make up most pairs, so of a fraction of all pairs, all
+        rare captions would be held out. Distinct pairs are ordered by a hash of contents and seed; the first are held
+        out with all repetitions, but never more than this fraction of all pairs: a pair that repeats more often is
+        trained on.
         """
         hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -126,10 +117,7 @@ def _index(pairs: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], NDArray
 
 
 def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """Return a hash of each pair ``(N,)``, independent of the order of its segments.
-
-    Empty captions and repetitions in a row are skipped, so segments that differ only in those are equal.
-    """
+    """Return a hash of each pair ``(N,)`` that ignores the order of segments, empty captions, and repeats in a row."""
     empty = np.int64(caption_id("")).view(np.uint64)
     # Index -1 is hashed like an empty caption.
     ids = np.append(caption_ids(captions), np.int64(caption_id("")))[indices].view(np.uint64)  # (N, 2, L)

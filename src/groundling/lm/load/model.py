@@ -33,11 +33,6 @@ Init = Literal["pretrained", "random", "embeddings"]
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model folder or hub id.
-
-    Raises:
-        GroundlingError: It is missing or cannot be read.
-    """
     folder = Path(source.path)
     check_model_files(folder)
     if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
@@ -56,7 +51,6 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 
 def find_dtype(name: str | torch.dtype) -> torch.dtype:
-    """Return the floating-point type of that name."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if isinstance(name, torch.dtype):
         return name
@@ -67,15 +61,11 @@ def find_dtype(name: str | torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Placement:
-    """Devices and precision of the weights.
-
-    `device_map`: of Transformers and accelerate, spreads a model over several devices.
-    `in_4bit`: NF4 with double quantisation, computed in bfloat16 (QLoRA, arXiv 2305.14314).
-    """
+    """Devices and precision of the weights."""
 
     device: torch.device
-    device_map: str | Mapping[str, Any] | None = None
-    in_4bit: bool = False
+    device_map: str | Mapping[str, Any] | None = None  # accelerate's: spreads a model over several devices
+    in_4bit: bool = False  # NF4 with double quantisation, computed in bfloat16 (QLoRA, arXiv 2305.14314)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -94,11 +84,7 @@ class Placement:
         return spread | {"quantization_config": quantization}
 
     def _spread(self) -> dict[str, Any]:
-        """Return the device map; among several processes on a machine, over this one's share of the GPUs.
-
-        Raises:
-            ConfigError: The GPUs cannot be shared equally, or the device map counts from GPU 0.
-        """
+        """Return the device map; among several processes on a machine, over this one's share of the GPUs."""
         processes = launched("LOCAL_WORLD_SIZE", 1)
         if processes == 1 or not isinstance(self.device_map, str):
             return {"device_map": self.device_map}
@@ -118,17 +104,10 @@ def load_model(
     """Load a causal or encoder-decoder model; of a vision-language model, its language model.
 
     Args:
-        source: A folder or hub id.
         init: "pretrained" weights; "random" ones, from the config alone; or "embeddings": random except the pretrained
             input embeddings (and the output embeddings if they are tied).
         seed: Seed of random weights; None: torch's global generator.
-        dtype: Of the weights.
         attention: Transformers' `attn_implementation`; None: its own choice, or "eager" where that is faster.
-        placement: Where the weights go.
-
-    Raises:
-        GroundlingError: The model is missing or unreadable, is not a language model, lacks weights, or does not fit
-            into memory.
     """
     config = _load_config(source)
     if attention is None:  # otherwise the config's is ignored
@@ -214,11 +193,9 @@ def _load_config(source: Source) -> PretrainedConfig:
 
 
 def refuse_adapter(path: str, revision: str | None = None) -> None:
-    """Raise `GroundlingError` if a model, in a folder or on the hub, has an adapter next to its weights.
-
-    Transformers would read the adapter's settings without being asked, and peft import the module that they name
-    (megatron_core). `groundling.lm.load.adapters` checks the settings of adapters that a user names.
-    """
+    """Refuse a model, in a folder or on the hub, that has an adapter next to its weights."""
+    # Transformers would read the adapter's settings without being asked, and peft import the module that they name
+    # (megatron_core). `groundling.lm.load.adapters` checks the settings of adapters that a user names.
     if find_adapter_config_file(path, revision=revision) is not None:
         raise GroundlingError(
             f"the model {path} has an adapter of its own (adapter_config.json), which may name a module to import, "
@@ -227,7 +204,7 @@ def refuse_adapter(path: str, revision: str | None = None) -> None:
 
 
 def refuse_kernels(config: PretrainedConfig, path: str) -> None:
-    """Raise `GroundlingError` if a model's config names an attention kernel of the hub, which is compiled code."""
+    """Refuse a config that names an attention kernel of the hub, which is compiled code."""
     for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
@@ -238,12 +215,7 @@ def refuse_kernels(config: PretrainedConfig, path: str) -> None:
 
 
 def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
-    """Load a folder or hub id by an Auto class, with all of its weights.
-
-    Raises:
-        GroundlingError: Weights are missing.
-        Exception: Transformers cannot load it.
-    """
+    """Load a folder or hub id by an Auto class; refuse missing weights, which Transformers would fill at random."""
     with quietly():
         model, report = auto.from_pretrained(path, output_loading_info=True, **options)
     if report["missing_keys"]:  # Transformers fills these at random and only warns

@@ -13,23 +13,16 @@ _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, 
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory at once
 _MOST_BYTES = 2**28  # Limit of such a file; the largest vocabularies take some 30 MB
 _TEMPLATES = "additional_chat_templates"  # Folder inside a model folder whose files Transformers reads, too
+# Suffixes of keys that record a model's origin, which is not opened as a file.
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
-"""Suffixes of keys that record a model's origin, which is not opened as a file."""
 
 
 def check_model_files(folder: str | Path) -> None:
-    """Check that a model folder holds regular files only, and that its JSON files name no files outside of it.
+    """Refuse a model folder with anything but regular files, or whose JSON files name files outside of it.
 
-    Links are followed: a file of the Hugging Face cache lies among the ``blobs`` of the same repository. Nothing but
-    JSON is opened, so devices and pipes are refused before they are read.
-
-    Args:
-        folder: A folder of a model, a tokenizer or an adapter; anything else, such as a hub id, is not checked.
-
-    Raises:
-        GroundlingError: A file is a device, pipe or socket, or lies outside of the folder; a text in a JSON file, such
-            as an index, a config or a tokenizer's settings, names such a file; or a file that is read whole has more
-            than 256 MiB.
+    Links are followed: a file of the Hugging Face cache lies among the ``blobs`` of the same repository. Only JSON is
+    opened, so devices and pipes are refused before they are read. Files that are read whole must not exceed 256 MiB.
+    Anything but a folder, such as a hub id, is not checked.
     """
     folder = Path(folder)
     if not folder.is_dir():

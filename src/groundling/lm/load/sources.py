@@ -33,11 +33,7 @@ class Source:
 
 
 def resolve(path: str | Path) -> str:
-    """Resolve a starter's name, a GGUF file or a folder to an absolute folder; anything else is a hub id.
-
-    Raises:
-        GroundlingError: There is no such folder or name, or a GGUF file cannot be dequantised.
-    """
+    """Resolve a starter's name, a GGUF file or a folder to an absolute folder; anything else is a hub id."""
     name, folder = str(path), Path(path).expanduser()
     if name in STARTERS:
         return str(STARTERS[name])
@@ -64,10 +60,8 @@ def resolve(path: str | Path) -> str:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence Transformers' progress bars and warnings, which would repeat at every checkpoint of a run.
-
-    The warnings repeat names from files. `load_pretrained` reports the important one, missing weights.
-    """
+    """Silence Transformers' progress bars and warnings, which would repeat at every checkpoint of a run."""
+    # The warnings repeat names from files. `load_pretrained` reports the important one, missing weights.
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()

@@ -22,8 +22,8 @@ _SAME_ON_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl_text": ("qwen3", {}),
     "qwen3_vl_moe_text": ("qwen3_moe", {"norm_topk_prob": True}),
 }
+# Largest difference of log-probabilities, in nats: in float32, and in 16 bits, which round by the order of sums.
 _TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.25
-"""Largest difference of log-probabilities, in nats: in float32, and in 16 bits, which round by the order of sums."""
 
 
 def sees(config: PretrainedConfig) -> bool:
@@ -35,11 +35,7 @@ def sees(config: PretrainedConfig) -> bool:
 
 
 def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
-    """Return the config of a vision-language model's language model.
-
-    Raises:
-        GroundlingError: Transformers has no causal model of that type.
-    """
+    """Return the config of a vision-language model's language model; raise if Transformers has none such."""
     text = config.get_text_config()
     if text.model_type in _SAME_ON_TEXTS:
         kind, more = _SAME_ON_TEXTS[text.model_type]
@@ -62,17 +58,8 @@ def load_text_only(
 ) -> PreTrainedModel:
     """Load the pretrained language model of a vision-language model.
 
-    The whole model is loaded first, on the CPU, and both must give the same probabilities for a few tokens.
-
-    Args:
-        path: A folder or hub id.
-        config: Of the whole model.
-        text: Of the language model, by `text_config`.
-        options: Keyword arguments of `from_pretrained`.
-        placed: More of them, which place the weights; empty: on the CPU.
-
-    Raises:
-        GroundlingError: Weights are missing, or the language model gives other probabilities.
+    The whole model is loaded first, on the CPU, and both must give the same probabilities for a few tokens. ``text``:
+    by `text_config`; ``placed``: arguments of `from_pretrained` that place the weights, empty: on the CPU.
     """
     attention = options.pop("attn_implementation", None)  # which may be for GPUs only
     loaded: Any = AutoModelForImageTextToText.from_pretrained(path, config=config, output_loading_info=True, **options)

@@ -20,22 +20,18 @@ _ALIGNMENT = 64  # Bytes that PyTorch's allocator aligns tensors to on CPUs
 
 
 def align(weights: Iterable[torch.nn.Parameter]) -> None:
-    """Move weights in the CPU's memory to addresses that PyTorch's allocator would give them.
-
-    Weights from a file lie where safetensors has mapped it. MKL's matrix products round differently by the addresses of
-    their arguments, and a resumed run must compute the same as an uninterrupted one.
-    """
+    """Move weights in the CPU's memory to addresses aligned as by PyTorch's allocator."""
+    # safetensors maps a file's weights at any address. MKL's matrix products round differently by the addresses of
+    # their arguments, and a resumed run must compute the same as an uninterrupted one.
     for weight in weights:
         if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
             weight.data = weight.data.clone()
 
 
 def switch_dropout_off(model: PreTrainedModel) -> None:
-    """Set every dropout of a model to 0, in its modules and in its config.
-
-    PPO compares probabilities of one policy before and after an update: with dropout the ratio is noise, and gradient
-    checkpointing needs the training mode, in which dropout would be on.
-    """
+    """Set every dropout of a model to 0, in its modules and in its config."""
+    # PPO compares probabilities of one policy before and after an update: with dropout the ratio is noise, and
+    # gradient checkpointing needs the training mode, in which dropout would be on.
     _zero_dropout(model.config)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

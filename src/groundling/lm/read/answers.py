@@ -9,20 +9,12 @@ from torch.nn import functional as F
 from groundling.lm.language_model import LanguageModel
 from groundling.lm.read.layout import ScoringQuestion, Tokens
 
-Among = tuple[int, ...] | None
-"""The tokens from which one was chosen; None: the whole vocabulary."""
+Among = tuple[int, ...] | None  # The tokens from which one was chosen; None: the whole vocabulary
 
 
 def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> Tensor:
-    """Return the states that predict each answer's next token, (num_prompts, hidden), on the model's device.
-
-    Within `LanguageModel.keeping` only new tokens are read, and a prompt is encoded once.
-
-    Args:
-        lm: The model.
-        prompts: Token ids.
-        answers: Token ids that have been generated so far.
-    """
+    """Return the states that predict each answer's next token, (num_prompts, hidden), on the model's device."""
+    # Within `LanguageModel.keeping` only new tokens are read, and a prompt is encoded once.
     if lm.is_encoder_decoder:  # a candidate's last token is predicted, never read
         questions = [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, answers, strict=True)]
         states = [one.rows[one.targets[0, -1]] for one in lm.read(questions)]
@@ -34,14 +26,7 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence
 
 
 def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool) -> Tensor:
-    """Return the states that predict each token of each answer, (number of tokens, hidden), with gradients.
-
-    Args:
-        lm: The model.
-        prompts: Token ids.
-        answers: Token ids of one answer to each prompt, never empty.
-        growing: Prompts may begin with each other, as the steps of a conversation do.
-    """
+    """Return the states that predict each token of the answers, none empty: (num_tokens, hidden), with gradients."""
     read = lm.read([_question(*pair) for pair in zip(prompts, answers, strict=True)], growing)
     firsts = torch.tensor([0, *(len(one.rows) for one in read[:-1])]).cumsum(0).tolist()
     places = torch.cat([first + one.targets[0] for first, one in zip(firsts, read, strict=True)])
@@ -51,14 +36,10 @@ def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequenc
 
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
-    """Return log-probabilities among the tokens that can come, -inf for all others.
+    """Return log-probabilities among the tokens that can come, (num_tokens, vocabulary); -inf for others.
 
-    Args:
-        logits: float32 (num_tokens, vocabulary).
-        among: The tokens from which each one is chosen.
-        temperature: Divides the logits.
-        ends: The model's end tokens. Where one of them can come among some tokens, it stands for all of them, with
-            the sum of their probabilities.
+    If one of ``ends``, the model's end tokens, is allowed among other tokens, it has the sum of all ends'
+    probabilities.
     """
     rows = [row for row, ids in enumerate(among) if ids is not None]
     places = [(row, token) for row in rows for token in among[row] or ()]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-TOKENS_AT_ONCE = 32_768
-"""Prompt tokens of one pass, so that a long call does not hold all states at once."""
+TOKENS_AT_ONCE = 32_768  # Prompt tokens of one pass, so that a long call does not hold all states at once
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,9 @@ class Batching:
 
     @classmethod
     def for_device(cls, device: torch.device) -> Self:
-        """A single prompt fills a CPU's cores; an accelerator needs more rows and loses less by padding.
-
-        Attention of 2**19 pairs takes 16 MB in each layer of 8 heads. From 32 MB on, Linux releases such memory and
-        allocates it again each time, which doubles the time.
-        """
+        """Return limits: one prompt fills a CPU's cores; an accelerator needs more rows, loses less by padding."""
+        # Attention of 2**19 pairs takes 16 MB in each layer of 8 heads. From 32 MB on, Linux releases such memory and
+        # allocates it again each time, which doubles the time.
         return cls(4096, 0.03, 2**19) if device.type == "cpu" else cls(TOKENS_AT_ONCE, 0.25, float("inf"))
 
     def batches(self, lengths: Sequence[int], copies: int = 1, max_waste: float | None = None) -> list[list[int]]:
@@ -41,11 +38,8 @@ def batches(
 ) -> list[list[int]]:
     """Group indices of ``lengths`` so that padded batches contain little padding.
 
-    Args:
-        lengths: Lengths of texts.
-        max_tokens: Cells of a padded batch; a longer text gets a batch of its own.
-        max_waste: Padding cells, as a share of the filled ones.
-        max_pairs: Pairs of cells of which one attends to the other, likewise.
+    Limits as in `Batching`: ``max_waste`` is a share of the filled cells, ``max_pairs`` counts pairs of cells of which
+    one attends to the other. A longer text gets a batch of its own.
     """
     groups: list[list[int]] = []
     width = filled = 0
@@ -86,10 +80,8 @@ def padded_states(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def cut(hidden: Tensor, starts: Sequence[int], counts: Sequence[int]) -> list[Tensor]:
-    """Return ``counts[i]`` states from ``starts[i]`` on, of each row of ``hidden`` (batch, length, size).
-
-    One look-up and one split: slices one by one would each cost a batch of zeros in the backward pass.
-    """
+    """Return ``counts[i]`` states from ``starts[i]`` on, of each row of ``hidden`` (batch, length, size)."""
+    # One look-up and one split: slices one by one would each cost a batch of zeros in the backward pass.
     length = hidden.shape[1]
     rows = [
         torch.arange(place * length + start, place * length + start + count)

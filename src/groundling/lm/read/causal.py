@@ -23,17 +23,14 @@ from groundling.lm.read.layout import (
     tree_layout,
 )
 
-WORTH_SHARING = 16
-"""Shorter common beginnings are not worth a pass of their own, or the mask of texts that share them."""
+WORTH_SHARING = 16  # Shorter common prefixes are not worth a pass of their own, or the mask of texts that share them
 
 
 @dataclass
 class CausalReader:
-    """Reads questions with one causal model."""
-
     backbone: Backbone
+    # Results of the exactness check of common prefixes, by `Layers.check_length`.
     _shares: dict[int, bool] = field(default_factory=dict, init=False)
-    """Results of the exactness check of common prefixes, by `Layers.check_length`."""
 
     def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Read each prompt in one row with the tree of its candidates; what all prompts begin with is read once."""
@@ -93,12 +90,7 @@ class CausalReader:
         return [rows[index] for index in range(len(prompts))]
 
     def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
-        """Read each prompt once, and its candidates after copies of the model's memory of it.
-
-        Args:
-            questions: What is read.
-            one_by_one: Read a candidate token by token.
-        """
+        """Read each prompt once, then its candidates (`one_by_one`: token by token) after copies of its memory."""
         device, runs = self.backbone.device, [runs_of(question.candidates) for question in questions]
         lengths, widest = [len(question.prompt) for question in questions], max(map(len, runs))
         answers: dict[int, RowStates] = {}

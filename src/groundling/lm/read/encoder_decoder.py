@@ -51,10 +51,8 @@ class EncoderDecoderReader:
     def _decode(
         self, prompts: Sequence[Tokens], lines: Sequence[Tokens], visible: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Return the decoder's states (length, hidden) of a line after each prompt.
-
-        ``visible``: bool (length, length) for each line, which places each place attends to; None: those before it.
-        """
+        """Return the decoder's states (length, hidden) of a line after each prompt."""
+        # ``visible``: bool (length, length) for each line, which places each place attends to; None: those before it.
         encoded, states = self._encode(prompts), dict[int, Tensor]()
         for batch in self._batches(list(map(len, encoded)), None if visible is None else list(map(len, lines))):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)

@@ -1,7 +1,7 @@
-"""Exactness checks: each way of reading is compared with a model's plain forward pass before it is used.
+"""Exactness checks: compare each way of reading with a model's plain forward pass before it is used.
 
-`groundling.lm.read.layers` says which ways are worth a check, and at which lengths. A way that fails is not used; a
-model for which none passes is refused in one line.
+`groundling.lm.read.layers` says which ways are worth a check, and at which lengths. A way that fails is
+not used; a model for which none passes is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +15,16 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.load.sources import first_line
 from groundling.lm.read.layout import ScoringQuestion
 
+# How candidates are read: in one row with the prompt; after copies of the model's memory of the prompt, at once or
+# token by token; or each with the whole prompt.
 Way = Literal["tree", "after", "steps", "lines"]
-"""How candidates are read: in one row with the prompt; after copies of the model's memory of the prompt, at once or
-token by token; or each with the whole prompt."""
 
-Scores = Callable[[list[ScoringQuestion]], Tensor]
-"""Return float32 (total number of candidates,), question by question."""
+Scores = Callable[[list[ScoringQuestion]], Tensor]  # To float32 (total number of candidates,), question by question
 
 REFUSALS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError, AssertionError,
             NotImplementedError)  # fmt: skip
 """Errors that bodies raise for arguments they do not support."""
-REASON_LENGTH = 120
-"""Characters of such an error in a message, which may name several."""
+REASON_LENGTH = 120  # Characters of such an error in a message, which may name several
 
 
 def example_tokens(backbone: Backbone, count: int, step: int = 7, start: int = 5) -> list[int]:
@@ -36,10 +34,8 @@ def example_tokens(backbone: Backbone, count: int, step: int = 7, start: int = 5
 
 
 def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callable[[], Sequence[Tensor]]) -> bool:
-    """Return True if two computations give the same tensors; False if they differ or one is not supported.
-
-    Autocast is off: its rounding would look like an error.
-    """
+    """Return True if two computations give the same tensors; False if they differ or one is not supported."""
+    # Autocast is off: its rounding would look like an error.
     try:
         with torch.autocast(backbone.device.type, enabled=False):
             pairs = zip(one(), other(), strict=True)
@@ -51,17 +47,7 @@ def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callab
 
 @torch.no_grad()
 def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], length: int) -> tuple[Way, str]:
-    """Return the first way that is exact, and why those before it are not.
-
-    Args:
-        backbone: The model.
-        start_token: The token that a decoder reads first.
-        ways: Candidates' scores by each way, in the order in which they are checked.
-        length: Tokens of the example's prompts (`Layers.check_length`); 0: short ones.
-
-    Raises:
-        GroundlingError: No way is exact.
-    """
+    """Return the first exact way for prompts of ``length`` tokens (0: short ones), and why those before it are not."""
     questions, name = _questions(backbone, length), type(backbone.model).__name__
     with torch.autocast(backbone.device.type, enabled=False):
         try:

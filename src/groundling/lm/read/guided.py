@@ -1,9 +1,9 @@
 """Guided decoding: the probability that each of several texts is generated when no other text can be.
 
 At every token only those that continue one of the texts are allowed, and their probabilities are renormalised, as in
-Outlines (Willard and Louf 2023, arXiv 2307.09702), with the trie of GENRE (De Cao et al. 2021, arXiv 2010.00904). The
-product of these conditional probabilities along a text is its probability. All follow from the logits at the trie's
-nodes, so one pass gives the distribution over the texts, and sampling from it equals decoding token by token.
+Outlines (Willard and Louf 2023, arXiv 2307.09702), with the trie of GENRE (De Cao et al. 2021, arXiv 2010.00904). A
+text's probability is the product of these conditional probabilities. All follow from the logits at the trie's nodes,
+so one pass gives the distribution over the texts, and sampling from it equals decoding token by token.
 """
 
 from collections import Counter
@@ -25,24 +25,17 @@ from groundling.tokenization.chat import common_length
 class Trie:
     """The tokens of several texts as a tree; its edges are the tokens that are allowed.
 
-    Each text is its tokens and an end. Tokens after its last choice are certain, need no logit, and are left out: texts
-    that differ in their first tokens keep only these, and only a text that another one begins with keeps its end. A
-    text with an end has a line for each token that may end it.
-
-    `chosen`: the tokens of each line up to its last choice.
-    `num_lines`: number of lines of each text.
-    `edges`: int64 (number of tokens in `chosen`,), the edge of each token, line by line.
-    `first`: int64 (num_edges,), the first of these tokens that follows an edge.
-    `nodes`: int64 (num_edges,), the node that an edge leaves: 0 is the root, and edge i leads to node i + 1.
-    `copies`: int64 (num_texts,), number of texts with the same tokens; one of them is drawn uniformly.
+    Each text is its tokens and an end. Tokens after its last choice are certain, need no logit, and are left out:
+    texts that differ in their first tokens keep only these, and only a text that another one begins with keeps its
+    end. A text with an end has a line for each token that may end it.
     """
 
-    chosen: list[list[int]]
-    num_lines: list[int]
-    edges: Tensor
-    first: Tensor
-    nodes: Tensor
-    copies: Tensor
+    chosen: list[list[int]]  # the tokens of each line up to its last choice
+    num_lines: list[int]  # number of lines of each text
+    edges: Tensor  # int64 (number of tokens in `chosen`,), the edge of each token, line by line
+    first: Tensor  # int64 (num_edges,), the first of these tokens that follows an edge
+    nodes: Tensor  # int64 (num_edges,), the node that an edge leaves: 0 is the root, and edge i leads to node i + 1
+    copies: Tensor  # int64 (num_texts,), number of texts with the same tokens; one of them is drawn uniformly
 
     @classmethod
     def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Self:
@@ -92,18 +85,8 @@ def guided_log_probs(
     temperature: float,
     growing: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probability of each candidate, and the state of each prompt, with gradients.
-
-    Args:
-        scorer: The model's scorer.
-        questions: At least one question.
-        end_tokens: Each of them ends a candidate that another one begins with.
-        temperature: Divides the logits.
-        growing: As in `Scorer`.
-
-    Returns:
-        Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
-    """
+    """Return each candidate's log-probability (total number,) and each prompt's state (num_questions, hidden)."""
+    # Float32, with gradients. Each end token ends a candidate that another one begins with.
     known: dict[tuple[tuple[int, ...], ...], Trie] = {}
     tries: list[Trie] = []
     for _, candidates in questions:
@@ -117,15 +100,9 @@ def guided_log_probs(
 
 
 def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the log-probability of each text, with gradients; the probabilities of a trie sum to 1.
+    """Return each text's log-probability, float32 (total number of texts,), trie by trie; those of a trie sum to 1.
 
-    Args:
-        tries: One or more tries.
-        logits: Float32 (number of tokens in all `chosen`,), the logit of each token after those before it.
-        temperature: Divides the logits, as in sampling.
-
-    Returns:
-        Float32 (total number of texts,), trie by trie.
+    ``logits``: float32 (number of tokens in all `chosen`,), the logit of each token after those before it.
     """
     num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
     first = _offset([trie.first for trie in tries], num_tokens).to(logits.device)

@@ -7,24 +7,22 @@ from typing import Any, Self
 from torch import Tensor
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+# Config keys of the span, for each kind of attention that has one.
 _SPAN_KEYS = {_SLIDING: ("sliding_window", "window_size"), _CHUNKED: ("attention_chunk_size",)}
-"""Config keys of the span, for each kind of attention that has one."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The kinds of layers of a causal body or a decoder, and the lengths at which they start to compute differently."""
+    """Kinds of layers of a causal body or a decoder, and the lengths at which they start to compute differently."""
 
     spans: Mapping[str, int | None]
     """Tokens of the window or chunk of each kind of attention, by Transformers' name; None: all tokens."""
-    others: tuple[str, ...]
-    """Kinds of layers that no attention mask describes: recurrent ones, convolutions, compressed attention."""
+    others: tuple[str, ...]  # Kinds that no attention mask describes: recurrent, convolutions, compressed attention
     switches: tuple[int, ...]
     """Lengths beyond which all positions of a text are encoded differently, as longrope (arXiv 2402.13753) does."""
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """Read a model's config."""
         config = config.get_text_config(decoder=True)
         kinds = getattr(config, "layer_types", None) or _only_kind(config)
         spans = {kind: _span(config, kind) for kind in dict.fromkeys(kinds) if kind in (_FULL, *_SPAN_KEYS)}
@@ -57,20 +55,15 @@ class Layers:
         return next((switch for switch in self.switches if length <= switch < longer), 0)
 
     def check_length(self, length: int) -> int:
-        """The shortest text that is computed in the same way as one of ``length`` tokens; 0: any short text.
-
-        Exactness is checked at this length.
-        """
+        """Length for exactness checks: the shortest text computed like one of ``length`` tokens; 0: any short text."""
         limits = [*self.switches, *(span for span in self.spans.values() if span)]
         return max((limit + 1 for limit in limits if length > limit), default=0)
 
     def masks(self, allowed: Tensor, rows: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor]:
         """Masks in the form that Transformers' bodies take: one, or one for each kind of attention.
 
-        Args:
-            allowed: bool (batch, 1, rows, columns), the mask of full attention.
-            rows: int64 (batch, rows), positions of queries.
-            columns: int64 (batch, columns), positions of keys.
+        ``allowed``: bool (batch, 1, rows, columns), the mask of full attention. ``rows`` (batch, rows) and ``columns``
+        (batch, columns): int64, positions of queries and keys.
         """
         if self.window is None or int(rows.max()) < self.window:
             return allowed

@@ -14,8 +14,7 @@ from torch import Tensor
 
 Tokens = Sequence[int]
 
-MAX_ROWS = 512
-"""Rows that are read after a prompt in one pass: their mask grows with the square of their number."""
+MAX_ROWS = 512  # Rows read after a prompt in one pass: their mask grows with the square of their number
 
 
 class ScoringQuestion(NamedTuple):
@@ -27,31 +26,20 @@ class ScoringQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class RowStates:
-    """Final hidden states that score the candidates of a question.
+    """Final hidden states that score the candidates of a question."""
 
-    `rows`: (num_rows, hidden), the root first.
-    `targets`: int64 (2, num_targets), the predicting row and the predicted token of each candidate token, candidate by
-    candidate.
-    """
-
-    rows: Tensor
-    targets: Tensor
+    rows: Tensor  # (num_rows, hidden), the root first
+    targets: Tensor  # int64 (2, num_targets): predicting row and predicted token, candidate by candidate
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows of a question, and which of them predicts which token.
+    """Rows of a question, and which of them predicts which token."""
 
-    `tokens`: (num_rows,), the token that each row reads; row 0 of a tree is the prompt's last token (-1 here).
-    `depths`: (num_rows,), how many tokens each row is after the root.
-    `visible`: bool (num_rows, num_rows), which rows each row attends to.
-    `targets`: as in `RowStates`.
-    """
-
-    tokens: list[int]
-    depths: list[int]
-    visible: Tensor
-    targets: Tensor
+    tokens: list[int]  # (num_rows,), the token that each row reads; -1 for the root of a tree, the prompt's last token
+    depths: list[int]  # (num_rows,), how many tokens each row is after the root
+    visible: Tensor  # bool (num_rows, num_rows), which rows each row attends to
+    targets: Tensor  # as in `RowStates`
 
     @property
     def num_rows(self) -> int:
@@ -110,10 +98,8 @@ def run_targets(candidates: Sequence[Tokens], runs: Sequence[tuple[int, ...]]) -
 
 
 def decoder_layout(candidates: Sequence[Tokens], start_token: int) -> Layout:
-    """Return candidates as separate runs, each after its own start token, for decoders.
-
-    Within a run the distances between places are the true ones, so relative position biases need no change.
-    """
+    """Return candidates as separate runs, each after its own start token, for decoders."""
+    # Within a run the distances between places are the true ones, so relative position biases need no change.
     runs = runs_of(candidates)
     sizes = [1 + len(run) for run in runs]
     visible = torch.block_diag(*(torch.ones(size, size, dtype=torch.bool).tril() for size in sizes))

@@ -1,10 +1,10 @@
 """Texts that begin alike, read as one tree of tokens.
 
 Linear layers, norms and MLPs compute each distinct beginning once, for all texts of a pass and without padding. Only
-attention needs to know the texts: it gathers the keys and values of each text from the tree, block of queries by block,
-and blocks of similar size share a call of PyTorch's fused attention. A `KeyValueMemory` keeps what has been read for
-texts that continue it (compare RadixAttention in SGLang, arXiv 2312.07104). For causal models whose layers all attend
-to the whole text, by fused attention, once in each layer.
+attention needs to know the texts: it gathers the keys and values of each text from the tree, block of queries by
+block, and blocks of similar size share a call of PyTorch's fused attention. A `KeyValueMemory` keeps keys and values
+for texts that continue earlier ones (compare RadixAttention in SGLang, arXiv 2312.07104). For causal models whose
+layers all attend to the whole text, by fused attention, once in each layer.
 """
 
 import itertools
@@ -67,14 +67,10 @@ def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]
 
 
 class KeyValueMemory:
-    """Keys and values of the prompts of the last calls, by entries of the tree of their beginnings.
-
-    It keeps as many prompts as one call has had, and no rows of candidates.
-    """
+    """Keys and values of the last calls' prompts, as many as one call has had, by entries of their prefix tree."""
 
     def __init__(self) -> None:
-        self.children: dict[tuple[int, int], int] = {}
-        """(entry, next token) -> entry; -1 is the root."""
+        self.children: dict[tuple[int, int], int] = {}  # (entry, next token) -> entry; -1 is the root
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}  # each (key heads, capacity, size)
         self._paths: list[list[int]] = []  # entries of each prompt that is kept, the last call's first
         self._free: list[int] = []
@@ -85,7 +81,6 @@ class KeyValueMemory:
         return sum(keys.nbytes + values.nbytes for keys, values in self._layers.values())
 
     def allocate(self) -> int:
-        """Return an entry that is not in use."""
         if self._free:
             return self._free.pop()
         self._size += 1
@@ -126,14 +121,9 @@ class _Block(NamedTuple):
 class PrefixTree:
     """The tree of one pass: nodes are the tokens that it computes.
 
-    Args:
-        num_keys: The model's key heads.
-        memory: Keys and values of entries that are not computed again; without it, entries are the nodes.
-
-    Attributes:
-        tokens, positions: Of each node.
-        rows: Of each text, branch by branch, the nodes of its rows, the root first.
-        paths: Of each text, the entries of its trunk.
+    Attributes `tokens` and `positions` are those of each node; `rows`: of each text, branch by branch, the nodes of
+    its rows, the root first; `paths`: of each text, the entries of its trunk. ``memory`` has keys and values of
+    entries that are not computed again; without it, entries are the nodes.
     """
 
     def __init__(self, num_keys: int, memory: KeyValueMemory | None = None) -> None:
@@ -229,7 +219,7 @@ class PrefixTree:
 
 
 def _alike(blocks: Sequence[_Block]) -> Iterator[list[int]]:
-    """Indices of blocks of similar size."""
+    """Yield indices of blocks of similar size."""
     for batch in batches([len(block.keys) for block in blocks], 2**30, _MAX_WASTE):
         for part in batches([len(blocks[place].queries) for place in batch], 2**30, 0.5):
             yield [batch[place] for place in part]
@@ -237,17 +227,12 @@ def _alike(blocks: Sequence[_Block]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Blocks of similar size, padded.
+    """Blocks of similar size, padded."""
 
-    `nodes`: of each query the node, -1 where it is padding.
-    `queries`, `keys`: int64 (blocks * widest,), (blocks * longest,): nodes and entries.
-    `mask`: float32 (blocks, 1, widest, longest), added to scores: -inf where a key is not seen.
-    """
-
-    nodes: list[int]
-    queries: Tensor
-    keys: Tensor
-    mask: Tensor
+    nodes: list[int]  # of each query the node, -1 where it is padding
+    queries: Tensor  # int64 (blocks * widest,), nodes
+    keys: Tensor  # int64 (blocks * longest,), entries
+    mask: Tensor  # float32 (blocks, 1, widest, longest), added to scores: -inf where a key is not seen
 
     @classmethod
     def of(cls, blocks: Sequence[_Block], device: torch.device) -> Self:

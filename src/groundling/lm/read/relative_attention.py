@@ -1,8 +1,8 @@
 """Attention of T5's encoder on long prompts on CPUs, without tensors of (length, length).
 
-T5 adds a bias by relative position to attention scores. Its own attention materialises bias, scores and probabilities
-for each head, query and key: 400 MB each for 3,500 tokens and 8 heads. Here the bias is a table of ``2 * length - 1``
-distances, of which each query reads a window.
+T5 adds a bias by relative position to attention scores, and materialises bias, scores and probabilities for each head,
+query and key: 400 MB each for 3,500 tokens and 8 heads. Here the bias is a table of ``2 * length - 1`` distances, of
+which each query reads a window.
 """
 
 import functools
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-LONG, LONG_WITH_GRADIENTS = 128, 320
-"""Lengths from which this attention is faster than T5's own."""
+LONG, LONG_WITH_GRADIENTS = 128, 320  # Lengths from which this attention is faster than T5's own
 _BLOCK_SCORES = 2**18  # Attention scores of a block of queries: 1 MiB, which stays in a CPU's cache
 
 
@@ -144,10 +143,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
 
 
 def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend with some queries (batch * heads, queries, size) to all keys.
-
-    ``distances`` (heads, queries + length - 1); ``mask`` (batch * heads, 1, length) is added to the scores.
-    """
+    """Attend with some queries (batch * heads, queries, size) to all keys."""
+    # ``distances`` (heads, queries + length - 1); ``mask`` (batch * heads, 1, length) is added to the scores.
     bias = distances.unfold(1, key.shape[1], 1)  # (heads, queries, length)
     bias = bias.expand(len(key) // len(bias), -1, -1, -1).flatten(0, 1)
     scores = torch.baddbmm(bias, queries, key.transpose(1, 2))

@@ -1,11 +1,10 @@
-"""log P(candidate | prompt) for many candidates, each prompt computed once.
+"""log P(candidate | prompt) for many candidates, each prompt computed once (GLAM, arXiv 2302.02662; Lamorel).
 
-Lamorel repeats the prompt, or its encoder states, for every candidate and takes logits at every position. Here a causal
-model reads a prompt and the tree of its candidates in one row under a 4D mask, and what all prompts begin with only
-once; a decoder reads all candidates of a prompt in one row under a block mask. Logits are computed only at rows that
-predict a candidate's token. Where this is not exact (recurrent states, bodies that take no positions or masks),
-candidates are read after copies of the model's memory of the prompt, or each with its whole prompt, and a warning says
-why. Task: GLAM (arXiv 2302.02662) and its scorer Lamorel.
+Lamorel repeats the prompt, or its encoder states, for every candidate and takes logits at every position. Here a
+causal model reads a prompt and the tree of its candidates in one row under a 4D mask, and what all prompts begin with
+only once; a decoder reads all candidates of a prompt in one row under a block mask. Logits are computed only at rows
+that predict a candidate's token. Where this is not exact (recurrent states, bodies that take no positions or masks),
+candidates are read after copies of the model's memory of the prompt, or each with its whole prompt, with a warning.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,15 +55,7 @@ class CandidateScores:
 
 
 class Scorer:
-    """Scores candidates with one model.
-
-    Args:
-        backbone: The model.
-        start_token: The token that a decoder reads first.
-
-    Attributes:
-        kept_bytes: Memory of the keys and values at the end of the last `keeping`.
-    """
+    """Scores candidates with one model; `kept_bytes`: memory of keys and values at the end of the last `keeping`."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone, self.start_token = backbone, start_token
@@ -84,15 +75,10 @@ class Scorer:
     def __call__(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Score candidates, and return the state of each prompt.
+        """Return each candidate's score, float32 (total number,), and each prompt's state (num_questions, hidden).
 
-        Args:
-            questions: Prompts with at least one candidate each.
-            raw: Sum unnormalised logits instead of log-probabilities (for the GLAM compatibility option).
-            growing: Prompts may begin with each other, as the steps of a conversation do.
-
-        Returns:
-            Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
+        ``raw``: sum unnormalised logits instead of log-probabilities (for the GLAM compatibility option). ``growing``:
+        prompts may begin with each other, as the steps of a conversation do. Each question has at least one candidate.
         """
         scores, states = self.token_scores(questions, raw, growing)
         lengths = [len(candidate) for question in questions for candidate in question.candidates]
@@ -101,12 +87,7 @@ class Scorer:
     def token_scores(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """As calling it, for each token of each candidate; equal questions are computed once.
-
-        Returns:
-            Float32 (total number of tokens,), question by question, candidate by candidate; float32 (num_questions,
-            hidden).
-        """
+        """Like `__call__`, for each token of each candidate, (total tokens,); equal questions are computed once."""
         keys = [(tuple(prompt), tuple(map(tuple, candidates))) for prompt, candidates in questions]
         distinct = dict(sorted(zip(keys, questions, strict=True), key=lambda pair: -len(pair[1].prompt)))
         parts = {key: self._parts(question) for key, question in distinct.items()}
@@ -133,10 +114,8 @@ class Scorer:
         return self.reader.states(prompts)
 
     def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
-        """Return the states of each question's rows.
-
-        Within `keeping`, prompts are encoded once for all calls; scores never depend on what was read before.
-        """
+        """Return the states of each question's rows."""
+        # Within `keeping`, prompts are encoded once for all calls; scores never depend on what was read before.
         if not isinstance(self.reader, EncoderDecoderReader):
             return self._read(questions, growing)
         self.reader.encoded = self._encoded
@@ -147,10 +126,7 @@ class Scorer:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within this context and without gradients, reading keeps what it reads of prompts that may grow.
-
-        The weights must not change.
-        """
+        """Without gradients, keep states of prompts that may grow; the weights must not change within this context."""
         before = self._memory, self._encoded
         self._memory, self._encoded = KeyValueMemory(), {}
         try:
@@ -177,12 +153,7 @@ class Scorer:
         return why is None
 
     def answers(self, questions: Sequence[ScoringQuestion], cached: bool = False) -> list[RowStates]:
-        """Return the states of each question's rows, by the fastest way that is exact.
-
-        Args:
-            questions: What is read.
-            cached: Cache the states of frozen layers, for questions that are likely to come again.
-        """
+        """Return the states of each question's rows, by the fastest exact way; cache frozen layers if ``cached``."""
         groups: dict[tuple[Way, int], list[int]] = {}
         for index, question in enumerate(questions):
             length, stage = self._length(question), self.backbone.layers.stage

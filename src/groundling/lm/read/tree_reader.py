@@ -18,10 +18,8 @@ from groundling.lm.read.exactness import agree, example_tokens
 from groundling.lm.read.layout import RowStates, ScoringQuestion, layouts_of
 from groundling.lm.read.prefix_tree import KeyValueMemory, PrefixTree, Text, joined
 
-MAX_BYTES = 2**29
-"""Memory of the cached states of one language model's frozen layers: 512 MiB."""
-_NODES_AT_ONCE = 1024
-"""Tokens of a pass on a CPU: enough for fast products, and few enough that activations stay in its cache."""
+MAX_BYTES = 2**29  # Memory of the cached states of one language model's frozen layers: 512 MiB
+_NODES_AT_ONCE = 1024  # Tokens of a pass on a CPU: enough for fast products, activations still fit its cache
 _ADAPTERS = ("lora_", "modules_to_save.")  # Parts of the names of weights that PEFT switches on and off
 
 _Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
@@ -45,9 +43,7 @@ def _is_frozen(layer: nn.Module) -> bool:
 class TreeReader:
     """Reads questions with one causal model, each distinct beginning of a pass once.
 
-    Args:
-        backbone: The model.
-        plain: Another way to the same answers, with gradients, for exactness checks.
+    ``plain`` is another way to the same answers, with gradients, for exactness checks.
     """
 
     def __init__(self, backbone: Backbone, plain: _Read) -> None:
@@ -67,10 +63,8 @@ class TreeReader:
 
     @property
     def has_frozen_layers(self) -> bool:
-        """True if lower layers are frozen and `read_upper` is exact; checked once for each number of them.
-
-        For float32 on CPUs, and not in inference mode, in which cached states would have no gradients.
-        """
+        """True if lower layers are frozen and `read_upper` is exact; checked once for each number of them."""
+        # For float32 on CPUs, and not in inference mode, in which cached states would have no gradients.
         backbone = self._backbone
         if backbone.device.type != "cpu" or not backbone.exact or torch.is_inference_mode_enabled():
             return False
@@ -83,12 +77,8 @@ class TreeReader:
         return self._is_exact_above[frozen]
 
     def read(self, questions: Sequence[ScoringQuestion], memory: KeyValueMemory | None = None) -> list[RowStates]:
-        """Read questions whose prompts may begin with each other.
-
-        Args:
-            questions: What is read.
-            memory: Prompts that were read earlier, by the same weights; without gradients.
-        """
+        """Read questions whose prompts may begin with each other; ``memory`` has prompts that were read earlier."""
+        # With memory: the same weights as then, and no gradients.
         answers: dict[int, RowStates] = {}
         texts, paths = joined(questions), []
         try:
@@ -144,10 +134,8 @@ class TreeReader:
                 tree, group = PrefixTree(num_keys, memory), []
 
     def _lower(self, text: Text, frozen: int) -> Tensor:
-        """Return the output of the frozen layers (cells, hidden), from the cache if it is there.
-
-        Each text is computed alone, so that no bit depends on what else was read: a resumed run computes the same.
-        """
+        """Return the output of the frozen layers (cells, hidden), cached."""
+        # Each text is computed alone, so that no bit depends on what else was read: a resumed run computes the same.
         if (states := self.frozen.get(text)) is not None:
             return states
         ((_, tree),) = self._passes([([0], text)])
@@ -218,10 +206,7 @@ def _candidates(tokens: list[int]) -> list[list[int]]:
 
 
 class FrozenStates:
-    """States of texts after the frozen layers; the least recently used are evicted.
-
-    Copies of a model start with an empty cache.
-    """
+    """LRU cache of texts' states after the frozen layers; copies of a model start with an empty one."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes

@@ -1,8 +1,8 @@
 """Batches for Transformers' `generate` in which each text is generated as it would be alone.
 
 Causal prompts of several lengths are padded on the left, those of encoders on the right. Models whose states read the
-padding, or whose positions count it, continue prompts of one length at a time; models with positions that are encoded
-differently from some length on (`Layers.switches`) read the whole text again at each token. An exactness check decides.
+padding, or whose positions count it, continue prompts of one length at a time; models with `Layers.switches` read the
+whole text again at each token. An exactness check decides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,24 +30,12 @@ _SLOWER: dict[Mode, str] = {
 
 
 class Batches:
-    """Batches prompts for one model.
-
-    Args:
-        backbone: The model.
-        filler: The token that pads.
-        start_token: The token that a decoder reads first.
-    """
-
     def __init__(self, backbone: Backbone, filler: int, start_token: int) -> None:
         self.backbone, self.filler, self.start_token = backbone, filler, start_token
         self._modes: dict[int, Mode] = {}  # by `Layers.check_length`
 
     def of(self, lengths: Sequence[int], more: int) -> list[tuple[list[int], Mode]]:
-        """Return batches of prompts of these lengths, followed by at most ``more`` tokens that are read.
-
-        Raises:
-            GroundlingError: No mode agrees with the model's plain forward.
-        """
+        """Return batches of prompts of these lengths, followed by at most ``more`` tokens that are read."""
         found: list[tuple[list[int], Mode]] = []
         for indices, switch in self._by_stage(lengths, more):
             if switch:

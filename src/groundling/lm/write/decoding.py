@@ -23,38 +23,24 @@ from groundling.lm.write.sampling import Mask, Sampling, draw, filtered
 from groundling.lm.write.steps import Stepper
 from groundling.lm.write.token_sets import SetKeeper
 
+# Tokens after which the host waits for an accelerator, to see which texts have ended and which tokens were allowed;
+# tokens generated meanwhile after a text's end are dropped. CPUs: each token.
 _SYNC_EVERY = 16
-"""Tokens after which the host waits for an accelerator, to see which texts have ended and which tokens were allowed.
-What is generated meanwhile after a text's end is dropped. CPUs: each token."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Generated texts, without gradients, on the CPU; 0 after a text's last token.
+    """Generated texts, without gradients, on the CPU; 0 after a text's last token."""
 
-    `tokens`: int64 (num_texts, num_steps), the end token included if it was reached.
-    `lengths`: int64 (num_texts,).
-    `log_probs`: float32 (num_texts, num_steps), of the distribution that each token was sampled from.
-    `raw_log_probs`: the same of the model's own distribution, before temperature, filters and masks.
-    `sets`: the tokens that filters and masks allowed, as in `SetKeeper.sets`; None without filters and masks.
-    """
-
-    tokens: Tensor
-    lengths: Tensor
-    log_probs: Tensor
-    raw_log_probs: Tensor
-    sets: list[Tensor] | None
+    tokens: Tensor  # int64 (num_texts, num_steps), the end token included if it was reached
+    lengths: Tensor  # int64 (num_texts,)
+    log_probs: Tensor  # float32 (num_texts, num_steps), of the distribution that each token was sampled from
+    raw_log_probs: Tensor  # the same of the model's own distribution, before temperature, filters and masks
+    sets: list[Tensor] | None  # the tokens that filters and masks allowed (`SetKeeper.sets`); None without both
 
 
 class Decoder:
-    """Generates texts with a language model, and with NLPO's mask model if there is one.
-
-    Args:
-        lm: The language model.
-        start_token: The token that a decoder reads first; None: the model's own.
-        mask: NLPO's mask.
-        mask_lm: The model whose logits ``mask`` is taken from; None: ``lm``.
-    """
+    """Generates texts with a language model, and with NLPO's mask, from logits of ``mask_lm`` (None: ``lm``)."""
 
     def __init__(
         self,
@@ -76,16 +62,10 @@ class Decoder:
     def __call__(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, uniforms: Tensor, max_new_tokens: int | None = None
     ) -> Decoded:
-        """Continue each prompt.
+        """Continue each prompt; equal ones are read once.
 
-        Args:
-            prompts: Token ids; equal ones are read once.
-            sampling: How tokens are chosen.
-            uniforms: float64 (num_prompts, num_steps) in [0, 1), one for each token; no text is longer.
-            max_new_tokens: Overrides that of ``sampling``.
-
-        Raises:
-            GroundlingError: A prompt is empty, or too long for the model.
+        ``uniforms``: float64 (num_prompts, num_steps) in [0, 1), one for each token; no text is longer.
+        ``max_new_tokens`` overrides that of ``sampling``.
         """
         new_tokens = min(max_new_tokens or sampling.max_new_tokens or uniforms.shape[1], uniforms.shape[1])
         self._check(prompts, new_tokens)
@@ -139,7 +119,6 @@ class Decoder:
         return False
 
     def _write(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
-        """Generate step by step."""
         texts = self._stepper.begin(prompts, choice.num_steps)
         mask_texts = self._mask_stepper.begin(prompts, choice.num_steps) if self._mask_stepper else None
         rows = torch.arange(len(prompts), device=self.lm.device)
@@ -162,10 +141,8 @@ class Decoder:
                 self._mask_stepper.add(mask_texts, tokens)
 
     def _generate(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
-        """Generate by Transformers' loop, for recurrent models and others that cannot be stepped.
-
-        Without autocast, under which this loop would round logits to bfloat16.
-        """
+        """Generate by Transformers' loop, for recurrent models and others that cannot be stepped."""
+        # Without autocast, under which this loop would round logits to bfloat16.
         lm, left = self.lm, not self.lm.is_encoder_decoder
         model: Any = lm.model
         for indices, mode in lm.batches.of(list(map(len, prompts)), choice.num_steps - 1):

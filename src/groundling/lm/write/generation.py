@@ -54,15 +54,7 @@ def generate(
     batches: Batches,
     settings: dict[str, Any],
 ) -> list[Generation]:
-    """Continue prompts given as token ids, `num_return_sequences` times each, in the order of the prompts.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        prompts: Token ids, special ones included.
-        batches: Says which prompts share a batch.
-        settings: Keyword arguments of `model.generate`.
-    """
+    """Continue prompts in token ids, `num_return_sequences` times each; ``settings`` are those of `model.generate`."""
     copies = settings.get("num_return_sequences") or 1
     rows = copies * (settings.get("num_beams") or 1)
     vocabulary = model.config.get_text_config().vocab_size
@@ -166,10 +158,7 @@ class _Stops(StoppingCriteria):
 
 
 def _lengths(texts: Tensor, ends: int | list[int] | None, stopped: Tensor) -> Tensor:
-    """Return int64 (rows,), the tokens of each text up to and with its first end token.
-
-    ``stopped`` (rows,) is the length at which a criterion stopped a row.
-    """
+    """Return int64 (rows,), tokens up to and with the first end token, at most ``stopped`` (rows,) by criteria."""
     end_ids = torch.tensor([] if ends is None else ends, device=texts.device, dtype=texts.dtype).reshape(-1)
     before = torch.isin(texts, end_ids).cumsum(1).roll(1, 1) if texts.shape[1] else texts
     before[:, :1] = 0

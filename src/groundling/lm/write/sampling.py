@@ -20,8 +20,7 @@ class Sampling:
     do_sample: bool = True  # False: take the most likely token
     temperature: float = 1.0  # Divides the logits
     top_k: int = 0  # Keep the k most likely tokens (and those as likely as the last of them); 0: all
-    top_p: float = 1.0
-    """Keep the fewest most likely tokens whose total probability is at least this (arXiv 1904.09751)."""
+    top_p: float = 1.0  # Keep the fewest likeliest tokens whose total probability is at least this (arXiv 1904.09751)
     min_new_tokens: int = 0  # Least tokens of a text, without its end token, as Transformers counts them
     min_length: int = 0  # The same, with the prompt of a causal model, or a decoder's start token
     max_new_tokens: int | None = None  # Most tokens of a text; None: set by the caller
@@ -29,11 +28,7 @@ class Sampling:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Read settings by name.
-
-        Raises:
-            ConfigError: A name is unknown or a value is invalid.
-        """
+        """Read settings by name; raise `ConfigError` if a name is unknown or a value is invalid."""
         if not isinstance(settings, Mapping):
             raise ConfigError(f"generation must be settings, such as {{top_k: 50}}, got {settings!r}")
         known = [field.name for field in fields(cls)]
@@ -43,7 +38,6 @@ class Sampling:
         return cls(**settings)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for invalid settings."""
         for field in fields(self):
             value, kind = getattr(self, field.name), int | float if field.type is float else field.type
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]
@@ -63,7 +57,6 @@ class Sampling:
 
     @property
     def chooses_a_set(self) -> bool:
-        """True if filters leave tokens out."""
         return self.top_k > 0 or self.top_p < 1
 
     def first_end(self, given: int) -> int:
@@ -99,7 +92,6 @@ def filtered(
 
     Args:
         logits: (rows, vocabulary), float32.
-        sampling: Temperature and filters.
         banned: bool (rows, vocabulary), end tokens that are too early; None: none are.
         allowed: bool (rows, vocabulary), NLPO's mask.
     """
@@ -117,11 +109,9 @@ def filtered(
 
 
 def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw one token for each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1).
-
-    Inverts the cumulative distribution, first over blocks of tokens, then within one: a ninth of the time for GPT-2's
-    50,257 tokens.
-    """
+    """Draw one token for each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1)."""
+    # Invert the cumulative distribution, first over blocks of tokens, then within one: a ninth of the time for GPT-2's
+    # 50,257 tokens.
     size = log_probs.shape[-1]
     blocks = F.pad(log_probs.exp(), (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (rows, blocks, tokens)
     ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)

@@ -11,16 +11,11 @@ _COUNTS = ("num_beams", "num_return_sequences")
 
 
 def check_generation(key: str, settings: Mapping[str, Any], others: Collection[str] = ()) -> None:
-    """Check settings before hours of training lead to them, without loading a model.
+    """Check settings of `generate` before hours of training lead to them, without loading a model.
 
-    Args:
-        key: The settings' config key, for messages, such as ``evaluation.generation``.
-        settings: By name; null: Transformers' default.
-        others: Names that are not settings of generate.
-
-    Raises:
-        ConfigError: A name is unknown, a value is invalid, or a setting has no effect with the others, such as
-            temperature without sampling.
+    Refuses unknown names, invalid values, and settings that have no effect with the others, such as temperature
+    without sampling. ``key`` is the config key for messages; ``others`` are names that are not settings of generate.
+    null: Transformers' default.
     """
     if not settings:
         return

@@ -1,10 +1,10 @@
 """Decoding token by token with keys and values in static tensors, by a traced step.
 
 Transformers' own loop spends most of a small model's time in Python: it builds masks, grows its cache and makes some
-twenty calls per layer for each token. Here keys and values lie in tensors that are allocated once for the whole text,
-and the step is traced once with `torch.jit.trace`, for any batch and length, after which no Python runs in it. It calls
-the model's own modules and holds its weights, so no code here is specific to a family. An exactness check compares it
-with the plain forward on a small example; other models are written with otherwise.
+twenty calls per layer for each token. Here keys and values lie in tensors allocated once for the whole text, and the
+step is traced once with `torch.jit.trace`, for any batch and length, after which no Python runs in it. It calls the
+model's own modules and holds its weights, so no code here is specific to a family. An exactness check compares it with
+the plain forward on a small example; models that fail it use Transformers' loop.
 """
 
 import itertools
@@ -26,37 +26,29 @@ from groundling.lm.read.batching import batches, padded
 from groundling.lm.read.exactness import REFUSALS, agree, example_tokens, plain_logits
 from groundling.lm.read.relative_attention import reads_in_blocks
 
+# Tokens of prompts that are read at once, and padding as a share of the rest. Activations of few tokens stay in a
+# CPU's cache, which saves a tenth of the time for 4 layers of width 256.
 _AT_ONCE, _AT_ONCE_ON_CPU = (8192, 0.5), (384, 0.3)
-"""Tokens of prompts that are read at once, and padding as a share of the rest. Activations of few tokens stay in a
-CPU's cache, which saves a tenth of the time for 4 layers of width 256."""
+# Numbers of a head's keys or values in a text. PyTorch multiplies fewer by a plain loop on CPUs, which takes three
+# times as long for 320.
 _LEAST_MEMORY = 400
-"""Numbers of a head's keys or values in a text. PyTorch multiplies fewer by a plain loop on CPUs, which takes three
-times as long for 320."""
 
 
 @dataclass
 class Texts:
     """A batch of texts and the model's memory of them.
 
-    Rows are texts. Prompts begin at slot 0, generated tokens of all texts at slot ``slot``; slots between are hidden by
-    ``mask``: a model gets the order from positions, not from places.
-
-    `logits`: (rows, vocabulary), of the next token.
-    `slot`: slot of the next token.
-    `slots`: int64 (slots,), their numbers, on the device.
-    `positions`: int64 (rows, 1), position of the next token in each text.
-    `mask`: (rows, 1, 1, slots), added to attention scores: 0 or the dtype's lowest number.
-    `cross`: for encoder-decoders, the encoder's mask like ``mask``, and its states (rows, length, hidden).
-    `memory`: keys and values of each layer, (rows, heads, slots, size), and of its cross-attention, likewise.
+    Rows are texts. Prompts begin at slot 0, generated tokens of all texts at slot ``slot``; slots between are hidden
+    by ``mask``: a model gets the order from positions, not from places.
     """
 
-    logits: Tensor
-    slot: int
-    slots: Tensor
-    positions: Tensor
-    mask: Tensor
-    cross: tuple[Tensor, Tensor]
-    memory: list[Tensor]
+    logits: Tensor  # (rows, vocabulary), of the next token
+    slot: int  # of the next token
+    slots: Tensor  # int64 (slots,), their numbers, on the device
+    positions: Tensor  # int64 (rows, 1), of the next token in each text
+    mask: Tensor  # (rows, 1, 1, slots), added to attention scores: 0 or the dtype's lowest number
+    cross: tuple[Tensor, Tensor]  # encoder-decoders: encoder's mask like ``mask``, its states (rows, length, hidden)
+    memory: list[Tensor]  # keys and values of each layer (rows, heads, slots, size), and of its cross-attention
 
     def keep(self, rows: Tensor) -> None:
         """Drop all other rows."""
@@ -120,11 +112,8 @@ class Stepper:
         texts.positions = texts.positions + 1
 
     def _read_prompts(self, tokens: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, ...]:
-        """Read prompts (rows, length), padded on the right as the 0/1 ``mask`` says.
-
-        Returns:
-            Logits (rows, vocabulary) after position ``last`` (rows,), the encoder's states, and memory as in `Texts`.
-        """
+        """Return logits (rows, vocabulary) after position ``last`` (rows,), encoder states, memory as in `Texts`."""
+        # Prompts (rows, length) are padded on the right as the 0/1 ``mask`` says.
         backbone = self.backbone
         if backbone.is_encoder_decoder:
             states = backbone.encode(tokens, mask)
@@ -158,11 +147,7 @@ class Stepper:
         states: Tensor,
         *memory: Tensor,
     ) -> Tensor:
-        """Read one token of each text into ``slot`` int64 (1,) of the memory; other arguments as in `Texts`.
-
-        Returns:
-            Logits (rows, vocabulary).
-        """
+        """Read one token of each text into ``slot`` int64 (1,) of the memory, and return logits (rows, vocabulary)."""
         backbone = self.backbone
         layers: list[Any] = [
             _StaticLayer(keys, values, slot) for keys, values in zip(memory[::2], memory[1::2], strict=True)

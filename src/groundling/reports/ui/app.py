@@ -67,7 +67,6 @@ class _Views:
         self._templates.env.finalize = _utf8
 
     def runs(self, request: Request) -> Response:
-        """List all folders."""
         newest = sorted(find_folders(self._roots).values(), key=lambda folder: -folder.changed)
         return self._page(
             request,
@@ -79,7 +78,6 @@ class _Views:
         )
 
     def run(self, request: Request) -> Response:
-        """Show a run: curves, evaluations, episodes, texts and settings."""
         folder = self._folder(request, "run")
         run = self._read(folder)
         return self._page(
@@ -102,7 +100,6 @@ class _Views:
         return JSONResponse({"rows": curves.num_rows, "curves": drawn, "live": folder.is_live})
 
     def compare(self, request: Request) -> Response:
-        """Show curves and figures of several runs."""
         found = find_folders(self._roots)
         folders = [_find(found, id, "run") for id in request.query_params.getlist("run")]
         if not folders:
@@ -120,7 +117,6 @@ class _Views:
         )
 
     def episode(self, request: Request) -> Response:
-        """Show an episode, moment by moment."""
         folder = self._folder(request, "run")
         suite, number = request.query_params.get("suite", ""), _number(request, "number")
         episodes = self._read(folder).episodes().get(suite, [])
@@ -142,7 +138,6 @@ class _Views:
         return self._page(request, "episode.html", folder=folder, moments=moments, **about)
 
     def judge(self, request: Request) -> Response:
-        """Show pairs of segments, and judges' answers."""
         folder, query = self._folder(request, "pairs"), request.query_params
         label = query.get("label") or None
         if label is not None and label not in LABELS:
@@ -161,7 +156,6 @@ class _Views:
         )
 
     def study(self, request: Request) -> Response:
-        """Show a study's table and pictures."""
         folder = self._folder(request, "study")
         with (folder.path / "summary.csv").open(newline="", encoding="utf-8", errors="replace") as file:
             rows = [row for _, row in zip(range(_MAX_ROWS + 1), csv.reader(file), strict=False)]
@@ -172,7 +166,6 @@ class _Views:
         )
 
     def picture(self, request: Request) -> Response:
-        """Send a picture of a study."""
         folder, name = self._folder(request, "study"), request.query_params.get("name", "")
         if name not in _pictures(folder):
             raise HTTPException(404, f"{folder.id} has no picture {name!r}.")
@@ -181,7 +174,6 @@ class _Views:
         return FileResponse(folder.path / name, headers=headers)
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """Show an error, such as a damaged file."""
         status, reason = 422, f"a file of this folder is damaged: {_cause(error)}"
         if isinstance(error, HTTPException):
             status, reason = error.status_code, error.detail

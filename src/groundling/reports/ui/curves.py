@@ -22,8 +22,7 @@ class Curves:
         self._run_dir, self._lock = run_dir, threading.Lock()
         self._columns: dict[str, tuple[array[float], array[float]]] = {}
         self._last: dict[str, Any] = {}
-        self._version: tuple[int, int] | None = None
-        """Time of change and size of the file that was read."""
+        self._version: tuple[int, int] | None = None  # time of change and size of the file that was read
         self.num_rows = 0
 
     def update(self) -> None:

@@ -13,8 +13,7 @@ from groundling.io.locks import LOCK, is_locked
 
 Kind = Literal["run", "pairs", "study"]
 _MAX_DEPTH = 5  # levels of folders below a root
-_INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}
-"""Folders of a run, which contain no further runs."""
+_INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}  # have no runs
 _FILES_OF_RUN = ("config.yaml", "metrics.jsonl", "validation.jsonl", "probes.jsonl", "predictions")
 _FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 
@@ -30,8 +29,7 @@ class Folder:
     def check_links(self) -> None:
         """Raise `ConfigError` if one of its files is a link, which may lead out of it.
 
-        The folders ``samples`` and ``evaluation`` of a run may be links, for example to another disk, but not their
-        files. Links in a study's folder are ignored anyway.
+        A run's folders ``samples`` and ``evaluation`` may be links, but not their files; links in a study are ignored.
         """
         if self.kind == "pairs":
             paths: Iterator[Path] = self.path.rglob("*")
@@ -79,7 +77,6 @@ def _is_regular(path: Path) -> bool:
 
 
 def _utf8(name: str) -> str:
-    """Replace bytes that are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 

@@ -15,7 +15,6 @@ from groundling.worlds.nethack.pairs import Act, ActForSeed, Observation, explor
 from groundling.worlds.world import Player
 
 BASELINES: dict[str, ActForSeed] = {"random": random_player, "explorer": explorer_player}
-"""Baselines by name."""
 
 
 class NetHackAgent(Protocol):
@@ -29,8 +28,6 @@ class NetHackAgent(Protocol):
 
 
 class BaselineAgent:
-    """An agent by rules."""
-
     def __init__(self, act_for_seed: ActForSeed) -> None:
         self._act_for_seed = act_for_seed
         self._acts: dict[int, Act] = {}
@@ -43,17 +40,7 @@ class BaselineAgent:
 
 
 class PolicyAgent:
-    """An agent that follows a policy, with a memory for each env.
-
-    Args:
-        policy: Chooses the actions.
-        deterministic: Take the likeliest actions instead of drawing them.
-        seed: Seed of the draws.
-        view: What the policy sees.
-
-    Raises:
-        ConfigError: The policy does not play NetHack.
-    """
+    """An agent that follows a policy, with a memory for each env; ``view``: the part of nle's arrays that it sees."""
 
     def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):
@@ -89,7 +76,6 @@ class PolicyActor:
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Make an env of its task."""
         return gymnasium.make(self._task, **{**self._args, **args})
 
     def reset(self) -> None:
@@ -107,7 +93,7 @@ class PolicyActor:
 
 
 def features(observations: Sequence[Observation], view: View) -> NetHackObservations:
-    """Return what a policy sees of nle's arrays, as `groundling.envs.nethack.vector` gives it."""
+    """Return a policy's view of nle's arrays, as `groundling.envs.nethack.vector` gives it."""
     chars, colours = np.empty((2, len(observations), WINDOW, WINDOW), dtype=np.uint8)
     blstats = np.stack([o["blstats"] for o in observations])
     vector = np.empty(blstats.shape, dtype=np.float32)

@@ -21,22 +21,19 @@ from groundling.rewards import Captions, RewardInputs, RewardModelPart, RewardSu
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
 
-_SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
-"""Observations in `groundling.envs.nethack.vector.Frames`."""
+_SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")  # in `nethack.vector.Frames`
 
 
 class NetHackCollector(Collector):
     """Lets a policy play in NetHack's envs.
 
-    A step's caption is the message at which its action was chosen, as in Motif, and not the resulting message.
-    Episodes have the figures of `groundling.envs.nethack.shared.FIGURES` except ``end_status``; ``death_rate`` and
+    A step's caption is the message at which its action was chosen, as in Motif, not the resulting message. Episodes
+    have the figures of `groundling.envs.nethack.shared.FIGURES` except ``end_status``; ``death_rate`` and
     ``abort_rate``: 1 if the hero died or the steps ran out, else 0; ``intrinsic_return``: the sum of reward models'
     outputs without coefficients; and ``messages``: the number of distinct ones.
 
     Args:
         envs: The envs, not yet reset.
-        num_steps: Steps of each env in a rollout.
-        reward: The reward, loaded.
         task: One of `groundling.envs.nethack.TASKS`; an episode of a task with a goal succeeds with a return above 0.
         rank: Offset of the seed of this process's draws.
         ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one:
@@ -68,11 +65,6 @@ class NetHackCollector(Collector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Collect a rollout; see `Collector.collect`.
-
-        Raises:
-            RunError: Workers were lost several times in a row.
-        """
         if self._thread is None:
             return self._rewarded(self._play(policy, self._draws(generator), on_step))
         steps = (self._next or self._start(self._thread, policy, generator, on_step)).result()
@@ -86,7 +78,6 @@ class NetHackCollector(Collector):
         self.envs.load_state_dict(states)
 
     def incidents(self) -> dict[str, int]:
-        """Return the incidents of the envs, and the reward's figures."""
         return asdict(self.envs.incidents) | super().incidents()
 
     def close(self) -> None:
@@ -96,14 +87,13 @@ class NetHackCollector(Collector):
         self.envs.close()
 
     def _draws(self, generator: torch.Generator) -> torch.Generator:
-        """Return the generator of a rollout's draws, from the run's, which is the same in all processes."""
+        """Return a rollout's generator, seeded from the run's, which is the same in all processes."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         return torch.Generator().manual_seed(seed + self._rank)
 
     def _start(
         self, thread: ThreadPoolExecutor, policy: Policy, generator: torch.Generator, on_step: Callable[[int], None]
     ) -> "Future[_Steps]":
-        """Let a copy of the policy collect the next rollout."""
         if self._actor is None:
             self._actor = copy.deepcopy(policy)
         self._actor.load_state_dict(policy.state_dict())
@@ -145,7 +135,6 @@ class NetHackCollector(Collector):
         self.envs.send(group, actions.numpy())
 
     def _receive(self, group: int, step: int, policy: Policy, steps: "_Steps") -> None:
-        """Note the results of a group's actions at ``step``."""
         frames, rows = self.envs.receive(group), self._rows(group)
         for name, array in steps.seen.items():
             array[step + 1, rows] = getattr(frames, name)
@@ -162,7 +151,6 @@ class NetHackCollector(Collector):
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
 
     def _rewarded(self, steps: "_Steps") -> tuple[Rollout, list[Episode]]:
-        """Return the rollout, with its rewards, and its episodes."""
         ids, counts = (steps.seen[name][:-1] for name in ("message_ids", "counts"))  # (num_steps, num_envs)
         messages = steps.seen["messages"][:-1].reshape(ids.size, -1)
 
@@ -213,8 +201,7 @@ class _Steps:
     """The steps of a rollout; tensors ``(num_steps, num_envs)``."""
 
     seen: dict[str, np.ndarray]
-    """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and ``dones``: an episode
-    ended with the previous step."""
+    """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and the previous ``dones``."""
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -240,7 +227,6 @@ class _Steps:
         return cls(seen, actions, log_probs, values, extrinsic, truncation_values, memories, torch.empty(num_envs))
 
     def observations(self, steps: int | slice, rows: slice = slice(None)) -> NetHackObservations:
-        """Return the observations of one step, or of several steps one after the other."""
         arrays = (self.seen[name][steps, rows] for name in ("chars", "colours", "vector", "messages"))
         if isinstance(steps, slice):
             return NetHackObservations(*(array.reshape(-1, *array.shape[2:]) for array in arrays))

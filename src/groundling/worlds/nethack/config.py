@@ -24,18 +24,16 @@ class NetHackConfig(WorldConfig):
     num_steps: Annotated[int, Ge(1)] = 40
     """Steps of each game between two updates; Motif took 32."""
     num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
-    """Processes of each learner that step its envs; 0: it steps them itself, which is fastest on a CPU with one learner
-    for each core."""
+    """Processes of each learner that step its envs; 0: the learner itself, fastest on a CPU with a core for each."""
     ahead: Annotated[bool, MayChangeOnResume] = False
     """Collect the next rollout while the learner works on this one; for GPUs, with workers."""
     bootstrap_truncated: bool = False
     """Value a time-out as if the episode continued (the usual practice), not as its end (Motif)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """For tasks with a goal: stop, with advice, when the policy's entropy (nats) stays below this while episodes still
-    fail; 0: never."""
+    """For tasks with a goal: stop, with advice, while the policy's entropy (nats) is below this and episodes fail; 0:
+    never."""
 
     def check(self) -> None:
-        """See `WorldConfig.check`."""
         if self.env not in TASKS:
             raise ConfigError(unknown("NetHack task", self.env, TASKS))
         if self.num_workers and self.num_envs % 2:
@@ -48,7 +46,6 @@ class NetHackConfig(WorldConfig):
             raise ConfigError(f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}")
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        """See `WorldConfig.unused`."""
         idle = unused_in_play(use)
         if TASKS.get(self.env, {}).get("goal") == "score":
             idle["world.entropy_floor"] = f"{self.env} has no failures, only a score"

@@ -11,29 +11,22 @@ from groundling.worlds.episode import Episode
 from groundling.worlds.nethack.agents import NetHackAgent
 from groundling.worlds.nethack.messages import MessageScores
 
-_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}
-"""Names of figures, by those of nle and the original."""
+_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # by nle's and the original's names
 _FIGURES = (
     *("success", "return", "score", "depth", "gold", "experience_level"),
     *("length", "messages", "squares", "intrinsic_return", "turns"),
-)
-"""Reported figures in their order."""
+)  # reported figures in order
 
 
 @dataclass
 class Game:
-    """A held-out episode while it is played."""
-
     number: int
     actions: list[int] = field(default_factory=list)
     messages: Counter[bytes] = field(default_factory=Counter)  # occurrences before an action
-    figures: dict[str, float] = field(default_factory=dict)
-    """Figures at its end: those of `_FIGURES` (success only of tasks with a goal, intrinsic_return only with a reward
-    model; messages is the number of distinct ones), and end_status."""
+    figures: dict[str, float] = field(default_factory=dict)  # at its end: `_FIGURES` and end_status
 
     @property
     def seed(self) -> int:
-        """Seed of NetHack."""
         return held_out_seed(self.number)
 
 
@@ -46,10 +39,8 @@ def play(
     seed: int = 0,
     scores: MessageScores | None = None,
 ) -> Iterator[Game]:
-    """Play the first ``num_episodes`` held-out episodes, and yield each when it ends.
-
-    Every env plays its own share, so that short episodes do not count more often than long ones. ``args`` are the
-    task's, ``seed`` is that of the random draws of an agent by rules, ``scores`` are for the intrinsic return.
+    """Play the first ``num_episodes`` held-out episodes, and yield each when it ends. Every env plays its own share,
+    so that short episodes do not count more often. ``seed`` is for the draws of an agent by rules.
     """
     envs = [make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))]
     present: dict[int, Game] = {}
@@ -84,7 +75,6 @@ def play(
 
 
 def _finish(game: Game, task: str, info: Mapping[str, Any], scores: MessageScores | None) -> None:
-    """Add the figures of a game that is over, given its last info."""
     figures = game.figures
     figures |= {_NAMES.get(k, k): float(v) for k, v in info.items() if k != "is_ascended"}
     figures["length"], figures["messages"] = float(len(game.actions)), float(len(game.messages))
@@ -95,7 +85,6 @@ def _finish(game: Game, task: str, info: Mapping[str, Any], scores: MessageScore
 
 
 def episode_of(game: Game) -> Episode:
-    """Return a game as the record of all worlds."""
     figures = {name: game.figures[name] for name in _FIGURES if name in game.figures}
     about: dict[str, str | int] = {"seed": game.seed}
     if "end_status" in game.figures:

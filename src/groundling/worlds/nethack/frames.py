@@ -66,11 +66,7 @@ class NetHackStep:
 def play_steps(
     act: Act, task: str, args: Mapping[str, Any], seed: int, scores: MessageScores | None
 ) -> Generator[NetHackStep]:
-    """Play the episode with this seed; the last step is its end.
-
-    Raises:
-        ConfigError: nle is missing, or there is no such task or argument.
-    """
+    """Play the episode with this seed; the last step is its end."""
     env = make_task(task, **recording_in(args, f"seed-{seed}"))
     try:
         observation, _ = env.reset(seed=seed)
@@ -122,7 +118,6 @@ def frames_of(steps: Iterator[NetHackStep], number: int, scores: MessageScores |
 
 
 def _coloured(step: NetHackStep) -> Text:
-    """Return the terminal in NetHack's colours, with the figures below it."""
     picture = Text(no_wrap=True)
     for line, colours in zip(step.screen.text().split("\n"), step.screen.colours, strict=True):
         for character, colour in zip(line, colours.tolist(), strict=False):
@@ -132,7 +127,6 @@ def _coloured(step: NetHackStep) -> Text:
 
 
 def _summary(last: NetHackStep, number: int, scores: MessageScores | None) -> Summary:
-    """Return an episode's messages, the most frequent first."""
     title = f"episode {number} · {last.step:,} steps · return {last.episode_return:.5g}"
     if scores is not None:
         title += f" · intrinsic return {scores.intrinsic_return(last.counts):.4g}"
@@ -149,9 +143,8 @@ def _summary(last: NetHackStep, number: int, scores: MessageScores | None) -> Su
 def view(
     reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
 ) -> EpisodeView:
-    """Return an episode of ``samples/*.json`` with pictures of evenly spread steps, the last one included.
-
-    It has no pictures if its actions do not lead to its return again, as with another version of nle.
+    """Return an episode of ``samples/*.json`` with pictures of evenly spread steps, the last one included; without
+    pictures if its actions lead to another return, as with another version of nle.
     """
     figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())
     frames = _pictures(sample, _scores(reward, device, run_dir, sample))

@@ -22,8 +22,6 @@ from groundling.worlds.display import ReportTable
 
 @dataclass(frozen=True)
 class MessageScore:
-    """The score of a message."""
-
     raw: float  # the reward model's output
     normalised: float  # in standard deviations from its mean; of a model that gives labels, the label
     first: float  # reward of the first occurrence in an episode, without the coefficient
@@ -38,7 +36,6 @@ class MessageScores:
         self._known: dict[bytes, MessageScore] = {}
 
     def of(self, messages: Sequence[bytes]) -> list[MessageScore]:
-        """Score messages of 256 bytes."""
         new = [message for message in dict.fromkeys(messages) if message not in self._known]
         if new:
             rows = np.frombuffer(b"".join(new), np.uint8).reshape(len(new), -1)
@@ -66,16 +63,7 @@ class MessageScores:
 def make_message_scores(
     reward: Mapping[str, RewardPartConfig | None], device: str, checkpoint: Path | None = None
 ) -> MessageScores | None:
-    """Load a run's first reward model, even with coefficient 0; None without one.
-
-    Args:
-        reward: The config's section ``reward``.
-        device: Device of the model.
-        checkpoint: Checkpoint of the run; its reward model replaces the config's where it was trained online.
-
-    Raises:
-        ConfigError: The reward model is missing, or its part's options do not fit it.
-    """
+    """Load a run's first reward model, even with coefficient 0; from ``checkpoint`` if it was trained online."""
     named = [(name, part) for name, part in reward.items() if part is not None and (part.id or name) == "reward_model"]
     if not named:
         return None
@@ -93,10 +81,7 @@ _MOST_IN_REPORTS = 20
 def most_frequent(
     messages: Mapping[str, Sequence[Mapping[bytes, int]]], scores: MessageScores | None
 ) -> list[dict[str, Any]]:
-    """Return the most frequent messages of all agents, with their rewards, as JSON.
-
-    ``messages`` has each message's number of occurrences in each episode, by agent.
-    """
+    """Return all agents' most frequent messages, with rewards, as JSON; ``messages``: counts by agent and episode."""
     occurrences: dict[str, Counter[bytes]] = {}
     episodes: dict[str, Counter[bytes]] = {}
     for name, played in messages.items():
@@ -130,12 +115,10 @@ def top_messages(counts: Mapping[bytes, int], scores: MessageScores | None, limi
 
 
 def signed(value: float | None) -> str:
-    """Format a normalised reward; a dash without one."""
     return "–" if value is None else f"{value:+.2f}"
 
 
 def table_of(suite: str, evaluation: Mapping[str, Any]) -> ReportTable:
-    """Return the table of an evaluation's most frequent messages."""
     ordered = sorted(evaluation["messages"], key=lambda row: -max(row["per_episode"].values()))
     rows = [
         [row["message"], signed(row["normalised_reward"]), *(f"{count:.2f}" for count in row["per_episode"].values())]

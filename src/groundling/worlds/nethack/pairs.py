@@ -19,12 +19,9 @@ from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION, Format
 from groundling.judges.preferences.recording import check_same
 
-Observation = Mapping[str, NDArray[Any]]
-"""nle's arrays by key."""
-Act = Callable[[Observation], int]
-"""Chooses the next action of an episode, an index of `groundling.envs.nethack.ACTIONS`."""
-ActForSeed = Callable[[int], Act]
-"""From an episode's seed, a player of that episode with its own memory, which is deterministic given the seed."""
+Observation = Mapping[str, NDArray[Any]]  # nle's arrays by key
+Act = Callable[[Observation], int]  # chooses an index of `groundling.envs.nethack.ACTIONS`
+ActForSeed = Callable[[int], Act]  # player of an episode with this seed, deterministic given the seed
 
 _DTYPES = {
     "message": np.uint8,
@@ -33,24 +30,19 @@ _DTYPES = {
     "tty_colors": np.int8,
     "rewards": np.float32,
 }
-_INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
-"""Indices in blstats of figures of a segment's last step."""
-KEYS = ("message", "blstats", "rewards")
-"""Arrays recorded at each step."""
-SCREENS = ("tty_chars", "tty_colors")
-"""Further arrays that Motif's train_reward reads, 3,840 bytes a step; info/character is written with them."""
+_INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}  # indices in blstats
+KEYS = ("message", "blstats", "rewards")  # recorded at each step
+SCREENS = ("tty_chars", "tty_colors")  # more, read by Motif's train_reward; 3,840 bytes a step
 _CHARACTER = "mon-hum-neu-mal"  # nle's default character
 _MOST_STEPS = 5000  # nle's max_episode_steps
 
 
 def random_player(seed: int) -> Act:
-    """Draw every action with equal probability."""
     rng = np.random.default_rng(seed)
     return lambda observation: int(rng.integers(len(ACTIONS)))
 
 
 def explorer_player(seed: int) -> Act:
-    """Explore and go down: `groundling.envs.nethack.explorer`."""
     from groundling.envs.nethack.explorer import Explorer
 
     return Explorer(seed).act
@@ -80,23 +72,16 @@ def record(
     call plays the unfinished episode again, and continues.
 
     Args:
-        player: Plays.
         folder: The dataset's folder; missing, empty, or written by the same call.
-        name: Name of the player in the dataset's description.
         players: Identities of the agents; others cannot continue the recording.
-        num_pairs: Number of pairs.
-        segment_length: Steps of a segment.
         stride: Steps of which one segment is kept; at least ``segment_length``.
         task: One of `groundling.envs.nethack.TASKS`.
-        task_args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
         seed: Seed of the episodes, the players and the pairing.
-        keys: Arrays to record: message (always), blstats, tty_chars, tty_colors, rewards.
+        keys: Arrays to record: message (always), blstats, tty_chars, tty_colors, rewards. With `SCREENS`,
+            info/character is written, too.
         deterministic: The player takes the likeliest actions; part of the description.
         format: "motif" or "parquet".
         on_segment: Called once for each segment, including those recorded before.
-
-    Raises:
-        ConfigError: The numbers do not fit, or the folder holds something else.
     """
     if num_pairs < 1 or not 1 <= segment_length <= stride:
         raise ConfigError(
@@ -142,7 +127,6 @@ def record(
 
 
 def _play(env: Any, player: ActForSeed, recording: "_Recording", on_segment: Callable[[], None]) -> None:
-    """Play an episode, until enough segments are recorded."""
     length, stride = recording.description["segment_length"], recording.description["stride"]
     seed = training_seed(recording.description["seed"], 0, recording.episode)
     act, rng = player(seed), np.random.default_rng(seed)
@@ -178,16 +162,11 @@ class _Recording:
 
     @property
     def is_complete(self) -> bool:
-        """True if all segments are recorded."""
         return self.segment == len(self._places)
 
     @property
     def is_written(self) -> bool:
-        """True if the dataset is complete.
-
-        Raises:
-            ConfigError: The folder holds something else.
-        """
+        """True if the dataset is complete; raise `ConfigError` if the folder holds something else."""
         if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return False
         path = self.folder / DESCRIPTION
@@ -218,12 +197,10 @@ class _Recording:
             )
 
     def keep(self, place: int, step: Mapping[str, Any]) -> None:
-        """Record a step of the present segment."""
         for key in self.description["keys"]:
             self._arrays[key][self._places[self.segment], place] = step[key]
 
     def finish_segment(self, blstats: NDArray[Any], steps: int) -> None:
-        """Record the segment's figures, and begin the next one."""
         row = self._places[self.segment]
         for key, index in _INFO.items():
             self._arrays[f"info-{key}"][row] = blstats[index]
@@ -231,7 +208,6 @@ class _Recording:
         self.segment += 1
 
     def finish_episode(self) -> None:
-        """Write the progress to disk."""
         self.episode += 1
         for array in self._arrays.values():
             array.flush()  # type: ignore[attr-defined]
@@ -239,7 +215,6 @@ class _Recording:
         write_atomically(self.partial / "state.json", json.dumps(state) + "\n")
 
     def write(self, format: Format) -> None:
-        """Write the dataset, and delete the recording."""
         count = len(self._places) // 2
         shaped = {key: array.reshape(count, 2, *array.shape[1:]) for key, array in self._arrays.items()}
         data = {key: array for key, array in shaped.items() if not key.startswith("info-")}

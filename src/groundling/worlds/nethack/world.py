@@ -87,11 +87,7 @@ class NetHackWorld(World):
 
     @cached_property
     def message_scores(self) -> MessageScores | None:
-        """Scores of messages by the run's reward model; None without one.
-
-        Raises:
-            ConfigError: The reward model is missing, or the config's options do not fit it.
-        """
+        """Scores of messages by the run's reward model; None without one."""
         return make_message_scores(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
@@ -177,7 +173,6 @@ class NetHackWorld(World):
         return view(self.reward_parts, self.device, run_dir, sample)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """Return the most frequent messages, with their rewards."""
         messages = {name: [e.record.messages for e in outcome.episodes] for name, outcome in played.items()}
         return {"messages": most_frequent(messages, self.message_scores)}
 

@@ -17,15 +17,8 @@ from groundling.worlds.text.episodes import known_actions_of
 
 
 class TextActor:
-    """A policy that remembers the part of the present episode that its prompt quotes.
-
-    The env need not be registered in this process; without it, and without ``world.actions``, actions are texts.
-
-    Args:
-        config: The section ``world``.
-        policy: Chooses the actions.
-        deterministic: Take the likeliest action instead of drawing one.
-        generator: Draws the actions.
+    """A policy that remembers the part of the present episode that its prompt quotes. The env need not be registered
+    in this process; without it, and without ``world.actions``, actions are texts.
     """
 
     def __init__(self, config: TextConfig, policy: Policy, deterministic: bool, generator: torch.Generator) -> None:
@@ -42,12 +35,10 @@ class TextActor:
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Make an env of its world."""
         config = self._config
         return TextEnvMaker.of(config.env, **{**config.args, "language": config.language, **args})()
 
     def reset(self) -> None:
-        """Begin an episode."""
         self._state = EpisodeState(self._config.history)
         self._memory = self._policy.initial_memory(1)
         self._probabilities: dict[str, float] | None = None
@@ -61,7 +52,7 @@ class TextActor:
         """Choose an action.
 
         Args:
-            observation: The env's observation, or a `TextObservation`, which brings its own past.
+            observation: The env's observation, or a `TextObservation`, which has its own past.
             info: The env's info; empty with a `TextObservation`.
 
         Returns:

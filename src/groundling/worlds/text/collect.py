@@ -25,11 +25,7 @@ from groundling.worlds.text.pairs import caption_in_context, context
 
 
 class RolloutBuffer:
-    """Steps of all envs while a rollout is collected.
-
-    ``counts`` has, for each kind of captions that the reward reads, their numbers of occurrences in the present
-    episodes.
-    """
+    """Steps of all envs while a rollout is collected; ``counts``: occurrences of captions in the present episodes."""
 
     def __init__(self, counts: Mapping[str, EpisodeCounts]) -> None:
         self.observations: list[TextObservation] = []  # num_steps * num_envs
@@ -53,15 +49,9 @@ class RolloutBuffer:
         step: Step,
         acting: np.ndarray,
     ) -> None:
-        """Add a step of all envs.
-
-        Args:
-            observations: The observations before it.
-            starts: ``(num_envs,)`` bool: they are the first of an episode.
-            memory: ``(num_envs, memory_size)`` before the action.
-            action: The policy's actions.
-            step: The envs' results.
-            acting: ``(num_envs,)`` bool: the envs that took the step; the others wait.
+        """Add a step of all envs. ``observations`` and ``memory`` ``(num_envs, memory_size)`` are those before it,
+        ``starts`` ``(num_envs,)`` bool is True for the first of an episode, ``acting`` ``(num_envs,)`` bool for envs
+        that do not wait.
         """
         if self.captions:
             self._add_captions(observations, action.actions.tolist(), step, acting)
@@ -126,7 +116,7 @@ class RolloutBuffer:
 
 
 class _CaptionBuffer:
-    """Captions of one kind; ``counts`` has the numbers of their occurrences in the present episodes."""
+    """Captions of one kind, with the numbers of their occurrences in the present episodes."""
 
     def __init__(self, counts: EpisodeCounts) -> None:
         self._rows: list[tuple[int, str, str, str, int]] = []  # place, text, goal, context, number of occurrences
@@ -148,8 +138,7 @@ class _CaptionBuffer:
         )
 
 
-_CAPTIONS = ("captions", "judged")
-"""Kinds of captions: of the observation after a step, and of the step as a judge reads it."""
+_CAPTIONS = ("captions", "judged")  # of the observation after a step, and of the step as a judge reads it
 
 
 class EnvCollector(Collector):
@@ -157,11 +146,9 @@ class EnvCollector(Collector):
 
     Args:
         envs: The envs, reset already or about to be loaded.
-        num_steps: Steps of each env in a rollout.
         memory: A recurrent policy's memory ``(num_envs, memory_size)`` at the beginning of episodes.
         others: Numbers of envs before and after these that other processes step. Their random numbers are drawn here
             and dropped, so that an env's draw does not depend on the process that steps it.
-        reward: The reward; by default the envs' own.
         group_size: Number of envs that play the same episodes: a rollout is one episode of each env, with groups and
             equal states. None: a rollout continues episodes.
         bootstrap: Discount factor of the value of the observation at a time-out (Pardo et al. 2018, arXiv 1712.00378).
@@ -195,11 +182,7 @@ class EnvCollector(Collector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Collect a rollout; see `Collector.collect`.
-
-        Raises:
-            RunError: An env gave a reward that is not finite.
-        """
+        """Collect a rollout (see `Collector.collect`); raise `RunError` if an env's reward is not finite."""
         envs = self.envs
         if self._step_limits is not None:
             first, last = self._step_limits
@@ -229,7 +212,6 @@ class EnvCollector(Collector):
     def _play(
         self, policy: Policy, buffer: RolloutBuffer, generator: torch.Generator, on_step: Callable[[int], None]
     ) -> list[TextObservation]:
-        """Take the steps of a rollout, and return the observations after them."""
         envs, present = self.envs, self.envs.observations()
         acting = np.ones(envs.num_envs, dtype=bool)
         for _ in range(self._num_steps):
@@ -268,7 +250,6 @@ class EnvCollector(Collector):
         generator: torch.Generator,
         acting: np.ndarray,
     ) -> Action:
-        """Choose actions, if at least one env acts."""
         if acting.any():
             return policy.act(present, memory=memory, generator=generator)
         # Other processes may still act, and draw.
@@ -318,7 +299,6 @@ class EnvCollector(Collector):
         self.memory = tensors.get("memory")
 
     def incidents(self) -> dict[str, int]:
-        """Return the incidents of the envs' workers, and the reward's figures."""
         return ({} if self.envs.envs else asdict(self.envs.incidents)) | super().incidents()
 
     def close(self) -> None:

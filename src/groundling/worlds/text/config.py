@@ -25,8 +25,7 @@ _NOT_IN_ARGS = {
     "id": "set world.env",
     "language": "set world.language",
     "render_mode": "reports and `groundling watch` choose how an env is drawn",
-}
-"""Arguments that every env is given, and what to set instead."""
+}  # and what to set instead; every env is given these
 
 
 class TextConfig(WorldConfig):
@@ -48,20 +47,20 @@ class TextConfig(WorldConfig):
     rollout is then one episode of each env, of at most num_steps steps. null: a rollout continues where the last one
     stopped, and all its episodes are compared."""
     actions: Annotated[list[str] | None, OfEvaluation, ReadByModel.when(are_texts)] = None
-    """The admissible actions in words; the i-th is the env's action i, and on a grid there are 3 at least. null: GLAM's
-    six, in the env's language, or those that the env lists at each step."""
+    """The admissible actions in words; the i-th is the env's action i, and a grid needs at least 3. null: GLAM's six,
+    in the env's language, or those that the env lists at each step."""
     language: Annotated[str, OfEvaluation] = "english"
     """english or french: the sentences, the mission and the prompt."""
     history: Annotated[int | None, Ge(1), OfEvaluation] = 3
-    """Observations that the prompt quotes, the present one included; 1 makes prompts short and fast. null: the whole
-    episode, for which there is policy.args.prompt=conversation."""
+    """Observations that the prompt quotes, including the present one; 1 makes prompts short and fast. null: the whole
+    episode, for policy.args.prompt=conversation."""
     num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
     """Processes that step the envs, for slow envs and envs that crash or hang; 0: the learner steps them."""
     timeout: Annotated[float, Gt(0), NoEffectOnResults] = 60.0
     """Seconds after which an env in a worker counts as hung."""
     step_limit: Annotated[int | None, Ge(1)] = None
-    """Steps after which a training episode is truncated, if the env does not end it before; null: only the env's own
-    limit. Twice the expert's length makes detours cost the episode. Held-out episodes have the env's limit."""
+    """Steps after which a training episode is truncated; null: only the env's own limit. Twice the expert's length
+    makes detours cost the episode. Held-out episodes have the env's limit."""
     last_step_limit: Annotated[int | None, Ge(1)] = None
     """Tighten step_limit linearly to this one by the end of the training; null: it stays."""
     bootstrap_truncated: bool = False
@@ -69,14 +68,13 @@ class TextConfig(WorldConfig):
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
     """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
     dataset: str | None = None
-    """A folder that `groundling collect` wrote, to learn from in place of the env; for algorithms that clone (bc). A
+    """A folder that `groundling collect` wrote, to learn from instead of the env, by algorithms that clone (bc). A
     step of training is then one of num_envs × num_steps transitions of each update."""
     probes: Annotated[Literal[1, 2, "both"] | None, MayChangeOnResume, TrainingOnly] = None
     """1, 2 or both: log each action's probability in one or both of two sets of fixed situations, before the first
     update and after each; null: no."""
 
     def check(self) -> None:
-        """See `WorldConfig.check`."""
         if self.probes is not None and self.language != "english":
             raise ConfigError(
                 f"the probes are written in English, and world.language={self.language}: set world.probes=null"
@@ -118,7 +116,6 @@ class TextConfig(WorldConfig):
             )
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        """See `WorldConfig.unused`."""
         idle = unused_in_play(use)
         if not self.num_workers:
             idle["world.timeout"] = "it is for envs in workers (world.num_workers)"
@@ -147,5 +144,5 @@ class TextEvaluation(EvaluationConfig):
     deterministic: Annotated[bool, OfEvaluation] = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
     every: Annotated[int | None, Ge(1)] = None
-    """Updates between two measurements of a dataset's validation split during training, the first before it, and one
-    after its last update; null: none."""
+    """Updates between two measurements of a dataset's validation split; also before the first and after the last;
+    null: none."""

@@ -24,10 +24,7 @@ _USUAL = "held-out"
 
 
 def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> ReportTable | None:
-    """Compare the evaluations with original and changed missions; None without changed ones.
-
-    Only evaluations with the ``settings`` of the run's world count: those of another task or language differ.
-    """
+    """Compare evaluations with original and changed missions of this task and language; None without changed ones."""
     if not evaluations.keys() & set(CONTROLS):
         return None
     here = _without_control(json.loads(json.dumps(settings)))
@@ -70,6 +67,5 @@ def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _share(agent: Mapping[str, Any] | None, figure: str) -> str:
-    """Format a share with three digits; a dash if the agent has none."""
     value = (agent or {"figures": {}})["figures"].get(figure)
     return "–" if value is None else f"{value['value']:.3f}"

@@ -19,8 +19,7 @@ from groundling.worlds.world import Demonstrator
 if TYPE_CHECKING:
     import pyarrow
 
-DESCRIPTION = "collection.json"
-"""Description of the agent and the world, next to the data."""
+DESCRIPTION = "collection.json"  # of the agent and the world, next to the data
 _CARD = """---
 configs:
 - config_name: default
@@ -35,11 +34,7 @@ Written by `groundling collect`; one row is one step of an episode. `datasets.lo
 
 
 def schema() -> "pyarrow.Schema":
-    """Return the columns of a dataset.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Return the columns of a dataset; raise `ConfigError` if pyarrow is not installed."""
     pa = _pyarrow()
     texts = pa.list_(pa.string())
     return pa.schema(
@@ -64,15 +59,8 @@ def schema() -> "pyarrow.Schema":
 
 
 class DatasetFolder:
-    """A folder of episodes, which grows by one complete file of each split at a time.
-
-    Args:
-        path: The folder; created if missing.
-        description: Agent and world, as JSON.
-        splits: Names of the splits; the files of the first are written last.
-
-    Raises:
-        ConfigError: The folder holds something else, or a dataset with another description.
+    """A folder of episodes, which grows by one complete file of each split at a time (that of the first split last).
+    ``description``: agent and world, as JSON; raise `ConfigError` if the folder has another one.
     """
 
     def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
@@ -100,11 +88,9 @@ class DatasetFolder:
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes of the files, including dropped ones."""
         return count_episodes(self.path, self.splits[0])
 
     def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-        """Write the rows of the episodes ``first`` to ``last``, by split."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -118,7 +104,6 @@ class DatasetFolder:
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
-    """Return a split's files in the order of their episodes."""
     return sorted((folder / "data").glob(f"{split}-*.parquet"))
 
 
@@ -147,7 +132,6 @@ def check_env(folder: Path, env: str) -> None:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Read the description of a dataset; raise `RunError` if it cannot be read."""
     path = folder / DESCRIPTION
     try:
         return read_object(path, SETTINGS)
@@ -183,25 +167,17 @@ def collect_dataset(
     validation_fraction: float = 0.0,
     on_episode: Callable[[], None] = lambda: None,
 ) -> Collected:
-    """Play training episodes 0 to ``num_episodes`` and write their transitions into ``output``.
+    """Play training episodes 0 to ``num_episodes``, write their transitions into ``output``, and return what was
+    added.
 
-    Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written first.
-    The same call continues after the last file, also with a larger ``num_episodes``.
+    Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written first. The
+    same call continues after the last file, also with a larger ``num_episodes``.
 
     Args:
         player: Draws its actions unless ``evaluation.deterministic``.
         num_episodes: Number of episodes that the dataset comes from in the end.
-        output: The dataset's folder.
-        only_success: Keep only the episodes that succeed.
         validation_fraction: Share of the episodes that form the split ``validation``, evenly spread.
         on_episode: Called once for each episode, including those played before.
-
-    Returns:
-        Sizes of what this call added.
-
-    Raises:
-        ConfigError: The folder holds something else, or pyarrow is not installed.
-        ExpertError: The expert does not know the env.
     """
     splits = ("train", "validation") if validation_fraction else ("train",)
     description = {

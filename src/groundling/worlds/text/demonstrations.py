@@ -30,9 +30,6 @@ class Demonstrations(Collector):
         actions: The admissible actions; None: the envs list them at each step.
         history: Number of observations that the policy sees at most. None: all of an episode; its rows are then in
             sequence, so that they are read as one text.
-        seed: Seed of the orders.
-        num_steps: Steps of a rollout.
-        split: ``train`` or ``validation``.
 
     Raises:
         ConfigError: The dataset is missing, or does not suit the actions or the history.
@@ -65,7 +62,6 @@ class Demonstrations(Collector):
         self._check(actions)
 
     def observations(self) -> list[TextObservation]:
-        """Return the next observations, one for each of this process's envs."""
         indices, _ = self._next(1, self._position + self._total)
         return self._observations(indices, self._take(indices))
 
@@ -78,9 +74,8 @@ class Demonstrations(Collector):
         return rollout, []
 
     def rollout(self, num_steps: int) -> Rollout:
-        """Return the next transitions, ``num_envs`` a step; values and missing log-probabilities are 0.
-
-        With `in_passes`, steps after the end of a pass repeat its last transition and are masked.
+        """Return the next transitions, ``num_envs`` a step; values and missing log-probabilities are 0. With
+        `in_passes`, steps after the end of a pass repeat its last transition and are masked.
         """
         full = end = self._position + num_steps * self._total
         if self._by_pass:
@@ -164,7 +159,7 @@ class Demonstrations(Collector):
         ]
 
     def _past_choices(self, index: int, count: int) -> tuple[tuple[str, ...], ...]:
-        """Return the admissible actions of the episode's previous rows; nothing if they never change."""
+        """Return the admissible actions of the episode's previous rows; empty if they never change."""
         if self._lists is None or index < count:
             return ()
         return tuple(map(tuple, self._lists.slice(index - count, count).to_pylist()))
@@ -216,11 +211,7 @@ def _read(folder: Path, split: str) -> Any:
 
 
 def _check_episodes(folder: Path, rows: Any) -> list[int]:
-    """Return the first row of each episode.
-
-    Raises:
-        ConfigError: The rows are not whole episodes, one after the other.
-    """
+    """Return the first row of each episode; raise `ConfigError` unless the rows are whole episodes in sequence."""
     import pyarrow.compute as pc
 
     lengths = pc.list_value_length(rows["descriptions"]).to_pylist()
@@ -236,7 +227,6 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
 
 
 def _check_rows(path: Path, table: Any) -> None:
-    """Raise `ConfigError` if a row of a file is no transition."""
     number = 0
     for batch in table.to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
@@ -265,5 +255,4 @@ _CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {
     ),
     "reward must be a finite number": lambda row: row["reward"] is not None and math.isfinite(row["reward"]),
     "done must be true or false": lambda row: row["done"] is not None,
-}
-"""Conditions on the columns of a row, checked in this order."""
+}  # conditions on a row, checked in this order

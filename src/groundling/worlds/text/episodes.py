@@ -21,11 +21,7 @@ from groundling.worlds.world import Demonstrator, Player
 
 
 def actions_of(config: TextConfig) -> ActionNames:
-    """Return the names of the actions: the config's, GLAM's in the env's language, or the env's.
-
-    Raises:
-        ConfigError: The env is unknown, or its actions are not those that world.actions names.
-    """
+    """Return the names of the actions: the config's, GLAM's in the env's language, or the env's."""
     return name_actions(config.env, config.args, config.language, config.actions)
 
 
@@ -41,11 +37,7 @@ def known_actions_of(config: TextConfig) -> ActionNames:
 def make_envs(
     config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
-    """Make envs, not yet reset; ``seed_of`` returns a seed from the env's index and the episode's number in it.
-
-    Raises:
-        ConfigError: As `actions_of`.
-    """
+    """Make envs, not yet reset; ``seed_of`` returns a seed from the env's index and its episode's number."""
     args = {**config.args, "language": config.language}
     if render_mode is not None:
         args["render_mode"] = render_mode
@@ -62,8 +54,6 @@ def make_envs(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Actions in some envs."""
-
     actions: Sequence[int]
     log_probs: Sequence[float] | None = None  # log-probabilities of the actions; None of a player without any
     texts: Sequence[str] | None = None  # texts that a policy wrote to choose them
@@ -87,10 +77,8 @@ def play(
     num_episodes: int,
     on_step: StepListener = lambda indices, observations, choice, step: None,
 ) -> Iterator[tuple[int, TextEpisode]]:
-    """Play the first ``num_episodes`` episodes, and yield each with its number when it ends.
-
-    Every env plays its own share, so that short episodes do not count more often than long ones, as they would if the
-    first to finish were taken.
+    """Play the first ``num_episodes`` episodes, and yield each with its number when it ends. Every env plays its own
+    share, so that short episodes do not count more often, as they would if the first to finish were taken.
     """
     observations = envs.reset()
     invalid_turns: dict[int, list[bool]] = {}  # by number of the episode, of a player that writes
@@ -118,10 +106,7 @@ def play(
 
 @contextmanager
 def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[Chooser]:
-    """Choose by ``policy``, drawing its actions with ``seed`` unless deterministic.
-
-    The policy's weights must not change in the block.
-    """
+    """Choose by ``policy``, whose weights must not change in the block; draw with ``seed`` unless deterministic."""
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
 
@@ -148,10 +133,7 @@ def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[C
 
 @contextmanager
 def expert_chooser() -> Iterator[Chooser]:
-    """Choose by BabyAI's bot, which sees the whole state of the env.
-
-    The chooser raises `ExpertError` if the bot does not know the env, or wants an action that ``world.actions`` lacks.
-    """
+    """Choose by BabyAI's bot, which sees the env's state; raise `ExpertError` for an unknown env or unnamed action."""
     experts: dict[int, Expert] = {}
 
     def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
@@ -171,14 +153,12 @@ def expert_chooser() -> Iterator[Chooser]:
 
 
 def chooser_of(player: Player, deterministic: bool, seed: int) -> AbstractContextManager[Chooser]:
-    """Choose by a player: its policy, BabyAI's expert, or at random."""
     if player.policy is not None:
         return policy_chooser(player.policy, deterministic, seed)
     return expert_chooser() if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
 
 
 def episode_of(number: int, episode: TextEpisode) -> Episode:
-    """Return an env's episode as the record of all worlds."""
     figures = {
         "success": float(episode.success),
         **episode.figures,
@@ -192,10 +172,8 @@ def episode_of(number: int, episode: TextEpisode) -> Episode:
 def play_training_episodes(
     player: Demonstrator, first: int, count: int, seed: int, on_step: StepListener
 ) -> Iterator[tuple[int, TextEpisode]]:
-    """Play the training episodes ``first`` to ``first + count``, and yield each with its number when it ends.
-
-    They are those of a run's first env, dealt to all envs: the number of envs does not matter. ``seed`` is that of the
-    player's draws.
+    """Play the training episodes ``first`` to ``first + count``, and yield each with its number when it ends. They are
+    those of a run's first env, dealt to all envs: the number of envs does not matter.
     """
     world = player.world
     num_envs = min(world.evaluation.num_envs, count)

@@ -108,7 +108,6 @@ def _same(picture: np.ndarray | None) -> np.ndarray | None:
 
 
 def _about_first(first: Mapping[str, Any]) -> str:
-    """Describe the first interaction."""
     if first["target"] == "none":
         return "The agent dealt with nothing."
     which = "which the mission names" if first["target"] == "named" else "which the mission does not name"
@@ -128,7 +127,6 @@ _NUM_SAMPLES = 4
 
 
 def select(episodes: Sequence[TextEpisode]) -> list[TextEpisode]:
-    """Choose a few episodes to show: successes first, and a failure if there is one."""
     successes = [e for e in episodes if e.success]
     failures = [e for e in episodes if not e.success]
     return [*successes[: _NUM_SAMPLES - bool(failures)], *failures][:_NUM_SAMPLES]

@@ -21,17 +21,17 @@ _EPISODES_PER_ROUND = 16  # After a round the next agent plays, and the recordin
 
 
 def caption(observation: TextObservation, action: str) -> str:
-    """Return what a judge reads of a step: the descriptions, and the action."""
+    """Return a step as a judge reads it: the descriptions, and the action."""
     return "\n".join([*observation.descriptions[-1], f"Action: {action}"])
 
 
 def context(observation: TextObservation) -> str:
-    """Return what precedes a step's caption: the episode's goal."""
+    """Return the text before a step's caption: the episode's goal."""
     return f"Goal: {observation.goal}"
 
 
 def caption_in_context(observation: TextObservation, action: str) -> str:
-    """Return what a reward model distilled from this world's pairs reads to reward an action."""
+    """Return the text from which a reward model distilled from this world's pairs rewards an action."""
     return in_context(context(observation), caption(observation, action))
 
 
@@ -40,15 +40,12 @@ def record(
 ) -> int:
     """Let agents play training episodes in turns, write pairs of segments of them, and return their number.
 
-    Of every ``stride`` steps of an episode one segment is kept, which begins at a random step and may be shorter at the
-    episode's end; or a segment is a whole episode. Segments are paired at random, with one of the same goal if there is
-    one. Everything follows from the config's seed; after a kill the same call continues with the unfinished round.
-
-    Players draw their actions unless ``evaluation.deterministic``. ``on_segment`` is called once for each segment,
-    including those recorded before.
-
-    Raises:
-        ConfigError: The numbers do not fit, or the folder holds something else.
+    Of every ``stride`` steps of an episode one segment is kept, which begins at a random step and may be shorter at
+    the episode's end; or a segment is a whole episode. Segments are paired at random, with one of the same goal if
+    there is one. Everything follows from the config's seed; after a kill the same call continues with the unfinished
+    round. Players draw their actions unless ``evaluation.deterministic``. ``on_segment`` is called once for each
+    segment, including those recorded before. Raise `ConfigError` if the numbers do not fit, or the folder holds
+    something else.
     """
     length, stride = settings.length or 0, settings.stride
     if stride is not None and not length:

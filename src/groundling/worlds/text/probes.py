@@ -19,8 +19,6 @@ _FILE = "probes.jsonl"
 
 
 class Probe(NamedTuple):
-    """A fixed situation."""
-
     title: str
     goal: str
     descriptions: tuple[tuple[str, ...], ...]  # the recent observations, oldest first
@@ -58,20 +56,12 @@ def right_actions(config: TextConfig) -> dict[str, list[str]]:
 
 
 def read_probes(run_dir: Path) -> list[dict[str, Any]]:
-    """Read a run's ``probes.jsonl``: ``update``, ``step``, and probabilities by probe and action.
-
-    Raises:
-        RunError: A line is not such a row.
-    """
+    """Read a run's ``probes.jsonl``: ``update``, ``step``, and probabilities by probe and action."""
     return read_rows(run_dir / _FILE)
 
 
 class ProbeLog:
-    """Appends to a run's ``probes.jsonl`` after the update that the run resumes from.
-
-    Raises:
-        ConfigError: The env has other actions, or the policy needs more than an observation.
-    """
+    """Appends to a run's ``probes.jsonl`` after the update that the run resumes from."""
 
     def __init__(self, config: TextConfig, policy: Policy, run_dir: Path, update: int) -> None:
         self._policy = policy
@@ -95,7 +85,6 @@ class ProbeLog:
             self.log({"update": 0, "step": 0})
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write the probabilities after the update with the figures ``row``."""
         outputs = self._policy.outputs(self._observations)
         assert outputs is not None
         by_probe = [

@@ -1,7 +1,4 @@
-"""Test suites on held-out episodes: GLAM's tests of generalisation, and controls that change the missions.
-
-A suite is a change to the run's config.
-"""
+"""Test suites, as changes to the run's config: GLAM's tests of generalisation, and controls of the missions."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -36,12 +33,7 @@ class Suite:
     needs_env: bool = False  # only an env of the world shows if the suite suits it
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
-        """Return the overrides of a run in this world, for `config.compose.changed`.
-
-        Raises:
-            TranslationError: The run's actions have no translation.
-            ConfigError: They have no synonyms.
-        """
+        """Return overrides of a run for `config.compose.changed`; raise without translations of its actions."""
         if self.synonyms:
             return [{"world.actions": self._by_synonyms(config)}]
         if self.replacements:
@@ -102,19 +94,9 @@ SUITE_GROUPS: dict[str, Sequence[str]] = {
 def suite_overrides(
     config: TextConfig, policy: ComponentConfig, suite: str, overrides: Sequence[str]
 ) -> list[str | Mapping[str, Any]]:
-    """Return a suite's overrides followed by the caller's.
-
-    Where each env of the run keeps a randomly drawn task, held-out episodes draw theirs by their seeds instead: equally
-    often, and the same ones for all agents.
-
-    Args:
-        config: The run's section ``world``.
-        policy: The run's section ``policy``.
-        suite: Name of the suite.
-        overrides: The caller's overrides.
-
-    Raises:
-        ConfigError: The suite would change nothing, or replace the run's world by another one.
+    """Return a suite's overrides, then the caller's; raise `ConfigError` if it changes nothing or replaces the world.
+    Where each env of the run keeps a randomly drawn task, held-out episodes draw theirs by their seeds instead:
+    equally often, and the same ones for all agents.
     """
     if suite in CONTROLS and any("world.args.control" in text for text in overrides):
         raise ConfigError("it sets world.args.control itself: take yours out, or evaluate held-out")

@@ -15,13 +15,7 @@ from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
 
 
 class WritingActor:
-    """A policy that writes to a prompt as it does when it is evaluated.
-
-    Args:
-        world: Settings of its prompts and texts.
-        policy: Writes.
-        generator: Draws the tokens.
-    """
+    """A policy that writes to a prompt as in evaluation."""
 
     def __init__(self, world: World, policy: TokenPolicy, generator: torch.Generator) -> None:
         self._policy, self._generator = policy, generator
@@ -41,11 +35,7 @@ class WritingActor:
         return None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """Write a text to a prompt.
-
-        Raises:
-            ConfigError: The prompt is not a string.
-        """
+        """Write a text to a prompt; raise `ConfigError` if the prompt is not a string."""
         if not isinstance(observation, str):
             raise ConfigError(f"expected a prompt, a text, got {observation!r:.80}")
         encoded = self._encode([Sample("prompt", observation)])

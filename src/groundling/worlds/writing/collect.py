@@ -20,15 +20,7 @@ from groundling.worlds.writing.prompt_encoder import PromptEncoder
 
 
 class PoolCollector(Collector):
-    """A collector whose position is that of an order of samples.
-
-    Args:
-        order: Order of the samples.
-        encode: Encodes prompts.
-        num_texts: Texts of a rollout, of all processes together.
-        local_rows: The texts of this process.
-        num_tokens: Tokens of a text at most.
-    """
+    """A collector whose position is that of an order of samples; ``num_texts`` are those of all processes together."""
 
     def __init__(
         self, order: SampleOrder, encode: PromptEncoder, num_texts: int, local_rows: slice, num_tokens: int
@@ -44,10 +36,8 @@ class PoolCollector(Collector):
 
 
 class WrittenTexts(PoolCollector):
-    """Lets a policy write ``num_texts`` texts in a rollout, and rewards them.
-
-    ``texts_per_prompt``, the size of a group of texts to one prompt (RLOO, GRPO), divides ``num_texts``. The other
-    arguments are those of `PoolCollector`.
+    """Lets a policy write ``num_texts`` texts in a rollout, and rewards them. ``texts_per_prompt``, the size of a
+    group of texts to one prompt (RLOO, GRPO), divides ``num_texts``. Other arguments as of `PoolCollector`.
     """
 
     def __init__(
@@ -68,12 +58,7 @@ class WrittenTexts(PoolCollector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Let the policy write to the next prompts.
-
-        Raises:
-            ConfigError: The policy does not write.
-            RunError: A reward is missing or not finite.
-        """
+        """Let the policy write to the next prompts; raise `RunError` if a reward is missing or not finite."""
         writer = as_writer(policy)
         drawn = self._order.draw(self._num_texts // self._group_size)
         samples = [sample for sample in drawn for _ in range(self._group_size)][self._local_rows]
@@ -145,12 +130,11 @@ def reward_inputs(
 
 
 def _padded(rewards: Tensor, num_tokens: int) -> Tensor:
-    """Pad ``(longest, num_texts)`` to ``(num_tokens, num_texts)``."""
     return torch.nn.functional.pad(rewards, (0, 0, 0, num_tokens - len(rewards)))
 
 
 def as_writer(policy: Policy) -> TokenPolicy:
-    """Return a policy as one that writes; raise `ConfigError` if it does not."""
+    """Return a policy that writes; raise `ConfigError` if it does not."""
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(f"{type(policy).__name__} does not write texts: set policy.id=token for a pool")
     return policy

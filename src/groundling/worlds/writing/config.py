@@ -43,7 +43,6 @@ class WritingConfig(WorldConfig):
     """The system prompt of such a conversation; null: the template's own, if it has one."""
 
     def check(self) -> None:
-        """See `WorldConfig.check`."""
         if self.num_texts % self.texts_per_prompt:
             raise ConfigError(
                 f"world.num_texts={self.num_texts} texts an update are no whole number of groups of "
@@ -51,7 +50,6 @@ class WritingConfig(WorldConfig):
             )
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        """See `WorldConfig.unused`."""
         idle = {"model.max_prompt_tokens": "prompts are cut at world.max_prompt_length"}
         if not self.chat:
             idle["world.system"] = "prompts are read as they are (world.chat=false)"
@@ -71,19 +69,17 @@ class WritingEvaluation(EvaluationConfig):
     generation: Annotated[
         dict[str, Any], OfEvaluation, CommandLineOnly.of("custom_generate", "trust_remote_code")
     ] = {}
-    """How texts are written for evaluation: arguments of Transformers' generate, such as {num_beams: 5}; empty: as in
-    training. Texts begin and end as in training; the model's own generation config is not used, nor is NLPO's mask,
-    which generate does not know."""
+    """Arguments of Transformers' generate for evaluation, such as {num_beams: 5}; empty: as in training. Texts begin
+    and end as in training, without the model's own generation config and NLPO's mask, which generate does not know."""
     post_process: Annotated[str | None, OfEvaluation] = None
     """Processing of a text before it is measured: three_sentence_summary keeps three sentences; null: none."""
     every: Annotated[int | None, Ge(1)] = None
-    """Updates between two measurements of the validation split during training, the first before it, and one after its
-    last update; null: none."""
+    """Updates between two measurements of the validation split; also before the first and after the last; null: none.
+    """
     batch_size: Annotated[int, Ge(1)] = 64
     """Texts written at once."""
 
     def check(self) -> None:
-        """See `EvaluationConfig.check`."""
         check_generation("evaluation.generation", self.generation)
         self._check_lengths()
         if self.post_process is not None:

@@ -20,11 +20,7 @@ _ALTERNATIVES = 5
 
 @torch.no_grad()
 def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Iterator[Frame]:
-    """Write to a prompt of a split as in training; each frame has a token and the likeliest alternatives.
-
-    Raises:
-        RunError: The split has fewer samples.
-    """
+    """Write to a prompt of a split as in training; each frame has a token and the likeliest alternatives."""
     config = world.config
     samples = samples_of(config, split)
     if number >= len(samples):

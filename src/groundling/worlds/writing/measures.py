@@ -30,8 +30,6 @@ from groundling.worlds.writing.samples import samples_of
 
 @dataclass(frozen=True)
 class WrittenText:
-    """A text that a policy wrote to a sample."""
-
     sample: Sample
     prompt: TokenPrompt
     ids: Sequence[int]
@@ -68,8 +66,6 @@ class MeasuredTexts:
 
 @dataclass(frozen=True)
 class TextMeasures:
-    """The metrics and the reward of texts written to samples."""
-
     world: World
     policy: TokenPolicy
     samples: Sequence[Sample]
@@ -78,11 +74,7 @@ class TextMeasures:
 
     @classmethod
     def of_split(cls, world: World, policy: TokenPolicy, split: Split) -> "TextMeasures":
-        """Return those of a split of the pool, by the config.
-
-        Raises:
-            GroundlingError: The split is unavailable, or something that a metric or the reward needs is missing.
-        """
+        """Return the measures of a split of the pool; raise `GroundlingError` if something needed is missing."""
         samples = samples_of(world.config, split)
         metrics = make_metrics(world.evaluation.metrics, policy, samples)
         return cls(world, policy, samples, metrics, make_measured_reward(world, policy, samples))
@@ -93,12 +85,7 @@ class TextMeasures:
             self.reward.forget()
 
     def measure(self, texts: Sequence[WrittenText]) -> MeasuredTexts:
-        """Compute the figures of texts.
-
-        Raises:
-            ConfigError: Two metrics give figures of one name.
-            RunError: A metric lacks something that it needs of the samples.
-        """
+        """Compute the figures of texts; raise `ConfigError` if two metrics give figures of one name."""
         samples, rows = [text.sample for text in texts], [text.ids for text in texts]
         name = self.world.evaluation.post_process
         process = post_processors.get(name) if name else str
@@ -135,19 +122,13 @@ def _compute(
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def write_texts(policy: TokenPolicy, world: World, samples: Sequence[Sample]) -> Iterator[WrittenText]:
-    """Write to ``samples`` in batches, as evaluation.generation says.
-
-    The texts depend on the config's seed alone; torch's global generator stays as it was.
-
-    Raises:
-        ConfigError: evaluation.generation is not what Transformers' generate takes.
-        RunError: There are no samples.
+    """Write to ``samples`` in batches, as evaluation.generation says. The texts depend on the config's seed alone;
+    torch's global generator stays as it was.
     """
     if not samples:
         raise RunError(f"pool {world.config.pool!r} has no samples in this split")
@@ -186,9 +167,8 @@ def write(
 
 @contextmanager
 def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
-    """Let generate begin texts as training does, without the other settings of the model's generation config.
-
-    Transformers reads settings that are not given from it: forced tokens, a temperature, no_repeat_ngram_size.
+    """Let generate begin texts as training does, without the rest of the model's generation config, which Transformers
+    would read: forced tokens, a temperature, no_repeat_ngram_size.
     """
     lm, start_token = policy.lm, policy.context_start_token
     kept = lm.model.generation_config
@@ -203,9 +183,8 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
 
 
 def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sample] = ()) -> RewardSum | None:
-    """Make the reward of texts to some of a split's ``samples``; None if the config has no reward.
-
-    Parts whose reward model is trained online are left out: only training has it, and judges cost money.
+    """Make the reward of texts to some of a split's ``samples``; None if the config has no reward. Parts whose reward
+    model is trained online are left out: only training has it, and judges cost money.
     """
     settled = {name: part for name, part in world.reward_parts.items() if part is None or not part.args.get("online")}
     if not chosen_parts(settled, world.spec):
@@ -218,10 +197,7 @@ def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sa
 def make_metrics(
     named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
 ) -> list[Scorer]:
-    """Make the metrics, each once, of texts to some of a split's ``samples``.
-
-    A metric that needs a language model gets the policy's, unless the config names another.
-    """
+    """Make each metric once, for texts to some of ``samples``; its default language model is the policy's."""
     distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
     made = [_made(metric, policy) for metric in distinct]
     for metric in made:

@@ -21,8 +21,6 @@ from groundling.worlds.writing.samples import samples_of
 
 
 class _Writer:
-    """Writes texts, and rewards them if the config has a reward."""
-
     def __init__(self, player: Demonstrator) -> None:
         if player.policy is None:
             raise ConfigError(f"{player.name} does not write texts: name a run or an experiment that does")
@@ -35,7 +33,6 @@ class _Writer:
 
     @torch.no_grad()
     def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
-        """Write a text to each sample."""
         generator = torch.Generator().manual_seed(seed)
         uniforms = torch.rand(len(samples), self._num_tokens, dtype=torch.float64, generator=generator)
         with self.policy.unchanged():
@@ -58,14 +55,10 @@ class _Writer:
 def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
-    """Let policies write two texts to each of the pool's training prompts, and return the number of pairs.
-
-    Several writers take turns: a prompt's texts are one writer's and the next one's, in random order. All of it
-    follows from the config's seed; after a kill the same call continues with the unfinished batch. ``on_segment`` is
-    called once for each text, including those recorded before.
-
-    Raises:
-        ConfigError: A player does not write, an option has no effect here, or the folder holds something else.
+    """Let policies write two texts to each of the pool's training prompts, and return the number of pairs. A prompt's
+    texts are by one writer and the next one, in random order. Everything follows from the config's seed; after a kill
+    the same call continues with the unfinished batch. ``on_segment`` is called once for each text, including those
+    recorded before.
     """
     for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:

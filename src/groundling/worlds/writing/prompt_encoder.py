@@ -24,9 +24,7 @@ class PromptEncoder:
         max_prompt_length: Number of tokens at most; longer prompts are truncated.
         prompt_truncation_side: "left" keeps a prompt's end, "right" its beginning.
         chat: Chat template, by which a prompt is a user's message; None: plain prompts.
-        system: System prompt of such a conversation.
         ends: End tokens of the model; None: those of its tokenizer.
-        add_special_tokens: Add the tokenizer's special tokens to plain prompts.
 
     Attributes:
         end_token: End token of answers in training data: that of a turn with ``chat``, else that of a text.
@@ -52,12 +50,7 @@ class PromptEncoder:
         self._encoder = TextEncoder(tokenizer)
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
-        """Return the token ids of each prompt.
-
-        Raises:
-            GroundlingError: A prompt is empty.
-            ConfigError: A conversation leaves no room for a prompt.
-        """
+        """Return the token ids of each prompt; raise if one is empty, or a conversation leaves no room for it."""
         if self._chat is not None:
             return [self._in_conversation(self._chat, sample) for sample in samples]
         for sample in samples:
@@ -77,18 +70,14 @@ class PromptEncoder:
         return TokenPrompt(tuple(ids))
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
-        """Return the control tokens of a pool's template; None if the sample does not say what comes from a dataset."""
+        """Return a pool template's control tokens; None if the sample does not mark a dataset's parts."""
         if not sample.data:
             return None
         return self._encoder.spelled(self._encoder.mask_parts(sample.prompt, sample.data))
 
     def target(self, text: str, has_decoder: bool, allowed: Collection[str] | None = None) -> list[int]:
-        """Return the token ids of a reference, without an end token unless a decoder's tokenizer adds it.
-
-        Args:
-            text: The reference. Control tokens in it are read as plain text, with a warning.
-            has_decoder: The model is an encoder-decoder.
-            allowed: Control tokens that are read as such; None: all.
+        """Return the token ids of a reference, without an end token unless a decoder's tokenizer adds it. Control
+        tokens that are not ``allowed`` (None: all are) are read as plain text, with a warning.
         """
         if self._chat is not None and not has_decoder:
             return [*self._chat.lead, *self._chat.answers([text])[0]]
@@ -103,7 +92,6 @@ class PromptEncoder:
 
 
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
-    """Make the encoder of a pool's prompts for the policy's language model."""
     lm, side = policy.lm, config.prompt_truncation_side
     chat = lm.chat if config.chat else None
     return PromptEncoder(

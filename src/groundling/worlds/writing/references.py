@@ -18,12 +18,10 @@ from groundling.worlds.writing.prompt_encoder import PromptEncoder
 class References(PoolCollector):
     """Gives a pool's references as rollouts, as if the policy had written them.
 
-    A sample with several references gives another of them each time. A text of more than ``num_tokens``, including its
-    end token, is cut, and does not end. With ``has_decoder``, an encoder-decoder also learns the special tokens that
-    its tokenizer puts around targets (BART's ``<s>``, T5's ``</s>``). The other arguments are those of `PoolCollector`.
-
-    Raises:
-        ConfigError: A sample has no reference, or the model no end token.
+    A sample with several references gives another one each time. A text of more than ``num_tokens``, including its end
+    token, is cut, and does not end. With ``has_decoder``, an encoder-decoder also learns the special tokens that its
+    tokenizer puts around targets (BART's ``<s>``, T5's ``</s>``). Other arguments as of `PoolCollector`. Raise
+    `ConfigError` if a sample has no reference, or the model no end token.
     """
 
     def __init__(
@@ -52,12 +50,8 @@ class References(PoolCollector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Return the next samples' references; values and log-probabilities are 0.
-
-        With `in_passes`, columns after the end of a pass repeat its last text and are masked.
-
-        Raises:
-            ConfigError: The policy does not write, or its model has no room for a prompt and its reference.
+        """Return the next samples' references; values and log-probabilities are 0. With `in_passes`, columns after the
+        end of a pass repeat its last text and are masked.
         """
         writer = as_writer(policy)
         first, total = self._order.drawn, len(self._order.samples)
@@ -93,10 +87,7 @@ class References(PoolCollector):
         return rollout, []
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """Count passes; see `Collector.in_passes`. A step is a token.
-
-        Every reference is tokenized, which takes half a minute for some 100,000.
-        """
+        """Count passes of tokens (see `Collector.in_passes`); tokenizing 100,000 references takes half a minute."""
         self._by_pass = True
         samples = self._order.samples
         texts = [s.references[epoch % len(s.references)] for epoch in range(epochs) for s in samples]

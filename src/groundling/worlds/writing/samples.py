@@ -12,11 +12,8 @@ from groundling.worlds.writing.config import WritingConfig
 
 
 def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
-    """Return a split of a pool; the first sample is read now, the others when they are needed.
-
-    Raises:
-        GroundlingError: The pool's data are unavailable, or are not samples; also when one is read.
-        ForeignError: The pool raised; also when a sample is read.
+    """Return a split of a pool. The first sample is read now, the others when needed; both may raise
+    `GroundlingError`.
     """
     pool = pools.create(config.pool, **config.args)
     asked = f"pool {config.pool!r}, asked for {split},"
@@ -31,14 +28,8 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
 
 
 def warn_about_shared_prompts(config: WritingConfig, training: Sequence[Sample], validated: bool) -> None:
-    """Warn if a held-out split of a pool has training prompts.
-
-    Only cheap splits are read: val if training measures it anyway, and all splits of files.
-
-    Args:
-        config: The section ``world``.
-        training: The pool's train split.
-        validated: Training measures the val split.
+    """Warn if a held-out split has training prompts. Only cheap splits are read: val if training measures it anyway
+    (``validated``), and all splits of files.
     """
     pool = pools.create(config.pool, **config.args)
     splits: list[Split] = ["val"] if validated else []
@@ -66,8 +57,6 @@ def _question(sample: Sample) -> tuple[object, ...]:
 
 
 class _Samples(Sequence[Sample]):
-    """Samples of a pool, checked when they are read."""
-
     def __init__(self, given: Any, asked: str) -> None:
         self._given, self._asked = given, asked
 

@@ -154,11 +154,7 @@ class WritingWorld(World):
         return pairs.record(players, settings, on_segment)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
-        """Write texts; `measure` computes their figures.
-
-        Raises:
-            GroundlingError: The split is unavailable, or something that a metric or the reward needs is missing.
-        """
+        """Write texts; `measure` computes their figures."""
         self.check_player(player)
         assert player.policy is not None
         writer = as_writer(player.policy)
