@@ -52,13 +52,14 @@ class Curves:
 
     def outline(self) -> list[dict[str, Any]]:
         """Return rows with each metric's smallest, greatest and latest value; none before the first update."""
-        if not self.num_rows:
-            return []
-        ends = [
-            {**self._last, **{name: float(pick(values)) for name, (_, values) in self._columns.items()}}
-            for pick in (min, max)
-        ]
-        return [*ends, dict(self._last)]
+        with self._lock:
+            if not self.num_rows:
+                return []
+            ends = [
+                {**self._last, **{name: float(pick(values)) for name, (_, values) in self._columns.items()}}
+                for pick in (min, max)
+            ]
+            return [*ends, dict(self._last)]
 
     def drawn(self, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
         """Return by metric a few thousand points: ``x``, ``y``, and its moving mean ``smooth_x``, ``smooth_y``."""
