@@ -1,4 +1,4 @@
-"""Algorithms: they learn from a rollout, and know neither its envs nor what an action is."""
+"""Algorithms, which learn from a rollout and depend on neither its envs nor the meaning of its actions."""
 
 from groundling.algorithms.a2c import A2C
 from groundling.algorithms.advantages import generalized_advantage, standardise

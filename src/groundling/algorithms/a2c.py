@@ -22,7 +22,6 @@ from groundling.policies.policy import Evaluation, Policy
 @dataclass
 class A2C(OnPolicy):
     """A2C (Mnih et al. 2016, arXiv 1602.01783, the synchronous form), with Stable-Baselines3's defaults.
-
     L = -E[log π(a) Â] + c_v ½ E[(V - R)²] - c_e E[H]
     """
 
@@ -36,14 +35,12 @@ class A2C(OnPolicy):
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1.0 here is 0.5 in Stable-Baselines3."""
     credit: Credit = "turn"
-    """Advantages of the tokens of written turns: "turn" gives all of them their turn's; "token" and "poad" give each a
-    separate one (see `token_advantages`)."""
+    """Advantages of a turn's tokens: "turn": the turn's; "token", "poad": separate ones (see `token_advantages`)."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        """Make RMSprop for the policy's trainable parameters."""
         self.optimizer = torch.optim.RMSprop(
             [{"params": group} for group in whole_and_parts(trainable(policy))],
             lr=self.learning_rate,
@@ -61,9 +58,5 @@ class A2C(OnPolicy):
         return {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one optimizer step on the whole rollout.
-
-        Returns:
-            ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``grad_norm``.
-        """
+        """Take one optimizer step on the whole rollout."""
         return learn(self, batch, self.loss_of(policy), [torch.arange(len(batch))])

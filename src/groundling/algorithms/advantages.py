@@ -17,8 +17,7 @@ def generalized_advantage(
     Â_t = δ_t + γ λ (1 - done_t) Â_{t+1},  δ_t = r_t + γ (1 - done_t) V(s_{t+1}) - V(s_t)
 
     Args:
-        rewards: ``(num_steps, ...)``, the reward of the transition at step t.
-        values: ``(num_steps, ...)``, V(s_t).
+        rewards, values: ``(num_steps, ...)``: the reward of the transition at step t, and V(s_t).
         dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
         last_value: ``(...)``, V of the observation after the last step; used where that is not done.
         gamma: Discount factor.
@@ -26,9 +25,6 @@ def generalized_advantage(
 
     Returns:
         Advantages, and returns (advantages + values), each ``(num_steps, ...)`` with the rewards' dtype.
-
-    Raises:
-        ValueError: the shapes do not match.
     """
     if not rewards.shape == values.shape == dones.shape or last_value.shape != rewards.shape[1:]:
         raise ValueError(
@@ -46,18 +42,9 @@ def generalized_advantage(
 
 
 def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
-    """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}.
-
+    """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}; all tensors are ``(num_steps, ...)``.
     An episode that the rollout cuts off counts as if it had ended there, since no value function estimates the rest:
     make rollouts long in comparison with episodes.
-
-    Args:
-        rewards: ``(num_steps, ...)``.
-        dones: ``(num_steps, ...)`` bool or 0/1.
-        gamma: Discount factor.
-
-    Returns:
-        ``(num_steps, ...)`` with the rewards' dtype.
     """
     returns = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
@@ -78,10 +65,7 @@ class GroupedEpisodes:
 
     @classmethod
     def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":
-        """Find the episodes of ``rollout``, given returns to go ``(num_steps, num_envs)``.
-
-        Raises `ConfigError` if a group has a single episode, which cannot be compared.
-        """
+        """Find the episodes, given returns to go ``(num_steps, num_envs)``; `ConfigError` if a group has only one."""
         begins = torch.ones_like(rollout.dones)  # (num_steps, num_envs)
         begins[1:] = rollout.dones[:-1]
         if rollout.mask is not None:
@@ -101,17 +85,13 @@ class GroupedEpisodes:
 
 
 def group_sums(x: Tensor, group: Tensor) -> Tensor:
-    """Sum ``x`` ``(n,)`` over each group, given the index of the group of each element: ``(num_groups,)``."""
+    """Sum ``x`` ``(n,)`` over each group, given the index of each element's group: ``(num_groups,)``."""
     return x.new_zeros(int(group.max()) + 1).index_add(0, group, x)
 
 
 def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> Tensor:
     """(x - mean x) / (std x + 1e-4) over each group, with the unbiased deviation; 0 in a group of equal numbers.
-
-    Args:
-        x: ``(n,)``.
-        group: ``(n,)`` int64: index of each element's group.
-        normalize_std: Divide by the deviation.
+    ``x`` is ``(n,)``; ``group`` int64 ``(n,)``, the index of each element's group. ``normalize_std``: divide by std x.
     """
     counts = group_sums(torch.ones_like(x), group)[group]
     centred = x - group_sums(x, group)[group] / counts
@@ -126,13 +106,8 @@ def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> T
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
-
-    Args:
-        rollout: The episodes and their groups, of at least two episodes each.
-        returns: ``(num_steps, num_envs)``, returns to go.
-
-    Returns:
-        ``(num_steps, num_envs)``. If an episode is rewarded only at its end, all its steps have one advantage.
+    Returns to go and result are ``(num_steps, num_envs)``. All steps of an episode rewarded only at its end have one
+    advantage.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     others = group_sums(episodes.returns, episodes.group)[episodes.group] - episodes.returns
@@ -143,25 +118,16 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
 
 def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True) -> Tensor:
     """Â = (R - mean R) / std R over the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
-
     R is an episode's whole return, and all its steps have one advantage, also if rewards come before its end: the
     deviation of whole returns is not that of returns to go.
-
-    Arguments and result as of `leave_one_out` and `relative_to_group`.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     return relative_to_group(episodes.returns, episodes.group, normalize_std)[episodes.number]
 
 
 def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
-    """Select the groups whose episodes' returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073).
-
-    Args:
-        rollout, returns: As of `leave_one_out`.
-        share: Share of the groups to select, in (0, 1]; at least one group.
-
-    Returns:
-        Bool ``(num_steps, num_envs)``: the steps of the selected groups.
+    """Select the groups whose returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073).
+    ``share``, in (0, 1], is that of the groups, at least one. Returns their steps, bool ``(num_steps, num_envs)``.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counts = group_sums(torch.ones_like(episodes.returns), episodes.group)  # (num_groups,)
@@ -175,7 +141,6 @@ def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
 
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
     """Shift and scale ``x`` to mean 0 and deviation 1 where ``mask`` (bool) is True; 0 elsewhere.
-
     If the deviation is at most ``rounding``, everything is 0, so that rounding errors are not scaled up.
     """
     counted = x if mask is None else x[mask]
@@ -189,12 +154,7 @@ def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) ->
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:
-    """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 no better than a constant.
-
-    Args:
-        values, returns: V and R, of one shape.
-        weights: 0 for steps that do not count; None if all count.
-    """
+    """1 - Var[R - V] / Var[R] over weights above 0: 1 is a perfect value function, 0 no better than a constant."""
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)

@@ -35,8 +35,8 @@ class Algorithm(ABC):
     """Env steps per gradient step of an algorithm with a replay memory; 1: it learns from each rollout as a whole."""
     optimizer: torch.optim.Optimizer
     processes: Processes = Processes()
-    """Processes that share the work. All have the same rollout: an algorithm that ignores them computes everything in
-    each, which is correct, but no faster."""
+    """Processes that share the work, with the same rollout. An algorithm may ignore them: each then computes
+    everything, which is correct, but no faster."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Check, before anything is loaded, that the algorithm can train a policy in a world.
@@ -44,7 +44,7 @@ class Algorithm(ABC):
         Args:
             policy: The policy's class, or a factory function, of whose product nothing is known yet.
             args: The policy's arguments, except for what is loaded.
-            world: Where the policy acts, or what demonstrates actions to it.
+            world: The world in which the policy acts, or whose demonstrations it learns from.
 
         Returns:
             None, or why not and what to set.
@@ -71,22 +71,18 @@ class Algorithm(ABC):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Learn from one rollout.
+        """Learn from one rollout, and return figures to log.
 
         Args:
             policy: The policy to train.
-            rollout: What the policy gathered since the last update.
+            rollout: Transitions gathered since the last update.
             generator: Shuffles the minibatches.
             remaining: Share of the training that is left, from 1 to 0, for schedules.
-
-        Returns:
-            Figures to log.
         """
 
     def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)
         """Keep data that grows with the run, such as a replay memory, in the run's folder.
-
-        Called before anything is learnt or loaded; of several processes, only the main one writes.
+        Called before anything is learnt or loaded; of several processes, only the main one may write.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +104,6 @@ class AlgorithmRegistry(Registry[Any]):
     """Registry that rejects algorithms of Stable-Baselines3, on which those of RL4LMs are based."""
 
     def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorate a class or function; see `Registry.register`."""
         add = super().register(id)
 
         def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,11 +125,8 @@ algorithms = AlgorithmRegistry("algorithm")
 def check_trains(
     id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
 ) -> None:
-    """Check that the algorithm ``id`` can train the policy ``policy_id`` in a world, before anything is loaded.
-
-    Raises:
-        ConfigError: an unknown algorithm or policy, invalid options, or they do not suit each other; the message names
-            suitable policies and algorithms.
+    """Raise `ConfigError`, before anything is loaded, unless the algorithm can train the policy in a world.
+    The message names suitable policies and algorithms.
     """
     reason = algorithms.create(id, **args).accepts(policies.get(policy_id), policy_args, world)
     if reason is None:
@@ -149,12 +141,12 @@ def check_trains(
 
 
 def penalises(id: str, args: Mapping[str, Any]) -> bool:
-    """Return True if the algorithm ``id`` has a KL penalty, for which the policy needs a reference."""
+    """Return True if the algorithm has a KL penalty, for which the policy needs a reference."""
     return bool(args.get("kl_coefficient", getattr(algorithms.get(id), "kl_coefficient", 0)))
 
 
 def _suits(id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec) -> bool:
-    """Return True if the algorithm ``id``, with those of ``args`` that it has, could train the policy."""
+    """Return True if the algorithm, with those of ``args`` that it has, could train the policy."""
     policy, known = policies.get(policy_id), inspect.signature(algorithms.get(id)).parameters
     if not (isinstance(policy, type) and issubclass(policy, Policy)) or policy.accepts(world) is not None:
         return False

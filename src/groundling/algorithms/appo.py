@@ -21,23 +21,19 @@ from groundling.fields import Ge, Gt
 from groundling.policies.policy import Evaluation, Policy
 
 _MIN_LOG_RATIO, _MAX_LOG_RATIO = math.log(0.05), math.log(20.0)
-_MIN_DEVIATION = 1e-3
-"""Advantages are divided by this much at least, which keeps noise small where nothing is rewarded."""
+_MIN_DEVIATION = 1e-3  # Least divisor of advantages, which keeps noise small where nothing is rewarded
 
 
 @algorithms.register("appo")
 @dataclass
 class APPO(ClippedOnPolicy):
     """PPO on segments of rollouts that an earlier policy may have gathered (Petrenko et al. 2020, arXiv 2006.11751).
-
-    Returns and advantages come from V-trace with the present policy's values and ratios, computed for each minibatch;
-    the advantages are normalised over it. A minibatch holds whole segments of the policy's ``recurrence``; a policy
-    without memory has segments of one step, for which `ppo` is the better choice.
-
     L = -E[min(ρ Â, clip(ρ, 1/(1+ε), 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
-    The collector decides how old the acting policy may be: at most one update, where Motif allows 10,000 optimizer
-    steps. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166).
+    V-trace gives R and Â for each minibatch, with the present policy's values and ratios; Â is normalised over it. A
+    minibatch holds whole segments of the policy's ``recurrence``; without memory they are single steps, and `ppo` is
+    the better choice. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166), except that the acting
+    policy is at most one update old, as the collector decides, and not 10,000 optimizer steps.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4
@@ -59,8 +55,8 @@ class APPO(ClippedOnPolicy):
     c_bar: Annotated[float, Gt(0)] = 1.0
     """V-trace's c̄: bounds how far back a temporal difference is propagated."""
     original_bootstrap: bool = False
-    """Reproduce the original's fault: the value after a segment is (V - r) / γ, so that nothing is learnt from its last
-    step, instead of the acting policy's value there."""
+    """Reproduce the original's fault: the value after a segment is (V - r) / γ instead of the acting policy's value
+    there, so that nothing is learnt from its last step."""
 
     divides_minibatches = False
 
@@ -88,7 +84,6 @@ class APPO(ClippedOnPolicy):
         return Targets(advantages, returns, more=more)
 
     def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
-        """Terms of a process's share of a minibatch."""
         log_ratios = (evaluation.log_probs - batch.log_probs).clamp(_MIN_LOG_RATIO, _MAX_LOG_RATIO)
         returns, advantages = self._v_trace(batch, log_ratios.detach(), evaluation.values.detach())
         surrogate = clipped_surrogate(
@@ -112,10 +107,8 @@ class APPO(ClippedOnPolicy):
         }
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
-        """Shuffled minibatches of all epochs.
-
-        Raises `ConfigError` if a minibatch has too few segments for every process to have one: it could not take part
-        in the normalisation of advantages.
+        """Shuffled minibatches of all epochs; raise `ConfigError` if one has fewer segments than there are processes.
+        All processes take part in the normalisation of advantages, so each needs a segment.
         """
         minibatches = list(super().minibatches(batch, generator))
         segments = min(map(len, minibatches))
@@ -127,7 +120,7 @@ class APPO(ClippedOnPolicy):
         return minibatches
 
     def _v_trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """V-trace's returns and advantages of segments ``(num_segments, length)``, or of single steps ``(n,)``."""
+        """Returns and advantages of segments ``(num_segments, length)``, or of single steps ``(n,)``."""
 
         def time_first(tensor: Tensor) -> Tensor:  # (length, num_segments)
             return tensor.reshape(len(batch), -1).T

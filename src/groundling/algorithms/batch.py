@@ -15,9 +15,8 @@ _TENSORS = ("actions", "log_probs", "values", "advantages", "returns")
 
 @dataclass
 class Targets:
-    """Advantages, returns and weights of the steps of a rollout, computed before the update.
-
-    Tensors ``(num_steps, num_envs)``; where each token of a turn has its own, ``(num_steps, num_envs, num_tokens)``.
+    """Advantages, returns and weights of a rollout's steps, computed before the update.
+    Tensors ``(num_steps, num_envs)``, or ``(num_steps, num_envs, num_tokens)`` where each token of a turn has its own.
     """
 
     advantages: Tensor
@@ -30,7 +29,6 @@ class Targets:
 @dataclass
 class Batch:
     """Elements that a policy evaluates at once: single steps, segments of a recurrent policy, or whole sequences.
-
     Tensors ``(num_elements,)``, or ``(num_elements, length)`` for segments, sequences and turns (in tokens); on the
     policy's device, float32 unless stated otherwise.
     """
@@ -46,15 +44,13 @@ class Batch:
     num_steps: int  # Steps that count in the whole rollout; sizes of minibatches are in steps
     chosen: Tensor | None = None  # bool: elements to learn from; None: all
     more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
-    index: Tensor = field(init=False)
-    """int64 ``(num_elements,)``, on the CPU: place of each element in the whole rollout's batch."""
+    index: Tensor = field(init=False)  # int64 ``(num_elements,)``, on the CPU: places in the whole rollout's batch
 
     def __post_init__(self) -> None:
         self.index = torch.arange(len(self.observations))
 
     @classmethod
     def of(cls, policy: Policy, rollout: Rollout, targets: Targets) -> "Batch":
-        """All elements of ``rollout``."""
         observations, transitions = rollout.elements(policy.recurrence)
         tokens = rollout.tokens
 
@@ -87,7 +83,6 @@ class Batch:
         return len(self.observations)
 
     def __getitem__(self, indices: Tensor) -> "Batch":
-        """The elements at ``indices``, int64 on the CPU."""
         rows = indices.tolist()
         part = replace(
             self,
@@ -102,16 +97,14 @@ class Batch:
         return part
 
     def elements(self, steps: int) -> int:
-        """Number of elements that hold ``steps`` on average; at least one."""
+        """Number of elements that hold ``steps`` steps on average; at least one."""
         return max(1, steps * len(self) // self.num_steps)
 
     def minibatches(
         self, steps: int, epochs: int, generator: torch.Generator, chosen: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Indices of all elements in each epoch, shuffled and cut into minibatches of about ``steps`` steps.
-
-        Steps of a conversation are kept together: conversations are shuffled instead of steps, and few are cut.
-        ``chosen``, bool ``(num_elements,)``, selects elements.
+        """Indices of all (or the ``chosen``, bool) elements, shuffled in each epoch and cut every ``steps`` steps.
+        Conversations are shuffled instead of their steps, so that few are cut.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
         size, conversations = self.elements(steps), self._conversations(indices.tolist())
@@ -134,10 +127,7 @@ class Batch:
         return [torch.tensor(indices) for indices in texts.values()]
 
     def largest_advantages(self, share: float, among: Tensor | None = None) -> Tensor:
-        """Select the share of the elements, or of the elements ``among``, whose mean |advantage| is largest.
-
-        It is at least one; ``among`` and the result are bool ``(num_elements,)``.
-        """
+        """Select the ``share`` of elements with the largest mean |advantage|, at least one: ``(num_elements,)``."""
         sizes = self.advantages.abs().view(len(self), -1)
         if self.weights is not None:
             weights = self.weights.view(sizes.shape)
@@ -151,7 +141,7 @@ class Batch:
         return chosen
 
     def share(self, part: Tensor, whole: Tensor) -> float:
-        """Share of the weights of the elements ``whole`` that those of ``part`` have."""
+        """Share of the weights of the elements ``whole`` that the elements ``part`` have."""
         if self.weights is None:
             return len(part) / len(whole)
         return float(self.weights[part].sum() / self.weights[whole].sum().clamp(min=1))

@@ -28,14 +28,13 @@ _NO_ACTION_TEXTS = (
 @dataclass
 class BehaviouralCloning(Algorithm):
     """Cloning of a dataset's actions (world.dataset) or texts, by maximum likelihood; the defaults are GLAM's.
-
     L = -E[log P(action | observation)], of texts -E[log P(token | prompt and tokens before)] over the text's tokens
     """
 
     objective: Literal["text", "choice"] = "text"
-    """"text": the language model learns to write the action's text after the prompt, out of all texts, as in GLAM
-    (whose targets also contained padding); for policy.id=action_scoring and action_writing. "choice": it learns to
-    choose the action among the admissible ones. Whole texts are always learnt token by token."""
+    """"text": learn to write the action's text after the prompt, out of all texts, as in GLAM (whose targets also
+    contained padding); for policy.id=action_scoring and action_writing. "choice": learn to choose the action among
+    the admissible ones. Whole texts are always learnt token by token."""
     learning_rate: Annotated[float, Gt(0)] = 5e-4
     """AdamW's step size."""
     learning_rate_schedule: Schedule = "cosine"
@@ -47,8 +46,7 @@ class BehaviouralCloning(Algorithm):
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
-    """Transitions or texts per forward and backward pass, which changes only memory and speed. None: the whole
-    minibatch."""
+    """Transitions or texts per forward and backward pass; affects only memory and speed. None: the whole minibatch."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
 
     gamma = 1.0
@@ -69,7 +67,6 @@ class BehaviouralCloning(Algorithm):
         return None if reads_actions else _NO_ACTION_TEXTS
 
     def setup(self, policy: Policy) -> None:
-        """Make AdamW for the policy's trainable parameters; raise `ConfigError` for a recurrent policy."""
         if policy.memory_size:
             raise ConfigError(
                 f"a dataset holds single steps in words: a {type(policy).__name__}, which remembers earlier steps, "
@@ -80,11 +77,8 @@ class BehaviouralCloning(Algorithm):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Go through ``rollout`` once, in its order, with one optimizer step on each minibatch.
-
-        Returns:
-            Means over the minibatches of ``loss``, ``probability`` (of the demonstrated actions) and ``grad_norm``;
-            and ``learning_rate``.
+        """Take one optimizer step on each minibatch of ``rollout``, once and in order.
+        In the figures, ``probability`` is that of the demonstrated actions.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         batch = _batch_of(policy, rollout)
@@ -130,7 +124,7 @@ class BehaviouralCloning(Algorithm):
 
 
 def _batch_of(policy: Policy, rollout: Rollout) -> Batch:
-    """A dataset's rollout, which has neither advantages nor returns; sizes of minibatches are in elements."""
+    """Batch of a dataset's rollout, which has neither advantages nor returns; sizes of minibatches are in elements."""
     zeros = torch.zeros_like(rollout.rewards)
     batch = Batch.of(policy, rollout, Targets(zeros, zeros))
     batch.num_steps = len(batch)

@@ -20,22 +20,14 @@ from groundling.prompts import BLANK, PromptReader, check_prompts
 
 class ContrastiveLoss(Regularizer):
     """Triplet loss that brings together the states of one observation in several prompts.
-
     After Aissi et al. 2024 (arXiv 2410.19920), who found that agents trained with one form of their prompt fail with
     others::
 
         C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
 
-    z_i(o) is the policy's state for the observation o in prompt i, from which its value is computed; o' is another
-    observation of the rollout. Prompts i and j, and o', are drawn once for each observation. Where the texts of o and
-    o' are equal, the loss is 0. It costs three more forward passes over the prompts, without actions.
-
-    Args:
-        coefficient: Weight of the loss.
-        prompts: Ids of at least two prompts, all texts or all conversations.
-
-    Raises:
-        ConfigError: fewer or unknown prompts.
+    z_i(o) is the state of observation o in prompt i, from which the value is computed. Prompts i and j, and another
+    observation o' of the rollout, are drawn once for each o. Where the texts of o and o' are equal, the loss is 0. It
+    costs three more forward passes over the prompts (ids of at least two, all texts or all conversations).
     """
 
     name = "contrast"
@@ -55,11 +47,7 @@ class ContrastiveLoss(Regularizer):
         return None
 
     def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
-        """Draw two prompts and another observation for each element.
-
-        Raises:
-            ConfigError: the policy does not read texts of actions.
-        """
+        """Draw two prompts and another observation for each element."""
         if not isinstance(policy, ActionTextPolicy):
             raise ConfigError(
                 f"algorithm.args.contrast_coefficient={self.coefficient} is not for a {type(policy).__name__}: leave "

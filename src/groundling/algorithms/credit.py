@@ -1,7 +1,7 @@
 """Credit assignment: to the tokens of turns, and to steps at states that several episodes of a group share.
 
-An agent that writes its actions takes a turn at each step of its world. The world's answer between two turns is not an
-action: it has no value, discount or share in an advantage, and a turn's last token leads to the next turn's first.
+The world's answer between two turns is not an action: it has no value, discount or share in an advantage, and a turn's
+last token leads to the next turn's first.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ world; "poad": likewise, but discounted only from turn to turn (POAD, arXiv 2405
 
 
 def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
-    """Return why the policy cannot be trained with ``credit``, or None; see `Algorithm.accepts`."""
+    """Return why the policy cannot be trained with ``credit``, or None."""
     if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
         return None
     return (
@@ -39,9 +39,7 @@ def token_advantages(
     lam: float,
     token_gamma: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation through the tokens of turns.
-
-    Within a turn of K tokens, and at its end,
+    """Generalised advantage estimation through the tokens of turns: within a turn of K tokens, and at its end,
 
         δ_k = γ_w V_{k+1} - V_k,                    Â_k = δ_k + γ_w λ_w Â_{k+1}
         δ_K = r + γ (1 - done) V'_1 - V_K,          Â_K = δ_K + γ λ (1 - done) Â'_1
@@ -57,16 +55,11 @@ def token_advantages(
             grammar, are passed over.
         dones: ``(num_steps, num_envs)`` bool: the episode ended with this turn.
         last_value: ``(num_envs,)``, V before the first token after the last turn.
-        gamma: γ, from turn to turn.
-        lam: λ, from turn to turn.
+        gamma, lam: γ and λ, from turn to turn.
         token_gamma: γ_w, from token to token. λ_w is ``lam``.
 
     Returns:
-        Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a
-        turn's end.
-
-    Raises:
-        ValueError: the shapes differ, or a turn has no token.
+        Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a turn's end.
     """
     if not (
         values.shape == mask.shape
@@ -97,19 +90,10 @@ def token_advantages(
 
 
 def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: bool = True) -> Tensor:
-    """GiGPO's advantages of steps (Feng et al. 2025, arXiv 2505.10978).
-
-    Episodes that begin alike often reach the same states. Their steps at one state are compared with each other:
-    Â^S_t = (G_t - mean G) / std G over the group's steps at that state.
-
-    Args:
-        rollout: The episodes and their groups.
-        returns: ``(num_steps, num_envs)``, returns to go G_t.
-        states: ``(num_steps, num_envs)`` int64, equal for equal states.
-        normalize_std: Divide by the deviation.
-
-    Returns:
-        ``(num_steps, num_envs)``; 0 for a step whose state no other step has.
+    """GiGPO's advantages of steps (Feng et al. 2025, arXiv 2505.10978): Â^S_t = (G_t - mean G) / std G.
+    Mean and deviation are over the group's steps at the same state, which episodes that begin alike often share.
+    ``returns`` (to go) and result are ``(num_steps, num_envs)``; ``states``, likewise, int64, are equal for equal
+    states. A step whose state no other step has gets 0.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counted = torch.ones_like(returns).bool() if rollout.mask is None else rollout.mask

@@ -26,26 +26,23 @@ def detached(head: nn.Module) -> Iterator[None]:
 
 class HeadInputs:
     """Inputs of a value head for each element of a batch, recorded while the batch is evaluated.
-
-    Args:
-        batch: The whole batch.
-        head: The value head; rows of its input are steps, or tokens that count, in the order of the elements.
+    Rows of the head's input are steps, or tokens that count, in the order of the elements.
     """
 
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
         self._number = 0  # of the minibatch, equal in all processes
         self._rows: dict[int, tuple[int, Tensor]] = {}
-        """By element: the minibatch that it was last evaluated in, and float32 ``(num_steps, hidden_size)``."""
+        """By element: the minibatch that evaluated it last, and float32 ``(num_steps, hidden_size)``."""
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Number the minibatches: the last input of an element that several evaluate is kept."""
+        """Number the minibatches, to keep the last input of an element that several evaluate."""
         for minibatch in minibatches:
             self._number += 1
             yield minibatch
 
     def recorded(self, loss: LossFunction) -> LossFunction:
-        """Return ``loss`` as a function that also keeps the inputs of the elements it evaluates."""
+        """Return ``loss`` as a function that also keeps the inputs of the elements that it evaluates."""
 
         def recording(part: Batch) -> Terms:
             calls: list[Tensor] = []
@@ -107,11 +104,7 @@ def _num_rows(observation: object, num_steps: int) -> int:
 
 
 class CriticMemory:
-    """Inputs of the value head and returns, of the last rollouts.
-
-    Args:
-        rollouts: Number of rollouts to keep.
-    """
+    """Inputs of the value head and returns, of the last ``rollouts`` rollouts."""
 
     def __init__(self, rollouts: int) -> None:
         self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=rollouts)
@@ -123,11 +116,7 @@ class CriticMemory:
     def fit(
         self, learner: Learner, head: nn.Module, size: int, epochs: int, generator: torch.Generator
     ) -> dict[str, float]:
-        """Fit the head alone to all kept rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows.
-
-        Returns:
-            ``value_fit_loss``, the mean over the minibatches.
-        """
+        """Fit the head alone to all kept rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows."""
         device = next(head.parameters()).device
         states, returns = (torch.cat(parts).to(device) for parts in zip(*self._kept, strict=True))
         zeros = torch.zeros_like(returns)
@@ -144,7 +133,6 @@ class CriticMemory:
         return {"value_fit_loss": figures["loss"]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is kept, by name, for a checkpoint."""
         return {
             f"{i}.{name}": tensor
             for i, pair in enumerate(self._kept)
@@ -152,6 +140,5 @@ class CriticMemory:
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned."""
         for i in range(len(tensors) // 2):
             self.add(tensors[f"{i}.states"], tensors[f"{i}.returns"])

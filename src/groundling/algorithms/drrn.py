@@ -22,7 +22,6 @@ from groundling.policies.policy import Policy
 @dataclass
 class DRRN(Algorithm):
     """Q-learning on replayed transitions (He et al. 2016, arXiv 1511.04636), with GLAM's settings.
-
     L = Huber(Q(s, a) - (r + γ max_a' Q(s', a'))), a' among the actions that are admissible in s'
     """
 
@@ -32,8 +31,7 @@ class DRRN(Algorithm):
     batch_size: Annotated[int, Ge(1)] = 64
     """Transitions per gradient step."""
     replay_size: Annotated[int, Ge(1)] = 5_000_000
-    """Transitions in the replay memory, which forgets the oldest first. The run's ``replay.jsonl`` keeps all of them,
-    about a kilobyte each."""
+    """Transitions in the replay memory; the oldest are dropped. ``replay.jsonl`` keeps all, about a kilobyte each."""
     steps_per_gradient: Annotated[int, Ge(1)] = 128
     """Env steps per gradient step; 128 in GLAM. Fewer learn faster per step and slower per hour."""
     max_grad_norm: Annotated[float, Gt(0)] = 5.0
@@ -51,7 +49,6 @@ class DRRN(Algorithm):
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        """Make Adam for the parameters of a `DRRNPolicy`."""
         if not isinstance(policy, DRRNPolicy):
             raise ConfigError(f"algorithm drrn trains policy.id=drrn, and not a {type(policy).__name__}")
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning_rate)
@@ -60,10 +57,7 @@ class DRRN(Algorithm):
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
         """Add the rollout to the replay memory, and take a gradient step for every ``steps_per_gradient`` steps.
-
-        Returns:
-            Means over the gradient steps of ``loss``, ``q_mean`` and ``grad_norm``, if there was one; and ``replay``,
-            the size of the memory.
+        Returns means over the gradient steps, and ``replay``, the memory's size.
         """
         assert isinstance(policy, DRRNPolicy)
         self._remember(policy, rollout)
@@ -81,7 +75,7 @@ class DRRN(Algorithm):
         self.replay.keep_file(folder / "replay.jsonl", writes=self.processes.is_main)
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the run's ``replay.jsonl``, which is written up to here."""
+        """Position in ``replay.jsonl``, which is written up to here."""
         return {"file": self.replay.save(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -20,14 +20,12 @@ from groundling.policies.policy import Policy
 @dataclass
 class GiGPO(GRPO):
     """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares actions at states that episodes share.
-
     Â = Â^E + ω Â^S. Â^E compares the episode's undiscounted return within its group. Â^S compares a step's discounted
     return to go with those of the group's other steps with the same goal, view and actions; see `anchored`.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Discount factor of Â^S; 0.95 in the paper. Below 1, it tells apart the steps of an episode that is rewarded only
-    at its end."""
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps of an episode rewarded only at its end differ."""
     step_weight: Annotated[float, Gt(0)] = 1.0
     """ω: weight of the comparison of steps; 1 in the paper."""
 

@@ -20,9 +20,8 @@ from groundling.policies.policy import Policy
 @dataclass
 class GRPO(ClippedOnPolicy):
     """GRPO (Shao et al. 2024, arXiv 2402.03300, equations 3 and 4).
-
     Â_i = (R_i - mean R) / std R over the answers to a prompt,
-    L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref, before any filter
+    L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref (unfiltered)
 
     β is kl_coefficient: the penalty is in the loss, not in the rewards; 0.04 in the paper, 0 in most later work. For
     rollouts of envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
@@ -33,11 +32,10 @@ class GRPO(ClippedOnPolicy):
     normalize_std: bool = True
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
     group_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Learn only from the share of the groups whose returns deviate most, as StarPO-S (Wang et al. 2025, arXiv
-    2504.20073): equal returns teach nothing."""
+    """Learn from the share of the groups whose returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073)."""
     mean_of_sequences: bool = True
-    """Mean of the sequences' means, as in the paper, in which the tokens of a long answer count less; false: mean of
-    all tokens of a minibatch, as in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
+    """Mean of the sequences' means, as in the paper: tokens of long answers count less. False: mean of all tokens, as
+    in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
     needs_values = False
     compares_episodes = True
     kl_in_loss = True
@@ -64,11 +62,5 @@ class GRPO(ClippedOnPolicy):
         return targets
 
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
-        """Advantages ``(num_steps, num_envs)`` of episodes within their groups.
-
-        Args:
-            rollout: The episodes.
-            rewards: ``(num_steps, num_envs)``.
-            returns: ``(num_steps, num_envs)``: discounted returns to go.
-        """
+        """Advantages within groups, from discounted returns to go; all tensors ``(num_steps, num_envs)``."""
         return group_relative(rollout, returns, self.normalize_std)

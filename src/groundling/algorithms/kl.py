@@ -20,21 +20,12 @@ _RATE = 0.1
 
 class KLPenalty(Regularizer):
     """Penalty for moving away from the reference, in the rewards or, as a regularizer, in the loss.
-
     In the rewards each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
     arXiv 1909.08593, equation 2). In the loss it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
-    2402.03300, equation 4). Both use log-probabilities before any filter or mask.
-
-    With a target, c follows the measured KL, once per rollout (arXiv 1909.08593, section 2.2, with RL4LMs's rate)::
+    2402.03300, equation 4). Both use log-probabilities before any filter or mask. With a target (KL per step), c
+    follows the measured KL, once per rollout (arXiv 1909.08593, section 2.2, with RL4LMs's rate)::
 
         e = clip((KL - target) / target, -0.2, 0.2);  c ← c (1 + 0.1 e)
-
-    Args:
-        coefficient: c; 0: no penalty.
-        target: KL per step; None: c is constant.
-
-    Raises:
-        ConfigError: a target, but no penalty.
     """
 
     name = "reference_kl"
@@ -73,7 +64,7 @@ class KLPenalty(Regularizer):
         return masked_mean(kl_estimate(log_ratio), batch.weights)
 
     def adapt(self, rollout: Rollout) -> dict[str, float]:
-        """Adapt the coefficient to the KL of a ``rollout``, and return the old one and ``kl_mean``; {} without a KL."""
+        """Adapt the coefficient to a rollout's KL; return the old one and ``kl_mean``, or {} without a KL."""
         if rollout.kl is None:
             return {}
         kl = rollout.kl if rollout.mask is None else rollout.kl[rollout.mask]

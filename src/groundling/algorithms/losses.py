@@ -51,10 +51,8 @@ def ppo_loss(
         advantage: Â; not normalised here.
         value, old_value, value_target: V now, V when the action was taken, and the return R.
         entropy: H of the present policy.
-        clip_range: ε.
-        value_clip_range: ε_v; None leaves the value unclipped.
-        value_coefficient: c_v.
-        entropy_coefficient: c_e.
+        clip_range, value_clip_range: ε, and ε_v; None leaves the value unclipped.
+        value_coefficient, entropy_coefficient: c_v and c_e.
         mask: 1 for elements that count, 0 for others, or their weights; None if all count.
 
     Raises:
@@ -79,7 +77,6 @@ def clipped_surrogate(
     mask: Tensor | None = None,
 ) -> Surrogate:
     """PPO's surrogate (arXiv 1707.06347, equation 7): -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a).
-
     Arguments and errors as of `ppo_loss`; ``min_ratio`` replaces 1-ε.
     """
     _check_shapes(log_prob, old_log_prob, advantage, mask)
@@ -103,10 +100,7 @@ def clipped_value_loss(
     clip_range: float | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """PPO's value loss: ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)]; without ``clip_range`` ½ E[(V-R)²].
-
-    Arguments and errors as of `ppo_loss`.
-    """
+    """PPO's value loss: ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)]; without ``clip_range`` ½ E[(V-R)²]."""
     _check_shapes(value, old_value, value_target, mask)
     squared_error = (value - value_target).square()
     if clip_range is not None:
@@ -116,18 +110,14 @@ def clipped_value_loss(
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """k3 = exp(-d) + d - 1 with d = log π(a) - log π_ref(a): for a drawn from π, unbiased for KL(π ‖ π_ref).
-
-    Never negative. From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
+    """k3 = exp(-d) + d - 1, d = log π(a) - log π_ref(a): for a drawn from π, unbiased for KL(π ‖ π_ref); ≥ 0.
+    From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
     """
     return (-log_ratio).exp() + log_ratio - 1
 
 
 def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
-    """KL(old ‖ new) of normalised log-probabilities ``(..., num_actions)``, as ``(...)``; twice differentiable.
-
-    Impossible actions are -inf in both.
-    """
+    """KL(old ‖ new) of log-probabilities ``(..., num_actions)``, -inf where impossible; twice differentiable."""
     possible = old.isfinite()
     difference = old.masked_fill(~possible, 0.0) - new.masked_fill(~possible, 0.0)
     return (old.exp() * difference).sum(-1)

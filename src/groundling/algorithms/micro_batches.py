@@ -11,7 +11,6 @@ from groundling.runtime.processes import Processes
 
 def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> Iterator[Tensor]:
     """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
-
     Each element is in one piece of one process. With ``work``, elements of similar length are put together, to save
     padding; those of one key into one process, unless another would get none; and the steps of a conversation into one
     piece.
@@ -40,6 +39,6 @@ def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, proce
 
 
 def max_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> int:
-    """The largest number of `micro_batches` that any of the processes has."""
+    """Largest number of `micro_batches` that any process has."""
     everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
     return max(len(list(micro_batches(indices, size, work, process))) for process in everyone)

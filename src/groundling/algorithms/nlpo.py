@@ -20,10 +20,9 @@ from groundling.policies.policy import Policy
 @dataclass
 class NLPO(PPO):
     """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
-
-    The policy holds a mask model, an older copy of itself. It samples among the tokens that the mask model finds
-    likely, and PPO's ratio and entropy are those of the masked distribution; the KL penalty is that of the unmasked
-    one. Every μ updates the mask model becomes a copy of the policy; in the released RL4LMs it never does.
+    The policy holds a mask model, an older copy of itself, and samples among the tokens that the mask model finds
+    likely. PPO's ratio and entropy are those of the masked distribution, the KL penalty that of the unmasked one.
+    Every μ updates the mask model becomes a copy of the policy; in the released RL4LMs it never does.
     """
 
     target_update_iterations: Annotated[int, Ge(1)] = 20
@@ -44,17 +43,14 @@ class NLPO(PPO):
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        """Make AdamW; raise `ConfigError` if the policy has no mask."""
         _refresh_of(policy)
         super().setup(policy)
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """PPO's update; every ``target_update_iterations`` updates the mask model is refreshed after it.
-
-        Returns:
-            PPO's figures, and ``mask_age``: updates since the last refresh before this one.
+        """Update as PPO, and refresh the mask model every ``target_update_iterations`` updates.
+        ``mask_age`` in the figures is the number of updates since the last refresh before this one.
         """
         age = self._updates % self.target_update_iterations
         figures = super().update(policy, rollout, generator=generator, remaining=remaining)

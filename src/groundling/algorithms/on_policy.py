@@ -1,4 +1,4 @@
-"""The update that all on-policy algorithms share."""
+"""The update that on-policy algorithms share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,12 @@ from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults
 from groundling.policies.policy import Evaluation, Policy
 
-_ROUNDING = 1e-6
-"""Nats by which log-probabilities of one text differ that policy and reference compute with equal weights."""
+_ROUNDING = 1e-6  # Nats by which log-probabilities of policy and reference differ at equal weights
 
 
 @dataclass
 class OnPolicy(Algorithm):
     """Learns from the policy's own rollouts: a subclass implements `setup`, `targets`, `loss` and `optimize`.
-
     Entropy bonus, KL penalty and contrastive loss are `regularizers` of every loss.
     """
 
@@ -39,8 +37,8 @@ class OnPolicy(Algorithm):
     """"linear" or "cosine" let the learning rate fall to 0 over the training."""
     warmup: Annotated[float, Ge(0), Lt(1)] = 0.0  # Share of the training in which the learning rate rises from a tenth
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
-    """Steps per forward and backward pass; gradients accumulate to the same mean, so only memory and speed depend on
-    it. It is halved if the memory does not suffice. None: as many as the optimizer steps on."""
+    """Steps per forward and backward pass, halved if the memory does not suffice; gradients accumulate to the same
+    mean, so it affects only memory and speed. None: as many as the optimizer steps on."""
     gamma: Annotated[float, Ge(0), Le(1)] = 0.99  # Discount factor
     entropy_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
@@ -52,14 +50,12 @@ class OnPolicy(Algorithm):
     normalize_rewards: bool = False
     """Shift and scale each rollout's rewards, KL penalty included, to mean 0 and deviation 1."""
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
-    """Weight of a loss that brings together the states of one observation in several prompts (see `ContrastiveLoss`);
-    0: none."""
+    """Weight of a loss that aligns an observation's states in several prompts (see `ContrastiveLoss`); 0: none."""
     contrast_prompts: Sequence[str] = ()  # Ids of these prompts
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
     def __post_init__(self) -> None:
-        """Make the regularizers; raise `ConfigError` on options without effect."""
         self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
         self.regularizers: list[Regularizer] = [EntropyBonus(self.entropy_coefficient)]
         if self.kl_in_loss and self.kl_coefficient:
@@ -87,15 +83,9 @@ class OnPolicy(Algorithm):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Learn from one rollout.
-
-        Returns:
-            Figures of `optimize`, and ``learning_rate``; with a value function ``explained_variance``; with a
-            reference ``kl_mean`` and ``kl_coefficient``.
-
-        Raises:
-            ConfigError: the rollout lacks what the options need, such as a reference or several episodes in a group.
-            RunError: a gradient or another figure is NaN or infinite.
+        """Learn from one rollout; return the figures of `optimize`, critic and KL, and ``learning_rate``.
+        Raises `ConfigError` if the rollout lacks what the options need, such as a reference or several episodes in a
+        group, and `RunError` if a gradient or another figure is NaN or infinite.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         targets = self.targets(rollout)
@@ -110,16 +100,11 @@ class OnPolicy(Algorithm):
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
     def targets(self, rollout: Rollout) -> Targets:
-        """Advantages, returns, and what else `loss` needs of each step."""
+        """Advantages, returns and other tensors that `loss` needs of each step."""
         raise NotImplementedError
 
     def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
-        """Terms of the loss of a micro-batch, without the regularizers.
-
-        Args:
-            evaluation: Log-probabilities, entropies and values of the present policy, with gradients.
-            batch: The micro-batch.
-        """
+        """Terms of a micro-batch's loss without the regularizers; ``evaluation`` is the present policy's."""
         raise NotImplementedError
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
@@ -144,8 +129,7 @@ class OnPolicy(Algorithm):
 
     def rewards(self, rollout: Rollout) -> Tensor:
         """Rewards to learn from, ``(num_steps, num_envs)``: penalised and normalised as the options say.
-
-        `Rollout.truncation_values` are added afterwards, since the critic estimates them in normalised units.
+        `Rollout.truncation_values` are added last, since the critic estimates them in normalised units.
         """
         penalty = KLPenalty(0.0) if self.kl_in_loss else self.kl
         rewards = penalty.rewards(rollout)
@@ -159,10 +143,7 @@ class OnPolicy(Algorithm):
     def generalized_advantages(
         self, rollout: Rollout, gae_lambda: float, normalize: bool = False, credit: Credit = "turn"
     ) -> Targets:
-        """Advantages and returns by generalised advantage estimation, for turns by token if ``credit`` says so.
-
-        ``normalize`` shifts and scales the advantages of all steps that count to mean 0 and deviation 1.
-        """
+        """Targets by generalised advantage estimation; ``normalize`` shifts and scales to mean 0 and deviation 1."""
         rewards, mask = self.rewards(rollout), rollout.mask
         if credit == "turn" or rollout.tokens is None:
             advantages, returns = generalized_advantage(
@@ -186,7 +167,6 @@ class OnPolicy(Algorithm):
 @dataclass
 class ClippedOnPolicy(OnPolicy):
     """Several epochs of shuffled minibatches with AdamW; the loss is PPO's clipped surrogate.
-
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a)
     """
 
@@ -196,16 +176,14 @@ class ClippedOnPolicy(OnPolicy):
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     epochs: Annotated[int, Ge(1)] = 1  # Passes over each rollout; usually 1 to 10
     minibatch_size: Annotated[int, Ge(1)] = 64
-    """Steps per optimizer step; of whole sequences as many as hold so many on average, and at least one."""
+    """Steps per optimizer step; of whole sequences at least one, and as many as hold so many steps on average."""
     clip_range: Annotated[float, Gt(0)] = 0.2  # ε of the policy's clipped ratio; usually 0.1 to 0.3
     target_kl: Annotated[float | None, Gt(0)] = None
     """Stop learning from a rollout once a minibatch is this far from the old policy; null: never."""
     advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Learn only from the share of a rollout's steps with the largest |advantage|; 0.5 about halves the time of
-    learning."""
+    """Learn from the share of a rollout's steps with the largest |advantage|; 0.5 about halves the learning time."""
 
     def setup(self, policy: Policy) -> None:
-        """Make AdamW for the policy's trainable parameters."""
         betas = (self.adam_beta1, self.adam_beta2)
         self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
 
@@ -221,7 +199,7 @@ class ClippedOnPolicy(OnPolicy):
         }
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of every epoch, at most until ``target_kl`` is exceeded."""
+        """Take one optimizer step on each minibatch of every epoch, until ``target_kl`` is exceeded."""
         return learn(self, batch, self.loss_of(policy), self.minibatches(batch, generator), self.target_kl)
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:

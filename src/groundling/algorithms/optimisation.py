@@ -16,8 +16,7 @@ from groundling.runtime.processes import Processes, in_parts
 
 Schedule = Literal["constant", "linear", "cosine"]
 Terms = dict[str, Tensor]
-"""Terms of a loss by the name they are logged under: scalars, means over the steps of a micro-batch that count. The
-gradient is that of ``"loss"``."""
+"""Terms of a loss by their names in the log: scalar means over the steps that count. The gradient is of ``"loss"``."""
 LossFunction = Callable[[Batch], Terms]
 
 
@@ -54,10 +53,7 @@ def make_adamw(
     epsilon: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; without decay this is Adam.
-
-    Matrices decay; biases and the gains of normalisation layers, which are vectors, do not.
-    """
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; only matrices decay."""
     parameters = trainable(policy)
     groups = [(parameters, weight_decay)]
     if weight_decay:
@@ -83,9 +79,8 @@ def scale_learning_rate(optimizer: torch.optim.Optimizer, parameters: Iterable[T
 
 def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) -> float:
     """Factor of the learning rate when the share ``remaining`` of the training is left.
-
-    It rises from 0.1 to 1 during the first ``warmup`` of the training, then stays at 1, or falls to 0 along a line or
-    half a cosine.
+    It rises from 0.1 to 1 in the first ``warmup`` of the training, then stays, or falls to 0 in a line or half a
+    cosine.
     """
     if 1 - remaining < warmup:
         return 0.1 + 0.9 * (1 - remaining) / warmup
@@ -110,24 +105,10 @@ def learn(
     target_kl: float | None = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
-    """Take one optimizer step on each minibatch, until one is further than ``target_kl`` from the old policy.
-
-    That minibatch is not learnt from; its figures count.
-
-    Args:
-        learner: The algorithm.
-        batch: What is learnt from.
-        loss: Terms of the loss of a micro-batch.
-        minibatches: Indices into the batch.
-        target_kl: Compared with the term ``approx_kl``; None: never stop.
-        parameters: Parameters of the optimizer that learn, if the others have no gradient; None: all.
-
-    Returns:
-        Means over the minibatches of the loss's terms, and of ``grad_norm``.
-
-    Raises:
-        RunError: a gradient is NaN or infinite (raised before the step that would spoil the weights), or a term is
-            (raised after the last minibatch).
+    """Take one optimizer step on each minibatch, until one's ``approx_kl`` exceeds ``target_kl``; return mean figures.
+    That minibatch is not learnt from; its figures count. ``parameters`` are those that learn, if the others have no
+    gradient. A gradient that is NaN or infinite raises `RunError` before the step that would spoil the weights,
+    another term after the last minibatch.
     """
     if parameters is None:
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
@@ -154,15 +135,9 @@ def accumulate(
     learner: Learner, batch: Batch, loss: LossFunction, indices: Tensor, parameters: list[Tensor]
 ) -> dict[str, float]:
     """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``.
-
     Each process computes its share in micro-batches, and the gradients are summed. If the device runs out of memory,
-    the micro-batch is halved for the rest of the run, and the minibatch starts again.
-
-    Returns:
-        This process's part of every term; the sum over the processes is the mean.
-
-    Raises:
-        RunError: the memory does not suffice for one element, or for a minibatch that cannot be divided.
+    the micro-batch is halved for the rest of the run, and the minibatch starts again; `RunError` if that is
+    impossible. Returns this process's part of every term; the sum over the processes is the mean.
     """
     while True:
         size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)

@@ -43,8 +43,7 @@ class PPO(ClippedOnPolicy):
     normalize_advantages: bool = False
     """Shift and scale the rollout's advantages to mean 0 and deviation 1 (GLAM does not)."""
     credit: Credit = "turn"
-    """Advantages of the tokens of written turns: "turn" gives all of them their turn's; "token" and "poad" give each a
-    separate one (see `token_advantages`)."""
+    """Advantages of a turn's tokens: "turn": the turn's; "token", "poad": separate ones (see `token_advantages`)."""
     value_epochs: Annotated[int, Ge(0)] = 0
     """Passes of the value head alone, after the policy's, over the states of the last ``value_rollouts`` rollouts."""
     value_rollouts: Annotated[int, Ge(1)] = 1
@@ -74,7 +73,6 @@ class PPO(ClippedOnPolicy):
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        """Make AdamW, with a separate learning rate for the value head if the options have one."""
         super().setup(policy)
         if self.value_learning_rate is not None:
             factor = self.value_learning_rate / self.learning_rate
@@ -93,12 +91,7 @@ class PPO(ClippedOnPolicy):
         return terms
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs``.
-
-        Returns:
-            Means over the minibatches of ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approx_kl``,
-            ``clip_fraction`` and ``grad_norm``; with ``value_epochs`` also ``value_fit_loss``.
-        """
+        """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs``."""
         if not self.detach_values and not self.value_epochs:
             return super().optimize(policy, batch, generator)
         head = _value_head(policy)

@@ -20,7 +20,7 @@ class Regularizer:
     coefficient: float
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return None if it suits the policy and the world, else why not; see `Algorithm.accepts`."""
+        """Return None if it suits the policy and the world, else why not."""
         return None
 
     def targets(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -36,11 +36,7 @@ class Regularizer:
 
 
 class EntropyBonus(Regularizer):
-    """-c_e E[H]: keeps the policy from becoming deterministic too early (Williams and Peng 1991).
-
-    Args:
-        coefficient: c_e.
-    """
+    """-c_e E[H]: keeps the policy from becoming deterministic too early (Williams and Peng 1991)."""
 
     name = "entropy"
 

@@ -15,10 +15,8 @@ from groundling.fields import Ge, Le
 @dataclass
 class ReinforcePlusPlus(ClippedOnPolicy):
     """REINFORCE++ (Hu 2025, arXiv 2501.03262, section 3).
-
     A_t = r - β Σ_{i≥t} KL(i),  Â = (A - mean A) / std A over all tokens,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)]
-
-    β is kl_coefficient, and KL(i) = log π - log π_ref of token i.
+    with β the kl_coefficient, and KL(i) = log π - log π_ref of token i.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 1.0

@@ -28,10 +28,8 @@ class Transition:
 
 
 class ReplayMemory:
-    """The last ``size`` transitions, and a file of all of them.
-
-    The file has a JSON array for each transition; later lines refer to earlier texts by number. A checkpoint holds only
-    the file's length and checksum. What a killed run wrote after that is cut off by the next `save`.
+    """The last ``size`` transitions, and a file of all of them: a JSON array each, with earlier texts by number.
+    A checkpoint holds only the file's length and checksum; the next `save` cuts off what a killed run wrote later.
     """
 
     def __init__(self, size: int) -> None:
@@ -55,7 +53,6 @@ class ReplayMemory:
         self._path, self._writes = path, writes
 
     def add(self, transition: Transition) -> None:
-        """Add a transition, replacing the oldest if the memory is full."""
         if self._writes:
             self._unsaved.append(transition)
         if len(self._kept) < self.size:
@@ -65,11 +62,8 @@ class ReplayMemory:
             self._oldest = (self._oldest + 1) % self.size
 
     def save(self) -> dict[str, int]:
-        """Write new transitions through to the disk, and return the file's length and checksum, for `load`.
-
-        Raises:
-            RunError: the file is a link; another's run could have it lead to any file of the user's.
-            OSError: it cannot be written.
+        """Write new transitions through to the disk; return the file's length and checksum, for `load`.
+        Raises `RunError` if the file is a link: another's run could have it lead to any file of the user's.
         """
         path = self._file()
         if path.is_symlink():
@@ -88,11 +82,7 @@ class ReplayMemory:
         return self._state()
 
     def load(self, state: dict[str, int]) -> None:
-        """Read what the file held when `save` returned ``state``, and continue from there.
-
-        Raises:
-            RunError: the file is missing, or not what it was.
-        """
+        """Read the file as of the `save` that returned ``state``; `RunError` if it is missing or has changed."""
         path, writes = self._file(), self._writes
         self._kept, self._oldest, self._writes = [], 0, False
         try:
@@ -116,7 +106,7 @@ class ReplayMemory:
         texts: list[_Text] = []
 
         def text(written: Any) -> Any:
-            """Return what `_number` gave ``written`` for."""
+            """Invert `_number`."""
             if isinstance(written, int):
                 return texts[written]
             texts.append(tuple(written) if isinstance(written, list) else written)

@@ -22,8 +22,8 @@ class Rollout:
     """Transitions as tensors ``(num_steps, num_envs)``, on the CPU; float32 unless stated otherwise."""
 
     observations: Sequence[Any]
-    """``num_steps * num_envs`` observations, step by step: index ``step * num_envs + env``. Of `sequences` one for
-    each column. A list, or a class that takes an array of indices and can ``concatenate`` several."""
+    """``num_steps * num_envs`` observations, at index ``step * num_envs + env``; of `sequences` one for each column. A
+    list, or a class that takes an array of indices and can ``concatenate`` several."""
     actions: Tensor
     """int64."""
     log_probs: Tensor
@@ -37,8 +37,8 @@ class Rollout:
     last_observations: Sequence[Any]
     """``num_envs`` observations after the last step; after the end of an episode, the next one's first."""
     memories: Tensor | None = None
-    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th, where
-    the policy's `recurrence` is a multiple of n."""
+    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th,
+    where `recurrence` is a multiple of n."""
     starts: Tensor | None = None
     """bool: the observation was an episode's first; of a recurrent policy."""
     sequences: bool = False
@@ -50,15 +50,14 @@ class Rollout:
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, for a KL penalty."""
     truncation_values: Tensor | None = None
-    """γ V of the last observation where a time limit truncated an episode, else 0. None: truncation is an end like
-    any other."""
+    """γ V of the last observation where a time limit truncated an episode, else 0. None: truncation is an end like any
+    other."""
     raw_log_probs: Tensor | None = None
     """``log_probs`` before any filter or mask; None without one."""
     states: Tensor | None = None
     """int64: equal for equal states of episodes that began alike; None unless GiGPO needs them."""
     tokens: TurnTokens | None = None
-    """Tokens of each step's turn, ``(num_steps, num_envs, num_tokens)``, of a policy that writes turns; the
-    observations are then `Turn`s."""
+    """Tokens of turns ``(num_steps, num_envs, num_tokens)``, of a policy that writes; `observations` are `Turn`s."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     """Rewards of each part by name, without its coefficient; for the log."""
 
@@ -107,10 +106,7 @@ class Rollout:
         }
 
     def part_means(self) -> dict[str, float]:
-        """``reward/NAME``: mean of each part of the reward, over steps or whole sequences.
-
-        {} if the world's own reward is the only part, which the return shows.
-        """
+        """``reward/NAME``: mean of each part of the reward, over steps or whole sequences; {} for "env" alone."""
         if self.parts.keys() <= {"env"}:
             return {}
         count = self.actions.shape[1] if self.sequences else self.num_transitions
@@ -120,7 +116,7 @@ class Rollout:
         """Cut into what a policy evaluates at once: single steps, segments of ``length`` steps, or whole sequences.
 
         Returns:
-            Observations, or `Segment`s, and the indices of their transitions in the flattened tensors,
+            Observations, or `Segment`s, and the indices of their transitions in the flattened tensors:
             ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
 
         Raises:

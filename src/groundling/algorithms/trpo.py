@@ -23,11 +23,9 @@ from groundling.policies.policy import Evaluation, Policy
 @dataclass
 class TRPO(OnPolicy):
     """TRPO (Schulman et al. 2015, arXiv 1502.05477, appendix C), with the defaults of sb3-contrib, as in RL4LMs.
-
     maximise E[ρ Â] + c_e E[H] subject to E[KL(π_old ‖ π)] ≤ δ:
     with F the Hessian of the KL and A = F + damping, x ≈ A⁻¹ g by conjugate gradients, and
-    θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective, both measured on
-    the whole rollout.
+    θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective on the rollout.
 
     F x is a Hessian-vector product of the KL, by double differentiation. Old distributions are computed again with the
     old weights, one micro-batch at a time. The trust region covers the weights that the choice of actions depends on;
@@ -72,11 +70,8 @@ class TRPO(OnPolicy):
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function.
-
-        Returns:
-            ``policy_loss`` (the negated surrogate before the step), ``entropy``, ``grad_norm``, ``surrogate_gain``,
-            ``step_kl``, ``step_size`` (0 if no try kept the bound and improved), and ``value_loss``, if the value
-            function has weights of its own.
+        ``policy_loss`` is the negated surrogate before the step; ``step_size`` is 0 if no try kept the bound and
+        improved; ``value_loss`` is missing unless the value function has weights of its own.
         """
         actor, critic = _actor_and_critic(policy, batch)
         figures = self._step(policy, batch, actor)
@@ -150,12 +145,8 @@ class TRPO(OnPolicy):
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
-    """Solve A x = b for a positive definite A, given as ``product(v) = A v`` (Hestenes and Stiefel 1952).
-
-    Args:
-        product: A times a vector ``(n,)``.
-        b: ``(n,)``.
-        steps: Maximum number of steps; n are exact, up to rounding.
+    """Solve A x = b ``(n,)`` for a positive definite A, given as ``product(v) = A v`` (Hestenes and Stiefel 1952).
+    ``steps`` is the maximum; n are exact, up to rounding.
     """
     x, residual = torch.zeros_like(b), b.clone()
     direction, squared = residual, residual @ residual
@@ -171,7 +162,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: in
 
 
 def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights that the choice of actions depends on, and those that only the value depends on."""
+    """Weights that the choice of actions depends on, and weights that only the value depends on."""
     weights = trainable(policy)
 
     def reached(output: Tensor) -> list[bool]:
@@ -198,7 +189,6 @@ def _flat_gradient(parameters: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _assign(parameters: list[Tensor], vector: Tensor) -> None:
-    """Copy the flat ``vector`` into ``parameters``."""
     for parameter, piece in zip(parameters, vector.split([p.numel() for p in parameters]), strict=True):
         parameter.copy_(piece.view_as(parameter))
 

@@ -19,10 +19,8 @@ _MAX_ORDER = 4
 @metrics.register("bleu")
 @dataclass(kw_only=True)
 class Bleu(LexicalMetric):
-    """BLEU-4 of words between spaces, without smoothing, as in TensorFlow's translation example.
-
-    The length is that of the shortest reference. If all texts or all references are empty, it is 0 (with ``compat``
-    NaN). Report `sacre_bleu`, whose tokenizer is standard.
+    """BLEU-4 of words between spaces, without smoothing, as in TensorFlow's translation example; report `sacre_bleu`.
+    The length is the shortest reference's. If all texts or all references are empty, it is 0 (with ``compat`` NaN).
     """
 
     needs_references = True
@@ -61,8 +59,7 @@ def ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
 @dataclass(kw_only=True)
 class SacreBleuMetric(LexicalMetric):
     """A corpus metric of the library sacrebleu, divided by 100; its fields are the arguments of sacrebleu's class.
-
-    Samples may differ in their number of references, except with ``compat``.
+    With ``compat`` all samples need the same number of references.
     """
 
     needs_references = True
@@ -115,10 +112,7 @@ class SacreBleu(SacreBleuMetric):
 @metrics.register("ter")
 @dataclass(kw_only=True)
 class Ter(SacreBleuMetric):
-    """Translation edit rate (Snover et al. 2006): edits per reference word; 0 is best, more than 1 is possible.
-
-    As a reward it is 1 - TER.
-    """
+    """Translation edit rate (Snover et al. 2006): edits per reference word; 0 is best. As a reward it is 1 - TER."""
 
     normalized: bool = False
     no_punct: bool = False

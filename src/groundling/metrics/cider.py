@@ -45,12 +45,9 @@ class Frequencies:
 @dataclass(kw_only=True)
 class Cider(LexicalMetric):
     """CIDEr-D of spaCy's words: cosine of n-gram vectors weighted by inverse document frequency, times 10.
-
     A document is the references of a prompt. Frequencies are those of ``corpus``, else of the split of a run's pool,
-    else of the samples measured together.
-
-    With ``compat`` they are always those of the samples measured together; of samples with equal prompts only the last
-    counts, and a single prompt gives 0.
+    else of the samples measured together. With ``compat`` they are always those of the samples measured together; of
+    samples with equal prompts only the last counts, and a single prompt gives 0.
     """
 
     corpus: References | None = None
@@ -64,7 +61,6 @@ class Cider(LexicalMetric):
     _counted: Frequencies | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a corpus of fewer than two prompts, or of other things than lists of texts."""
         if self.corpus is not None and (
             len(self.corpus) < 2 or any(isinstance(texts, str) or not texts for texts in self.corpus)
         ):
@@ -135,7 +131,6 @@ def _spacy() -> Any:
 
 def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) -> float:
     """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6).
-
     Clipped: n-grams that are repeated more often than in the reference gain nothing.
     """
     total = 0.0
@@ -152,10 +147,8 @@ def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) ->
 @metrics.register("spice")
 @dataclass(kw_only=True)
 class Spice(Metric):
-    """SPICE of pycocoevalcap: F-score of the scene graphs of generation and references.
-
-    It needs Java, and downloads Stanford CoreNLP when it first runs. Its parser reads English: a text that has letters,
-    but none from a to z, is an error.
+    """SPICE of pycocoevalcap: F-score of the scene graphs of generation and references. Needs Java.
+    It downloads Stanford CoreNLP when it first runs. A text that has letters, but none from a to z, is an error.
     """
 
     needs_references = True

@@ -15,10 +15,8 @@ from groundling.metrics.libraries import check_model, load_model
 from groundling.metrics.metric import Metric, metrics
 from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 
-END_OF_UTTERANCE = "<EOU>"
-"""Follows each utterance of a dialogue's prompt."""
-ACTS = ("inform", "question", "directive", "commissive")
-"""DailyDialog's acts 1 to 4."""
+END_OF_UTTERANCE = "<EOU>"  # Follows each utterance of a dialogue's prompt
+ACTS = ("inform", "question", "directive", "commissive")  # DailyDialog's acts 1 to 4
 Output = Literal["softmax", "sigmoid", "logit"]
 
 
@@ -37,7 +35,6 @@ class ClassifierMetric(Metric):
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
         """Logits ``(len(texts), num_labels)`` of texts or of pairs (text, pair), float32, on the CPU.
-
         Long texts are truncated at ``truncation_side``; of a pair the longer one is, until both are equally long.
         """
         tokenizer, model, longest = self._loaded
@@ -61,15 +58,11 @@ class ClassifierMetric(Metric):
 
     @cached_property
     def config(self) -> Any:
-        """The model's config, read without its weights; raise `GroundlingError` if the model is missing."""
+        """The model's config, read without its weights."""
         return check_model("classifier", self.model_name)
 
     def index_of(self, label: str) -> int:
-        """Output of a label, by its exact name or, if only one matches, in any case.
-
-        Raises:
-            ConfigError: no label or several have the name, or the config does not number its labels from 0.
-        """
+        """Output of a label, by its exact name or, if only one matches, in any case."""
         names = {index: str(name).strip() for index, name in self.config.id2label.items()}
         if sorted(names) != list(range(len(names))):
             raise ConfigError(
@@ -86,7 +79,6 @@ class ClassifierMetric(Metric):
         )
 
     def listed_labels(self) -> str:
-        """Index and name of every label, for messages."""
         return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
 
     @cached_property
@@ -120,16 +112,14 @@ def _context_length(tokenizer: Any, model: Any) -> int | None:
 @dataclass(kw_only=True)
 class LearnedReward(ClassifierMetric):
     """A sequence classifier's output for a label, given prompt and generation (IMDB: P(positive sentiment)).
-
-    For a reward model with one output this is its logit. With ``compat`` it is always the softmax, which is 1 for every
-    text if there is one output.
+    For a reward model with one output this is its logit. With ``compat`` it is always the softmax, which is 1 for
+    every text if there is one output.
     """
 
     label_ix: int | None = None
     """Index of the label."""
     label: str | int | None = None
-    """Name of the label in the model's config (5 is the label named "5"), instead of its index; a model with one
-    output needs neither."""
+    """Name of the label in the config (5 is the label named "5"), instead of its index; not needed with one output."""
     output: Output | None = None
     """"softmax" over all labels, "sigmoid" or "logit" of the label's output. null: "logit" of a single output or a
     regression, "sigmoid" of a multi-label model, else "softmax"."""
@@ -137,7 +127,6 @@ class LearnedReward(ClassifierMetric):
     """The classifier reads the prompt before the generation."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on options that exclude each other."""
         if self.compat and self.output not in (None, "softmax"):
             raise ConfigError(f"with compat={self.compat} output is softmax: leave output={self.output} out")
         if self.label is not None and self.label_ix is not None:
@@ -156,7 +145,7 @@ class LearnedReward(ClassifierMetric):
         return {"semantic/learned_automodel_metric": mean_of(scores[:, label].tolist())}
 
     def _label_and_output(self) -> tuple[int, Output]:
-        """Index of the label, and the function of the logits; raise `ConfigError` if the model does not have them."""
+        """Index of the label, and the function of the logits; raise `ConfigError` if the model lacks them."""
         config = self.config
         single = config.num_labels == 1
         if self.label is not None:
@@ -192,7 +181,6 @@ class LearnedReward(ClassifierMetric):
 @dataclass(kw_only=True)
 class IntentAccuracy(ClassifierMetric):
     """1 if an answer has the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) by a classifier; else 0.
-
     The classifier reads the last utterance of the prompt and the answer. Its labels are found by the acts' names
     (`ACTS`), or else are in the acts' order.
     """
@@ -213,7 +201,6 @@ class IntentAccuracy(ClassifierMetric):
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
     def _index(self, act: int) -> int:
-        """The classifier's output for an act."""
         config = self.config
         labels = {str(name).lower(): index for index, name in config.id2label.items()}
         is_named = labels.keys() >= set(ACTS)
@@ -242,10 +229,7 @@ def _act(intent: Any) -> int:
 @metrics.register("bleurt")
 @dataclass(kw_only=True)
 class Bleurt(ClassifierMetric):
-    """BLEURT (Sellam et al. 2020) of the best reference: a regression on generation and reference.
-
-    The checkpoint is one converted for Transformers, so TensorFlow is not needed.
-    """
+    """BLEURT (Sellam et al. 2020) of the best reference, by a checkpoint for Transformers (without TensorFlow)."""
 
     model_name: str = "Elron/bleurt-base-128"
 

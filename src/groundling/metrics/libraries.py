@@ -26,9 +26,7 @@ def check_library(name: str) -> None:
 
 def check_model(kind: str, name: str) -> Any:
     """Load the config of the Transformers model ``name``, a folder or hub id, without its weights.
-
-    Raises:
-        GroundlingError: the model is missing (the message names its ``kind``), has an adapter, or needs the hub's code.
+    Raises `GroundlingError` if the model is missing, has an adapter, or needs the hub's code.
     """
     from transformers import AutoConfig
 
@@ -45,11 +43,7 @@ def check_model(kind: str, name: str) -> Any:
 
 
 def load_model(kind: str, name: str, auto_class: str, device: str, **tokenizer_options: Any) -> tuple[Any, Any]:
-    """Load a tokenizer, and the Transformers model ``name`` for inference by a class such as AutoModelForCausalLM.
-
-    Raises:
-        GroundlingError: as `check_model`.
-    """
+    """Load tokenizer and Transformers model ``name`` for inference by ``auto_class``; raises as `check_model`."""
     check_model(kind, name)
     import transformers
 

@@ -13,9 +13,7 @@ from groundling.metrics.wordnet import wordnet
 @dataclass(kw_only=True)
 class Meteor(LexicalMetric):
     """METEOR of NLTK (α 0.9, β 3, γ 0.5), of the best reference.
-
-    The original passed the list of references instead of a text: with ``compat`` its Python notation, brackets and
-    quotes included, is the reference.
+    With ``compat``, as in the original, the reference is the Python notation of the list of references.
     """
 
     needs_references = True

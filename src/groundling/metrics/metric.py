@@ -24,7 +24,7 @@ class RewardOptions:
 class Metric(Scorer):
     """Measures generations by named figures. A subclass implements `measure`.
 
-    `needs_references` and `needs_meta` say what every sample must have.
+    `needs_references` and `needs_meta` name the requirements on every sample.
     """
 
     reward_options = RewardOptions()
@@ -66,11 +66,7 @@ class Metric(Scorer):
         return [self.reward_options.offset + self.reward_options.scale * score for score in scores]
 
     def check_key(self, names: Collection[str]) -> str:
-        """Return the name of the figure that is the reward, out of ``names``.
-
-        Raises:
-            ConfigError: there are several and the options name none, or there is no such figure.
-        """
+        """Return the name out of ``names`` that is the reward; `ConfigError` if missing or ambiguous."""
         key = self.reward_options.key
         if key is None and len(names) == 1:
             return next(iter(names))
@@ -85,10 +81,8 @@ class Metric(Scorer):
 
 
 class LexicalMetric(Metric):
-    """Base of metrics that compare words.
-
-    Characters of scripts without spaces between words (Chinese, Japanese, Thai, …) are separate words, see `spaced`.
-    With ``compat`` a run of them is one word, and a warning says so.
+    """Base of metrics that compare words. Characters of scripts without spaces are words (see `spaced`).
+    With ``compat`` a run of such characters (Chinese, Japanese, Thai, …) is one word, and a warning says so.
     """
 
     @property

@@ -24,7 +24,6 @@ _FIGURES = ("precision", "recall", "f_score")
 @dataclass(kw_only=True)
 class Parent(LexicalMetric):
     """Precision, recall and F-score against reference and table, of the reference with the best F-score.
-
     Texts are lower-cased and tokenised by mteval's 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
     ToTTo's mapping, of which titles and highlighted cells count, or pairs of attribute and value.
     """

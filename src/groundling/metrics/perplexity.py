@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True)
 class CausalPerplexity(Metric):
     """Perplexity of a causal language model on all references, joined by blank lines.
-
     The text is read in windows of ``width`` tokens, which begin every ``stride`` tokens, and each token is predicted
-    once. The original gave the mean of the first window the weight of one token too many: with ``compat``.
+    once. With ``compat`` the mean of the first window has the weight of one token too many, as in the original.
     """
 
     lm: Annotated["LanguageModel | str", Provided("lm", settable=str)] = field(repr=False)

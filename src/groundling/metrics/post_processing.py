@@ -9,7 +9,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s�
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")
-"""Functions from the generated text to the text that is measured."""
+"""Functions from the generated text to the text to measure."""
 
 
 @post_processors.register("three_sentence_summary")

@@ -23,19 +23,16 @@ ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 RougeTokenizer = Literal["unicode", "ascii"]
 _SHORTEST_STEMMED = 4
 _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha", "weight_factor", "stemming")
-"""Arguments of py-rouge's class."""
 
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
     """Base of ROUGE's two libraries, which by themselves drop all letters but a to z.
-
     With ``tokenizer="ascii"`` and without ``compat``, a text that has letters, but none from a to z, is an error.
     """
 
     tokenizer: RougeTokenizer | None = None
-    """Letters and digits of a word: "unicode" of every script, "ascii" only a to z and 0 to 9. null: "unicode"; with
-    ``compat`` "ascii"."""
+    """Letters and digits of a word: "unicode" of all scripts, or "ascii"; null: "unicode", with ``compat`` "ascii"."""
 
     needs_references = True
 
@@ -69,9 +66,8 @@ class _RougeMetric(LexicalMetric):
 @dataclass(kw_only=True)
 class Rouge(_RougeMetric):
     """F-measures of the library rouge-score with stemming, each of its best reference.
-
-    The original scored the Python notation of the list of references, and the corpus by the median of 1000 bootstrap
-    samples instead of the mean: both with ``compat``.
+    With ``compat``, as in the original, several references count as the Python notation of their list, and the
+    corpus's figure is the median of 1000 bootstrap samples instead of the mean.
     """
 
     use_single_ref: bool | None = None
@@ -133,9 +129,8 @@ def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
 @dataclass(kw_only=True)
 class RougeLMax(_RougeMetric):
     """ROUGE-L of the library py-rouge, of the best reference, as reported by NarrativeQA's authors.
-
-    The defaults are those of RL4LMs's configs. py-rouge raises precision and recall to the power of 1 /
-    ``weight_factor``, also for ROUGE-L; 1 gives ROUGE-L as defined by Lin.
+    Defaults as in RL4LMs's configs. py-rouge raises precision and recall to the power of 1 / ``weight_factor``, also
+    for ROUGE-L; 1 gives ROUGE-L as defined by Lin.
     """
 
     max_n: int = 4
@@ -177,7 +172,7 @@ class RougeLMax(_RougeMetric):
 
 
 class _Separators:
-    """Replaces py-rouge's ASCII pattern of separators between words."""
+    """Replacement of py-rouge's ASCII pattern of separators between words."""
 
     def sub(self, replacement: str, text: str) -> str:
         return replacement.join(alphanumeric(text))

@@ -11,12 +11,10 @@ from torch import Tensor
 from groundling.errors import ForeignError, RunError, foreign
 from groundling.metrics.libraries import check_library
 
-Texts = Sequence[str]
-"""One text for each sample."""
-References = Sequence[Sequence[str]]
-"""Reference texts of each sample; an empty list if there are none."""
+Texts = Sequence[str]  # One text for each sample
+References = Sequence[Sequence[str]]  # Reference texts of each sample; an empty list if there are none
 Meta = Sequence[Mapping[str, Any]] | None
-"""For each sample, what its pool knows besides prompt and references (`concepts`, `raw_table`, `intent`)."""
+"""For each sample, further data of its pool (`concepts`, `raw_table`, `intent`)."""
 
 
 class Document(Protocol):
@@ -36,8 +34,7 @@ class MetricResult:
     sentences: list[float] | None = None  # One for each sample; None if the figure exists only for a corpus
 
 
-Figures = dict[str, MetricResult]
-"""Figures by the names under which they are logged."""
+Figures = dict[str, MetricResult]  # Figures by the names under which they are logged
 
 
 @dataclass(kw_only=True)
@@ -52,8 +49,7 @@ class Scorer(ABC):
     required_library: ClassVar[str] = ""  # Package that `check` looks for; of the extra ``metrics``
     needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must have
     by_sample = True
-    """The score of a sample does not depend on other or earlier samples. Otherwise, of several processes the main one
-    scores the samples of all."""
+    """A sample's score does not depend on other or earlier ones; else the main process scores the samples of all."""
     per_token = False  # `at_tokens` scores every token; otherwise the last token has the score of the whole text
 
     @property
@@ -71,8 +67,7 @@ class Scorer(ABC):
         """Measure a batch of samples.
 
         Args:
-            prompts: One for each sample.
-            generations: The texts to measure.
+            prompts, generations: One for each sample; the generations are measured.
             references: Reference texts of each sample.
             meta: Further data of each sample.
 
@@ -87,15 +82,7 @@ class Scorer(ABC):
         """One finite number for each sample."""
 
     def __call__(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Tensor:
-        """Score a batch of samples; arguments as of `compute`.
-
-        Returns:
-            ``(batch,)`` float32, on the CPU.
-
-        Raises:
-            RunError: the lists differ in length, a sample lacks what is needed, or there is not one finite number for
-                each sample.
-        """
+        """Score a batch of samples; arguments and errors as of `compute`. Returns ``(batch,)`` float32, on the CPU."""
         check_samples(prompts, generations, references, meta)
         scores = self._scores(prompts, generations, references, meta)
         try:
@@ -129,18 +116,13 @@ class Scorer(ABC):
         """Score every token: the last one has the score of the whole text, the others 0.
 
         Args:
-            prompts: One for each sample.
+            prompts, references, meta: As of `compute`.
             texts: For each sample, the text after each of its tokens; the last is the whole generation. Unless
                 `per_token`, only their number and the last one matter.
-            references: Reference texts of each sample.
-            meta: Further data of each sample.
             tokens: Ids of each sample's tokens; empty if they are unknown.
 
         Returns:
             ``(batch, longest)`` float32, 0 after a sample's last token.
-
-        Raises:
-            RunError: as in a call, or a sample has no token.
         """
         lengths = token_counts(texts)
         whole = self(prompts, [written[-1] for written in texts], references, meta)

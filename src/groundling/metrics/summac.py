@@ -13,13 +13,11 @@ from groundling.metrics.post_processing import SENTENCE_END
 from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
 from groundling.metrics.tokens import spaced
 
-NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}
-"""Hub ids by the names of the paper's authors."""
+NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # By the authors' names
 _LABELS = {
     "roberta-large-mnli": {"contradiction": 0, "neutral": 1, "entailment": 2},
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
-}
-"""Labels of models whose configs do not name them."""
+}  # Labels of models whose configs do not name them
 _SHORTEST_SENTENCE = 10  # Characters that a sentence must exceed; one of a script without spaces counts twice
 _MOST_SOURCE_SENTENCES = 100
 _BINS = (
@@ -42,9 +40,7 @@ class _SummaC(ClassifierMetric):
         self.model_name = NLI_MODELS.get(self.model_name, self.model_name)
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
-        """Probabilities of entailment and contradiction, each ``(source sentences, summary sentences)`` float32; None
-        without a pair.
-        """
+        """P(entailment), P(contradiction): float32 ``(source sentences, summary sentences)``; None without a pair."""
         premises, claims = _sentences(source)[:_MOST_SOURCE_SENTENCES], _sentences(summary)
         if not premises or not claims:
             return None
@@ -69,7 +65,6 @@ class _SummaC(ClassifierMetric):
 @dataclass(kw_only=True)
 class SummaCZeroShot(_SummaC):
     """SummaC-ZS with the prompt as source: mean of entailment minus contradiction over the generated sentences.
-
     Each is the maximum over the source's sentences. A text without a sentence of more than ten characters scores 0.
     """
 

@@ -8,8 +8,8 @@ _UNSPACED = (
     (0x1B00, 0x1B7F), (0x2E80, 0x2FFF), (0x3005, 0x3007), (0x3021, 0x312F), (0x31A0, 0x31FF), (0x3400, 0xA4CF),
     (0xA980, 0xA9FF), (0xAA60, 0xAADF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF),
 )  # fmt: skip
-"""Code points of scripts that are written without spaces between words: Thai, Lao; Tibetan; Myanmar; Khmer; Tai Le, New
-Tai Lue; Tai Tham; Balinese; radicals; Hiragana, Katakana, Bopomofo; Han, Yi; Javanese; Tai Viet."""
+"""Code points of scripts that are written without spaces between words: Thai, Lao; Tibetan; Myanmar; Khmer; Tai Le,
+New Tai Lue; Tai Tham; Balinese; radicals; Hiragana, Katakana, Bopomofo; Han, Yi; Javanese; Tai Viet."""
 _ZERO_WIDTH_SPACE = "\u200b"
 _FIRST_OTHER = 0x370  # Code points below are Latin letters and punctuation, which the libraries handle
 _SHARED_PUNCTUATION = range(0x2000, 0x2070)  # Quotes and dashes that also occur in Latin texts: left to the libraries
@@ -17,9 +17,8 @@ _SHARED_PUNCTUATION = range(0x2000, 0x2070)  # Quotes and dashes that also occur
 
 def spaced(text: str) -> str:
     """Put spaces around each character of scripts without spaces, and around punctuation of non-Latin scripts.
-
-    Splitting the result at spaces gives words, in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, … single
-    characters with their combining marks and joiners. A zero-width space is a space. Latin text is only composed (NFC).
+    Splitting the result at spaces gives words, in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, … characters
+    with their combining marks and joiners. A zero-width space is a space. Latin text is only composed (NFC).
     """
     if text.isascii():
         return text
@@ -35,10 +34,7 @@ def spaced(text: str) -> str:
 
 
 def alphanumeric(text: str) -> list[str]:
-    """Lower-cased words of letters, digits and combining marks; for ASCII text these are ROUGE's words.
-
-    Invisible format characters, such as joiners, are dropped.
-    """
+    """Lower-cased words of letters, digits and combining marks, without joiners; for ASCII ROUGE's words."""
     return "".join(map(_alphanumeric, spaced(text.lower()))).split()
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from groundling.errors import GroundlingError
 from groundling.metrics.libraries import library
 
-DEBIAN_WORDNET = Path("/usr/share/wordnet")
-"""Folder of Debian's package wordnet-base."""
+DEBIAN_WORDNET = Path("/usr/share/wordnet")  # Folder of Debian's package wordnet-base
 _NUM_LEXICOGRAPHER_FILES = 45
 
 

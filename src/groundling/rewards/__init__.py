@@ -1,8 +1,7 @@
-"""Rewards: of texts, and the parts of a run's reward.
+"""Rewards of texts, and the parts of a run's reward; ids in `docs/metrics.md`, usage in `docs/rewards.md`.
 
-`create(id, **args)(prompts, generations, references, meta=None)` returns ``(batch,)`` float32, its `at_tokens` a reward
-for each token. Every metric is such a reward, and `measures` has every reward as a metric; `docs/metrics.md` lists all
-ids. A run's reward is a `RewardSum` of parts, see `docs/rewards.md`.
+`create(id, **args)(prompts, generations, references, meta=None)` returns ``(batch,)`` float32, `at_tokens` a reward
+for each token. Every metric is a reward, and `measures` has every reward as a metric.
 """
 
 from groundling.rewards.common_gen import PreferenceModel, RepeatPenalty

@@ -16,8 +16,7 @@ from groundling.metrics.scorer import Meta, References, Texts
 from groundling.rewards.registry import rewards
 from groundling.rewards.reward import Reward
 
-PREFIX = "generate a sentence with:"
-"""Beginning of the original's prompts."""
+PREFIX = "generate a sentence with:"  # Beginning of the original's prompts
 
 
 @rewards.register("common_gen_repeat_penalty_batched")
@@ -39,7 +38,7 @@ class RepeatPenalty(Reward):
         return scores
 
     def _in_prompt(self, prompt: str) -> str:
-        """The concepts as listed in the prompt, without its end."""
+        """The prompt's list of concepts."""
         _, _, rest = prompt.lower().partition(self.prefix.strip().lower())
         return rest.strip().rstrip(".").strip()
 
@@ -53,7 +52,6 @@ def concepts(given: Any) -> list[str]:
 @dataclass(kw_only=True)
 class PreferenceModel(Reward):
     """P(good) by an encoder-decoder model trained on human choices, reduced for missing concepts.
-
     P(good) / (1 + ``missing_coeff`` · missing concepts) + ``meteor_coeff`` · METEOR. It needs ``meta["concepts"]``. A
     concept is missing if no word has its stem.
     """

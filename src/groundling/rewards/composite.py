@@ -24,7 +24,6 @@ class WeightedSum(Reward):
     terms: list[tuple[Scorer, float]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the parts; raise `ConfigError` if there is none, or one is invalid."""
         if not self.parts or not isinstance(self.parts, Sequence):
             raise ConfigError(
                 "weighted_sum needs a list of at least one part, as [{id: …, args: {…}, weight: …}], got "

@@ -14,10 +14,7 @@ from groundling.rewards.part import Part, parts
 @parts.register("env")
 @dataclass(kw_only=True)
 class EnvPart(Part):
-    """The env's reward: clip(scale · r, ±clip).
-
-    GLAM scales by 20 and does not clip; Motif scales by 0.1 and clips at 10.
-    """
+    """The env's reward, clip(scale · r, ±clip). GLAM: scale 20, no clip; Motif: scale 0.1, clip 10."""
 
     needs = frozenset({"env"})
 
@@ -27,7 +24,6 @@ class EnvPart(Part):
     """Greatest absolute value of the scaled reward; null: no limit."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a scale of 0."""
         if self.scale == 0:
             raise ConfigError(
                 "scale=0 removes the env's reward: give another, or take the part out with ~reward.env "
@@ -44,8 +40,7 @@ class EnvPart(Part):
 @dataclass(kw_only=True)
 class CountBonus(Part):
     """1 / n^exponent at the n-th occurrence of a caption in its episode.
-
-    A count bonus as in MBIE-EB (Strehl and Littman 2008), whose exponent is 1/2, but for captions and within episodes.
+    MBIE-EB's count bonus (Strehl and Littman 2008; exponent 1/2), but for captions and within episodes.
     """
 
     needs = frozenset({"counts"})

@@ -22,8 +22,7 @@ class Captions:
     ids: Tensor  # int64 ``(n,)``: equal only for equal texts
     counts: Tensor  # float32 ``(n,)``: number of occurrences of the text in its episode so far, including this one
     places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` of each; None: every step has one
-    contexts: Sequence[str] | None = None
-    """``n``: the lines that each text begins with, which a judge of two texts reads once; None: none."""
+    contexts: Sequence[str] | None = None  # ``n`` first lines of the texts, which a judge of two texts reads once
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,13 @@ class GeneratedTexts:
 
 @dataclass(frozen=True)
 class RewardInputs:
-    """Steps to reward. What their world does not have is None."""
+    """Steps to reward; None for inputs that their world lacks."""
 
     shape: tuple[int, int]  # ``(num_steps, num_envs)``
     env: Tensor | None = None  # float32 ``(num_steps, num_envs)``: rewards of the envs
     captions: Captions | None = None
-    """In text envs the descriptions after a step, a line each; in NetHack the message at which an action was chosen, as
-    in Motif; for generated texts the whole text, at its last token."""
+    """In text envs the descriptions after a step, a line each; in NetHack the message at which an action was chosen,
+    as in Motif; for generated texts the whole text, at its last token."""
     judged: Captions | None = None
     """Other captions for judges and reward models, as in the pairs collected for them: in text envs the goal, the
     descriptions before the action, and the action; for generated texts prompt and text."""
@@ -77,11 +76,7 @@ class RewardInputs:
 
 
 class EpisodeCounts:
-    """Number of occurrences of each caption in the current episode of each env.
-
-    Args:
-        num_envs: Number of envs.
-    """
+    """Number of occurrences of each caption in the current episode of each of ``num_envs`` envs."""
 
     def __init__(self, num_envs: int) -> None:
         self._seen: list[Counter[int]] = [Counter() for _ in range(num_envs)]
@@ -101,5 +96,4 @@ class EpisodeCounts:
         return [{str(id): count for id, count in seen.items()} for seen in self._seen]
 
     def load_state_dict(self, states: Sequence[Mapping[str, int]]) -> None:
-        """Restore what `state_dict` returned."""
         self._seen = [Counter({int(id): count for id, count in state.items()}) for state in states]

@@ -35,23 +35,19 @@ class OnlineJudge:
     args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
     """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them."""
     goal: str = ""
-    """Goal by which the judge compares captions: one of the world's goals (in NetHack defaultgoal, zeroknowledge,
-    combat, gold, stairs), or a sentence; empty: the world's first."""
+    """Goal by which captions are compared: one of the world's (in NetHack defaultgoal, zeroknowledge, combat, gold,
+    stairs), or a sentence; empty: the world's first."""
     prompt: str = "default"  # Form of the question: default, or in NetHack reworded, Motif's other version
     model: str | None = None
-    """Reward model to train where the part has no path: motif for NetHack's messages or characters for other captions
-    (they rank captions; null: the one that suits the world), or table or, for NetHack's messages, classifier (labels:
-    with normalize=false and threshold_quantile=0)."""
+    """Reward model to train if the part has no path: one that ranks captions, motif (for NetHack's messages) or
+    characters (null: the one that suits the world); or one of labels, table or classifier (for NetHack's messages),
+    with normalize=false and threshold_quantile=0."""
     learning: dict[str, Any] = field(default_factory=dict)
     """Arguments of `groundling.judges.online.training.OnlineLearning`: train_every, epochs, learning_rate, …"""
 
     @classmethod
     def of(cls, values: Any, path: str | None) -> "OnlineJudge":
-        """Read and check the settings of a part with the reward model ``path``.
-
-        Raises:
-            ConfigError: an unknown or missing field, judge, argument or model, or a value of the wrong type.
-        """
+        """Read the settings of a part with the reward model ``path``; `ConfigError` on unknown or invalid ones."""
         if isinstance(values, cls):
             settings = values
         elif isinstance(values, Mapping):
@@ -86,7 +82,7 @@ class OnlineJudge:
             )
 
     def refusal(self, world: str | None) -> str | None:
-        """Return why judge or model do not suit a kind of world, or None; judges that are slow to make are not asked."""
+        """Return why judge or model do not suit a kind of world, or None; judges that are slow to make are skipped."""
         if world is not None and self.model is not None and _reads_messages(self.model):
             usual = find_subject(world).reward_model
             if not _reads_messages(usual):
@@ -108,11 +104,7 @@ class OnlineJudge:
             return reward_models.create(self.model or self._question(context.world).subject.reward_model)
 
     def teach(self, model: RewardModel, context: RewardContext) -> OnlineReward:
-        """Load the judge, and let it train ``model``.
-
-        Raises:
-            ConfigError: there are several processes, or the judge cannot be made.
-        """
+        """Load the judge, and let it train ``model``; raise `ConfigError` if there are several processes."""
         if context.processes.size > 1:
             raise ConfigError(
                 "an online judge is asked in one process: of several, each would learn another reward. Start one "

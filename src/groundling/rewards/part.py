@@ -30,9 +30,9 @@ class RewardPartConfig(Section):
     """One summand of a run's reward."""
 
     id: str | None = None
-    """One of `groundling list rewards`; null: the name under which the part stands."""
+    """One of `groundling list rewards`; null: the part's name."""
     coefficient: float = 1.0
-    """Factor of its rewards in the sum; 0: they are logged and not learnt from."""
+    """Factor of its rewards in the sum; 0: they are only logged."""
     args: dict[str, Any] = {}
 
     @model_validator(mode="before")
@@ -52,15 +52,14 @@ class RewardContext:
     processes: Processes = field(default_factory=Processes)
     world: str | None = None  # Kind of world, as judges distinguish them; None if they do not know it
     lm: Any = None  # The language model under training; None in runs without one
-    samples: Sequence[Document] = ()
-    """Samples of the pool's split for which texts are generated; empty in other worlds."""
+    samples: Sequence[Document] = ()  # The split of a pool for which texts are generated; empty in other worlds
 
 
 class Part(ABC):
     """One summand of a reward. It is made and checked before anything is loaded; `begin` loads what it needs.
 
-    Each of several processes has its own instance, which sees only that process's envs; a checkpoint keeps the state of
-    the first. Rewards that depend on steps of other envs therefore change with the number of processes, unless the part
+    Each of several processes has its own instance, which sees only that process's envs; a checkpoint keeps the first's
+    state. Rewards that depend on steps of other envs therefore change with the number of processes, unless the part
     gathers these steps by `RewardContext.processes`.
     """
 

@@ -19,18 +19,16 @@ from groundling.runtime.parent import end_with
 
 _SAMPLES_PER_JOB = 4  # Few, as TER takes a thousand times longer for some texts than for others
 
-Sample = tuple[str, str, Sequence[str], Mapping[str, Any]]
-"""Prompt, generation, references and meta."""
+Sample = tuple[str, str, Sequence[str], Mapping[str, Any]]  # Prompt, generation, references and meta
 
 
 @rewards.register("pooled")
 @dataclass(kw_only=True)
 class Pooled(Reward):
     """``reward``, computed in several processes and cached by sample.
-
     Meant for TER of long texts (a second per sample); other lexical rewards take milliseconds. Processes start at the
-    first call, and each keeps the model that the reward loads. A reward whose scores depend on other samples (CIDEr)
-    cannot be pooled.
+    first call, and each keeps the model that the reward loads. Rewards that depend on other samples (CIDEr) are
+    refused.
     """
 
     reward: Any
@@ -45,7 +43,6 @@ class Pooled(Reward):
     _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the reward; raise `ConfigError` if it cannot be pooled."""
         given = self.reward
         if isinstance(given, Scorer):
             self._inner = given

@@ -13,14 +13,12 @@ from groundling.metrics.scorer import Scorer
 from groundling.registry import Registry
 from groundling.rewards.reward import SAMPLES, FunctionReward, Reward
 
-Shaping = str | Mapping[str, Any] | None
-"""Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``."""
+Shaping = str | Mapping[str, Any] | None  # Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``
 
 
 class RewardRegistry(Registry[Scorer]):
     """Rewards of texts: `Reward` classes, plain functions of texts, and every metric.
-
-    All of them take ``shaping_fn`` (`Shaping`), and metrics also the fields of `RewardOptions`.
+    All take ``shaping_fn`` (`Shaping`), and metrics also the fields of `RewardOptions`.
     """
 
     def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -47,15 +45,14 @@ class RewardRegistry(Registry[Scorer]):
 rewards = RewardRegistry("reward")
 rewards.adapt(metrics, metrics.get)
 
-measures: Registry[Scorer] = Registry("metric")
-"""Every metric, and every reward as the metric that is its mean."""
+measures: Registry[Scorer] = Registry("metric")  # Every metric, and every reward as the metric that is its mean
 measures.adapt(metrics, metrics.get)
 measures.adapt(rewards, rewards.get)
 
 
 @functools.cache
 def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scorer]:
-    """A factory that takes also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
+    """Wrap a factory to take also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
     signature = inspect.signature(factory)
     is_metric = inspect.isclass(factory) and issubclass(factory, Metric)
     known = inspect.signature(RewardOptions).parameters.values() if is_metric else ()
@@ -90,7 +87,7 @@ def _scores_texts(factory: Callable[..., Any]) -> bool:
 
 
 def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
-    """A factory of `FunctionReward` that takes the function's arguments except for the samples."""
+    """Make a factory of `FunctionReward` that takes the function's arguments except for the samples."""
 
     @functools.wraps(function)
     def make(**args: Any) -> Reward:

@@ -43,19 +43,11 @@ class TokenReward(Reward):
         references: Sequence[str],
         meta: Mapping[str, Any] | None,
     ) -> float:
-        """Reward the token that turned the text ``previous`` into ``current``.
+        """Reward the token that turned ``previous`` into ``current``; ``done``: it is the sample's last one.
 
         A method with the keyword arguments ``action: int | None = None`` and ``tokens: Sequence[int] = ()`` also gets
         the token's id and the ids of all tokens up to it, special tokens included. They keep their defaults when a
         whole text is rewarded as one token.
-
-        Args:
-            prompt: The sample's prompt.
-            previous: Text before the token.
-            current: Text after the token.
-            done: True for the sample's last token.
-            references: The sample's references.
-            meta: The sample's meta.
         """
 
     def at_tokens(
@@ -90,12 +82,9 @@ class TokenReward(Reward):
 
 
 class FunctionReward(Reward):
-    """A plain function as a reward.
-
-    Args:
-        function: Takes some of ``prompts``, ``generations`` (or ``completions``, as in TRL), ``references`` and
-            ``meta`` by name, each with one entry for each sample, and returns a number for each.
-        args: Its other arguments.
+    """A plain function as a reward, with further arguments ``args``.
+    It takes some of ``prompts``, ``generations`` (or ``completions``, as in TRL), ``references`` and ``meta`` by name,
+    each with one entry for each sample, and returns a number for each.
     """
 
     def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:

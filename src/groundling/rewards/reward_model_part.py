@@ -23,8 +23,7 @@ from groundling.rewards.part import Part, RewardContext, parts
 from groundling.rewards.table import RewardTable
 from groundling.runtime.devices import find_device
 
-MODEL = "model"
-"""In the part's folder of a checkpoint, the folder of a reward model that is trained online."""
+MODEL = "model"  # In the part's folder of a checkpoint, the folder of a reward model that is trained online
 _TABLE, _ANSWERS = "table.safetensors", "answers.safetensors"
 _IDENTITY = Normalization(0.0, 1.0, ())
 
@@ -37,8 +36,7 @@ class RewardModelPart(Part):
     needs = frozenset({"captions"})
 
     path: Annotated[str | None, MayChangeOnResume] = None
-    """Folder that `groundling distill` wrote, which may have moved on resume; null: a new model that the online judge
-    trains."""
+    """Folder that `groundling distill` wrote (may move on resume); null: a new model that the online judge trains."""
     normalize: bool = True
     """Shift and scale the model's rewards to mean 0 and deviation 1 over its training captions."""
     threshold_quantile: float = 0.5
@@ -50,7 +48,6 @@ class RewardModelPart(Part):
     """Fields of `OnlineJudge`, which trains the model during training; null: the model is fixed."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a quantile out of bounds, or an invalid judge."""
         if self.threshold_quantile != 0 and not 0.05 <= self.threshold_quantile <= 0.95:
             raise ConfigError(
                 f"threshold_quantile must be 0 (no threshold) or lie between 0.05 and 0.95, got "
@@ -61,14 +58,14 @@ class RewardModelPart(Part):
         self._online: OnlineReward | None = None
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """Also check that the model was distilled in such a world, and that the judge can be asked about it."""
+        """Also check that the model was distilled in such a world, and that the judge suits it."""
         reason = super().accepts(world) or self._model_refusal(world)
         if reason or self._judge is None:
             return reason
         return self._judge.refusal(world.subject)
 
     def _model_refusal(self, world: WorldSpec) -> str | None:
-        """Return why the model in ``path`` does not suit the world, as far as the model says where it was distilled."""
+        """Return why the model does not suit the world, as far as it says where it was distilled."""
         description = None if self.path is None else Path(self.path) / DESCRIPTION
         if description is None or not description.is_file():
             return None  # `check` raises the error
@@ -81,7 +78,6 @@ class RewardModelPart(Part):
         return f"{self.path} was distilled from pairs of the world {distilled!r}, and this is {world.subject!r}"
 
     def check(self) -> None:
-        """Raise `ConfigError` if there is neither a reward model nor a judge that trains one."""
         if self.path is None and self._judge is None:
             raise ConfigError(
                 "a reward model is missing: set path=FOLDER, as `groundling distill` wrote it ('Motif' in the docs), "
@@ -91,7 +87,7 @@ class RewardModelPart(Part):
             load_reward_model(self.path)  # raises the error
 
     def check_normalization(self, normalization: Normalization | None) -> None:
-        """Raise `ConfigError` if the options need a normalisation that the reward model does not have."""
+        """Raise `ConfigError` if the options need a normalisation that the reward model lacks."""
         if normalization is None and (self.normalize or self.threshold_quantile):
             raise ConfigError(
                 "this reward model gives labels 0 and 1, which have no mean and quantiles to normalise with: set "
@@ -99,7 +95,6 @@ class RewardModelPart(Part):
             )
 
     def begin(self, context: RewardContext) -> None:
-        """Load the model, and the judge that trains it; raise `ConfigError` if one is missing or does not fit."""
         device = find_device(context.device)
         if self.path is not None:
             model = load_reward_model(self.path, device)
@@ -124,16 +119,7 @@ class RewardModelPart(Part):
 
     def transform(self, rewards: Tensor, counts: Tensor, normalization: Normalization | None) -> Tensor:
         """r̂ = (r - mean) / √variance;   r̂ · [r̂ > ε] / N(caption)^β   (section 3 and appendix of Motif's paper).
-
-        ε is a quantile of the model's rewards, normalised or not.
-
-        Args:
-            rewards: The reward model's output, float of any shape.
-            counts: Occurrences of the caption in its episode so far, of the same shape.
-            normalization: Of the reward model.
-
-        Raises:
-            ConfigError: see `check_normalization`.
+        ε is a quantile of the model's rewards, normalised or not; ``counts`` are N, of the shape of ``rewards``.
         """
         self.check_normalization(normalization)
         spread = normalization or _IDENTITY
@@ -149,7 +135,6 @@ class RewardModelPart(Part):
         return {} if self._online is None else self._online.figures()
 
     def save(self, folder: Path) -> None:
-        """Write the table of rewards, and with an online judge the model and the judge's answers."""
         assert self._table is not None
         save_file(self._table.state_dict(), folder / _TABLE)
         if self._online is not None:
@@ -157,11 +142,7 @@ class RewardModelPart(Part):
             save_file(self._online.state_dict(), folder / _ANSWERS)
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote.
-
-        Raises:
-            ConfigError: it is of another reward model.
-        """
+        """Restore what `save` wrote; raise `ConfigError` if it is of another reward model."""
         assert self._table is not None
         if self._online is not None:
             model, saved = self._online.model, load_reward_model(folder / MODEL)

@@ -15,8 +15,7 @@ from groundling.rewards.inputs import RewardInputs
 from groundling.rewards.part import Part, RewardContext, RewardPartConfig, check_name, parts, refusal
 from groundling.rewards.text_part import create_part
 
-FOLDER = "rewards"
-"""Folder of a checkpoint that has a folder for each part with a state."""
+FOLDER = "rewards"  # Folder of a checkpoint, with a folder for each part that has a state
 
 
 @dataclass(frozen=True)
@@ -28,22 +27,14 @@ class Rewarded:
 
 
 class RewardSum:
-    """Σ coefficient · part.
-
-    Args:
-        parts: By name.
-        coefficients: By name; default 1.
-
-    Attributes:
-        parts: By name.
-    """
+    """Σ coefficient · part, both by the parts' names; the default coefficient is 1."""
 
     def __init__(self, parts: Mapping[str, Part], coefficients: Mapping[str, float] | None = None) -> None:
         self.parts = dict(parts)
         self._coefficients = {**dict.fromkeys(parts, 1.0), **(coefficients or {})}
 
     def __call__(self, inputs: RewardInputs) -> Rewarded:
-        """Reward steps; raise `GroundlingError` if a part does not return a finite reward for each step of each env."""
+        """Reward steps; raise `GroundlingError` unless each part returns a finite reward for each step of each env."""
         by_part = {}
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
@@ -53,12 +44,10 @@ class RewardSum:
 
     @property
     def needs(self) -> frozenset[Evidence]:
-        """Inputs that any of the parts uses."""
         return frozenset[Evidence]().union(*(part.needs for part in self.parts.values()))
 
     @property
     def per_token(self) -> bool:
-        """True if a part uses every token of a generated text."""
         return any(part.per_token for part in self.parts.values())
 
     @property
@@ -67,31 +56,26 @@ class RewardSum:
         return [name for name, part in self.parts.items() if part.needs_model]
 
     def check(self) -> None:
-        """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
         for name, part in self.parts.items():
             with naming(name):
                 part.check()
 
     def begin(self, context: RewardContext) -> None:
-        """Load what the parts need; raise `GroundlingError` if something is missing."""
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
                 part.begin(context)
 
     def figures(self) -> dict[str, int]:
-        """Sums of the parts' counts to log."""
         counts: Counter[str] = Counter()
         for part in self.parts.values():
             counts.update(part.figures())
         return dict(counts)
 
     def forget(self) -> None:
-        """Reset the state that later rewards depend on."""
         for part in self.parts.values():
             part.forget()
 
     def save(self, checkpoint: Path) -> None:
-        """Write the state of the parts into a checkpoint."""
         for name, part in self.parts.items():
             folder = checkpoint / FOLDER / name
             folder.mkdir(parents=True)
@@ -100,13 +84,11 @@ class RewardSum:
                 folder.rmdir()
 
     def load(self, checkpoint: Path) -> None:
-        """Restore what `save` wrote; raise `ConfigError` if the state is that of another part."""
         for name, part in self.parts.items():
             if (checkpoint / FOLDER / name).is_dir():
                 part.load(checkpoint / FOLDER / name)
 
     def close(self) -> None:
-        """Release threads and processes."""
         for part in self.parts.values():
             part.close()
 
@@ -126,12 +108,7 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
-    """Make and check the parts of a run's reward, and load nothing: call `RewardSum.begin` before rewarding.
-
-    Raises:
-        ConfigError: no parts, an unknown part or argument, or one that does not suit the world.
-        GroundlingError: something that a part needs is missing.
-    """
+    """Make and check the parts of a run's reward, and load nothing: call `RewardSum.begin` before rewarding."""
     check_parts(settings, world)
     made: dict[str, Part] = {}
     chosen = chosen_parts(settings, world)
@@ -174,6 +151,5 @@ def naming(name: str) -> Iterator[None]:
 
 
 def _check_suits(name: str, world: WorldSpec, reason: str | None) -> None:
-    """Raise `ConfigError` if there is a reason why the part cannot reward."""
     if reason is not None:
         raise ConfigError(f"reward.{name} does not suit {world.name}: {reason}; take it out with ~reward.{name}")

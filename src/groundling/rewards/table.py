@@ -17,17 +17,8 @@ class RewardTable:
         self._rewards: dict[int, float] = {}
 
     def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
-        """Reward captions.
-
-        Args:
-            ids: Unique id of each caption, int64 of any shape, on the CPU.
-            read: Returns the captions at places of the flattened ids; called for new ids only.
-
-        Returns:
-            Float32, of the shape of ``ids``, on the CPU, without gradients.
-
-        Raises:
-            ConfigError: the model cannot read a caption.
+        """Reward captions by unique ids, int64 on the CPU: float32 of their shape, on the CPU, no gradients.
+        ``read`` returns the captions at places of the flattened ids; it is called for new ids only.
         """
         if self._version != self.model.version:
             self._version = self.model.version

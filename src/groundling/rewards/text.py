@@ -63,9 +63,7 @@ class RougeCombined(Reward):
 @dataclass(kw_only=True)
 class SaysReference(TokenReward):
     """1 for the token that completes one of the references; for whole texts, 1 if equal.
-
-    Whitespace at the ends is ignored, and later tokens have no reward. (The reward of Lamorel's example of PPO on
-    tokens.)
+    Whitespace at the ends is ignored; later tokens have no reward. (Reward of Lamorel's example of PPO on tokens.)
     """
 
     needs_references = True
@@ -103,7 +101,6 @@ def spider(
 @dataclass(kw_only=True)
 class IntentReward(Reward):
     """1 if an answer has the right intent, plus its METEOR.
-
     With ``compat``, METEOR is the mean of all samples rewarded so far, as in the original.
     """
 
@@ -119,7 +116,7 @@ class IntentReward(Reward):
 
     _intent: IntentAccuracy = field(init=False, repr=False)
     _meteors: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False)
-    """With ``compat``, the number of samples so far, and the sum of their METEORs."""
+    """With ``compat``, number and sum of the METEORs so far."""
 
     def __post_init__(self) -> None:
         self.by_sample = self.compat is None

@@ -23,16 +23,9 @@ _STATE = "state.json"
 
 
 class TextPart(Part):
-    """A reward of texts, a metric, or a user's function.
-
-    It scores generated texts token by token. In other worlds the captions are the generations, their goals the prompts,
-    and there are no references.
-
-    Args:
-        reward: The reward; or a function that makes it from the language model under training, once that is loaded.
-
-    Attributes:
-        reward: The reward; missing until it is made.
+    """A reward of texts, a metric, or a user's function; ``reward`` may make it from the trained language model.
+    It scores generated texts token by token. In other worlds the captions are the generations, their goals the
+    prompts, without references.
     """
 
     needs: frozenset[Evidence] = frozenset({"captions"})
@@ -71,7 +64,6 @@ class TextPart(Part):
         self.reward.load_state_dict(json.loads(self._initial_state))
 
     def save(self, folder: Path) -> None:
-        """Write ``state.json`` if the reward has a state; raise `RunError` if JSON cannot represent it."""
         if state := self.reward.state_dict():
             (folder / _STATE).write_text(_as_json(state), encoding="utf-8")
 
@@ -136,8 +128,7 @@ parts.adapt(rewards, rewards.get)
 
 def create_part(id: str, args: Mapping[str, Any]) -> Part:
     """Make the part ``id``; a reward of texts becomes a `TextPart`.
-
-    If the reward takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
+    If it takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
     """
     if id in parts.in_order():
         part: Part = parts.create(id, **args)

@@ -24,16 +24,7 @@ from groundling.worlds.protocols import RandomPlay
 
 
 def world_of(config: Config, checkpoint: Path | None = None, suite: str | None = None) -> World:
-    """Return the config's world, which has loaded or started nothing yet.
-
-    Args:
-        config: The run's config.
-        checkpoint: See `World.checkpoint`.
-        suite: See `World.suite`.
-
-    Raises:
-        ConfigError: a device map is set, and the processes of this machine cannot share its GPUs equally.
-    """
+    """Return the config's world, which has loaded or started nothing yet; see `World.checkpoint` and `World.suite`."""
     return kind(config.world.id)(
         config.world,
         config.evaluation,
@@ -48,10 +39,7 @@ def world_of(config: Config, checkpoint: Path | None = None, suite: str | None =
 
 def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
     """Check that the sections of a config can be trained in its world, before anything is loaded.
-
-    Raises:
-        ConfigError: two components do not suit each other; the message names alternatives.
-        GroundlingError: a requirement of the reward is missing.
+    Raises `ConfigError` with alternatives, or `GroundlingError` if a requirement of the reward is missing.
     """
     if model.load_in_4bit and not model.lora:
         raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
@@ -80,19 +68,13 @@ def make_policy(
     start: Path | None = None,
 ) -> Policy:
     """Build a config's policy, as training starts or with the weights of the world's checkpoint.
-
-    New weights (heads, random models) depend only on the config's seed.
+    New weights (heads, random models) depend only on the config's seed. Some policies depend on the algorithm.
 
     Args:
-        policy: Section of the config.
-        model: Section of the config.
-        algorithm: Section of the config, because some policies depend on it.
+        policy, model, algorithm: Sections of the config.
         world: The world of the same config.
         learns: True if the policy will be trained; only then it has the reference of a KL penalty.
         start: A checkpoint, such as a clone's, with the initial weights; None for those of ``model``.
-
-    Raises:
-        ConfigError: the policy cannot act in the world, or not be trained.
     """
     kernels.configure()
     if learns:
@@ -173,11 +155,7 @@ def _has_new_adapter(model: ModelConfig) -> bool:
 
 
 def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Processes | None = None) -> Algorithm:
-    """Build a config's algorithm, set up for ``policy`` and for the processes that share its work.
-
-    Raises:
-        ConfigError: the policy has no trainable weights, or the algorithm does not suit it.
-    """
+    """Build a config's algorithm, set up for ``policy`` and for the processes that share its work."""
     trained = [p for p in policy.parameters() if p.requires_grad]
     if not trained:
         raise ConfigError(f"a {type(policy).__name__} has no weights to train: choose another policy.id")

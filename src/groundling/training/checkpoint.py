@@ -20,16 +20,13 @@ from groundling.errors import GroundlingError, RunError, pass_out_of_memory
 from groundling.io.documents import DocumentError, read_object
 from groundling.io.files import PARTIAL, new_folder, share_mode, sync
 
-MANIFEST = "manifest.json"
-"""Sizes and hashes of the files of a checkpoint, or of a published policy."""
+MANIFEST = "manifest.json"  # Sizes and hashes of the files of a checkpoint, or of a published policy
 _ATTEMPTS = 20  # Listings of a folder whose checkpoints a run in training keeps deleting
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
     """Write the checkpoint ``folder/NNNNNN`` of an update, complete or not at all, and keep the latest ones.
-
-    Raises:
-        RunError: it could not be written, because of a full disk for instance. Earlier checkpoints are unchanged.
+    Raises `RunError` if it could not be written, as on a full disk; earlier checkpoints are unchanged.
     """
     target = folder / f"{update:06d}"
     try:
@@ -71,11 +68,7 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
 
 
 def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] | None:
-    """Return the latest complete checkpoint of a run and a lock on it, or None if there are no checkpoints.
-
-    Raises:
-        RunError: all checkpoints are broken.
-    """
+    """Return the latest complete checkpoint of a run and a lock on it, or None; `RunError` if all are broken."""
     for _ in range(_ATTEMPTS):
         # A listing can miss a checkpoint that is renamed into place while an older one is deleted.
         checkpoints = list_checkpoints(folder) or list_checkpoints(folder)
@@ -118,11 +111,7 @@ def seal(folder: Path) -> None:
 
 
 def find_problem(folder: Path) -> str | None:
-    """Return the reason why a checkpoint is broken, or None if it is complete.
-
-    Raises:
-        RunError: this process may not read it.
-    """
+    """Return the reason why a checkpoint is broken, or None if complete; `RunError` if it may not be read."""
     try:
         manifest = read_object(folder / MANIFEST)
         if "run.json" not in manifest:
@@ -161,12 +150,11 @@ def versions() -> dict[str, str]:
 
 
 def step_of(folder: Path) -> int:
-    """Return the number of steps taken before a checkpoint of a run or of a distillation, which counts epochs."""
+    """Return the number of steps before a checkpoint of a run or of a distillation, which counts epochs."""
     return int(counters_of(folder, ("step",))["step"])
 
 
 def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
-    """Return a checkpoint's counters, among them the ``needed`` ones."""
     with fitting(folder, "run.json"):
         return check_counters(read_object(folder / "run.json")["counters"], needed)
 
@@ -201,7 +189,6 @@ def length_of(folder: Path) -> dict[str, int] | None:
 @contextmanager
 def fitting(folder: Path, name: str) -> Iterator[None]:
     """Turn any failure to read a file of a checkpoint into a `RunError` that names the file.
-
     A manifest proves that files are as they were sealed, not that this run sealed them.
     """
     try:
@@ -235,8 +222,7 @@ def _hash(path: Path) -> str:
 
 
 def _delete_old(folder: Path, update: int, keep: int) -> None:
-    """Delete checkpoints before the last ``keep``, and later than ``update``, from before the run was set back.
-
+    """Delete checkpoints before the last ``keep``, and those after ``update``, from before the run was set back.
     A checkpoint that another process reads (`Hold`) stays until a later call.
     """
     checkpoints = list_checkpoints(folder)

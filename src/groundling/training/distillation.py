@@ -48,23 +48,15 @@ class DistillationConfig(Distillation):
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:
-    """Read the dataset's annotated pairs.
-
-    Raises:
-        ConfigError: there is no such dataset or annotator, nothing is annotated, or nothing is preferred.
-    """
+    """Read the dataset's annotated pairs; `ConfigError` if there are none, or nothing is preferred."""
     pairs, name = open_pairs(config.dataset), config.preferences
     return TrainingPairs.of(pairs.segments(), pairs.preferences(name), pairs.soft_preferences(name))
 
 
 def distill(config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]) -> dict[str, Any]:
     """Train, or resume, the reward model that ``config`` describes, and write it into ``output``.
-
-    Returns:
-        The last epoch's figures, as in ``output/metrics.jsonl``.
-
-    Raises:
-        GroundlingError: it cannot start or be resumed; the last checkpoint stays.
+    Returns the last epoch's figures, as in ``output/metrics.jsonl``. Raises `GroundlingError` if it cannot start or be
+    resumed; the last checkpoint stays.
     """
     pairs = read_pairs(config)
     is_other = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
@@ -84,8 +76,6 @@ def distill(config: DistillationConfig, output: Path, console: Console, warn: Ca
 
 
 class DistillationRun:
-    """The components of a distillation and its progress."""
-
     def __init__(
         self, config: DistillationConfig, pairs: TrainingPairs, folder: Path, warn: Callable[[str], None]
     ) -> None:
@@ -221,11 +211,7 @@ def _as_dict(config: DistillationConfig) -> dict[str, Any]:
 
 
 def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
-    """Write the configuration, unless the folder belongs to another one.
-
-    Raises:
-        ConfigError: the folder holds a reward model of other settings or other pairs.
-    """
+    """Write the configuration; raise `ConfigError` if the folder belongs to other settings or other pairs."""
     path = folder / _CONFIG
     facts, wanted = (
         declarations(DistillationConfig),
@@ -247,7 +233,6 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
 
 
 def _fingerprint(pairs: TrainingPairs) -> str:
-    """Return a hash of annotated pairs."""
     digest = hashlib.sha256(json.dumps(pairs.captions).encode())
     for tensor in (pairs.indices, pairs.targets):
         digest.update(tensor.contiguous().numpy().data)
@@ -255,7 +240,7 @@ def _fingerprint(pairs: TrainingPairs) -> str:
 
 
 def has_accuracy(row: dict[str, Any]) -> bool:
-    """Return True if an epoch's figures have an accuracy: pairs are held out, and not all of them are ties."""
+    """Return True if an epoch's figures have an accuracy: pairs are held out, and not all are ties."""
     return not math.isnan(row.get("validation_accuracy", math.nan))
 
 

@@ -25,18 +25,14 @@ class DryRun:
     trainable: int
     updates: int
     memory_bytes: int
-    """Weights (a frozen reference's, too), gradients and Adam's two moments; without activations, which depend on the
+    """Weights (also a frozen reference's), gradients and Adam's two moments; without activations, which depend on the
     micro-batch size, and without the models of metrics and rewards."""
     seconds: float  # Extrapolated from a few steps and one gradient step
     prompt: str | None  # The first prompt, if the policy reads one
 
 
 def dry_run(config: Config) -> DryRun:
-    """Build everything, take a few steps and one optimizer step; write nothing and ask no judge.
-
-    Raises:
-        GroundlingError: a component of the run, or of its validation, cannot be built.
-    """
+    """Build everything, take a few steps and one optimizer step; write nothing and ask no judge."""
     # Compilation is slower for so few steps.
     config = config.model_copy(update={"model": config.model.model_copy(update={"compile": False})})
     world = world_of(config)

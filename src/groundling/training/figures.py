@@ -1,4 +1,4 @@
-"""The figures of an update: counters, numbers from components that may be the user's, and returns with a KL penalty."""
+"""The figures of an update: counters, numbers from components, which may be users', and returns with a KL penalty."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,13 @@ _GOOD_SUCCESS_RATE = 0.95  # A policy that succeeds this often may have a low en
 
 @dataclass
 class Counters:
-    """Progress of a run."""
-
     update: int = 0
     step: int = 0
     episodes: int = 0
     seconds: float = 0.0
-    low_entropy_updates: int = 0
-    """Consecutive updates of an entropy below ``world.entropy_floor`` in which episodes failed."""
+    low_entropy_updates: int = 0  # Consecutive ones below ``world.entropy_floor`` in which episodes failed
 
     def add(self, steps: int, episodes: int, seconds: float) -> None:
-        """Count one update."""
         self.update += 1
         self.step += steps
         self.episodes += episodes
@@ -57,11 +53,7 @@ class Counters:
 
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
-    """Convert figures of an algorithm or a policy to plain numbers; scalars of torch and NumPy are accepted.
-
-    Raises:
-        RunError: they are not a mapping of texts to numbers.
-    """
+    """Convert figures of a component, also scalars of torch and NumPy, to numbers; `RunError` on others."""
     if not isinstance(given, Mapping):
         raise RunError(
             f"the {giver} gives {given!r:.80} as the figures of an update, expected a mapping of names to numbers: "
@@ -87,11 +79,7 @@ def checked_figures(given: Any, giver: str) -> dict[str, float]:
 def merge_figures(
     row: dict[str, Any], shaped: Mapping[str, Any], given: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Add figures to a run's row: those of the policy, of shaped returns, and of the algorithm, by component's name.
-
-    Raises:
-        RunError: a figure has the name of another.
-    """
+    """Add figures of the policy, of shaped returns, and of the algorithm to a row; `RunError` on equal names."""
     present = row.keys() | shaped.keys()
     for giver, figures in given.items():
         if doubled := sorted(present & figures.keys()):
@@ -111,10 +99,8 @@ class ShapedReturns:
 
     def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
         """Add a rollout and its rewards with the penalty, ``(num_steps, num_envs)``.
-
-        Returns:
-            Mean, deviation, minimum and maximum over the episodes that ended in it, or were cut at its end:
-            ``shaped_return_*``, and ``shaping_*`` of the penalty alone; None where no episode ended.
+        Returns mean, deviation, minimum and maximum over the episodes that ended in it, or were cut at its end:
+        ``shaped_return_*``, and ``shaping_*`` of the penalty alone; None where no episode ended.
         """
         rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
         if rollout.groups is not None:  # each rollout starts with new episodes

@@ -18,8 +18,7 @@ from groundling.io.locks import LOCK, locked
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 
-SETTINGS_FILE = "config.yaml"
-"""In a run's folder: its whole configuration."""
+SETTINGS_FILE = "config.yaml"  # In a run's folder: its whole configuration
 DEMONSTRATIONS, CLONE = "demonstrations", "clone"
 """Folders of a run that clones first: the dataset, and the run of the clone."""
 
@@ -27,16 +26,8 @@ DEMONSTRATIONS, CLONE = "demonstrations", "clone"
 @contextmanager
 def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
     """Create or reopen a run's folder, and exclude other processes from training in it.
-
-    If the run is refused before `write_settings`, a folder created here is removed.
-
-    Args:
-        folder: The run's folder.
-        settings: The complete config, nested.
-
-    Raises:
-        ConfigError: the folder belongs to a run with another configuration.
-        RunError: another process trains in it, or it cannot be written or locked.
+    If the run is refused before `write_settings`, a folder created here is removed. Raises `ConfigError` if the folder
+    belongs to a run with another configuration, `RunError` if another process trains in it, or it cannot be written.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     with locked(folder / LOCK, f"is training in {folder}", "set run_dir to another folder"):
@@ -100,11 +91,7 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write a run's ``config.yaml``, which claims the folder.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a run's ``config.yaml``, which claims the folder."""
     path = folder / SETTINGS_FILE
     try:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))

@@ -19,12 +19,9 @@ _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "squar
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors, named ``<parameter index>.<name>``.
-
-    All processes must call it, because sharded tensors are gathered; it is empty where ``keep`` is False.
-
-    Raises:
-        RunError: the state has other values than tensors, or entries of no parameter.
+    """Return the optimizer's tensors, named ``<parameter index>.<name>``; empty where ``keep`` is False.
+    All processes must call it, because sharded tensors are gathered. Raises `RunError` if the state has other values
+    than tensors, or entries of no parameter.
     """
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     tensors = {}
@@ -55,9 +52,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts.
-
-    Raises:
-        RunError: it has other groups than initially, or a setting that JSON cannot hold.
+    Raises `RunError` if it has other groups than initially, or a setting that JSON cannot hold.
     """
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     now = settings_of(optimizer)
@@ -94,11 +89,7 @@ def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Read what `save_optimizer` wrote into an optimizer of the same configuration.
-
-    Raises:
-        ValueError: the file belongs to another optimizer.
-    """
+    """Read what `save_optimizer` wrote into an optimizer of the same configuration; `ValueError` if of another."""
     with safe_open(path, framework="pt") as file:
         written = parse_json((file.metadata() or {})["optimizer"], str(path))
     parameters = {str(i): p for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
@@ -146,11 +137,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _restored(value: Any, present: Any) -> Any:
-    """Convert a setting from a checkpoint to the type of the present value.
-
-    Raises:
-        ValueError: it cannot be converted, as a text in the place of a number.
-    """
+    """Convert a setting from a checkpoint to the type of the present value, or raise `ValueError`."""
     if isinstance(present, Mapping) and isinstance(value, Mapping):
         return {key: _restored(item, present[key]) if key in present else item for key, item in value.items()}
     if isinstance(present, torch.Tensor):

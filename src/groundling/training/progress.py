@@ -15,9 +15,8 @@ from groundling.worlds.episode import Episode
 
 class TrainingProgress:
     """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
-
-    The time left is estimated from whole updates, since steps advance only while an update collects. The first update,
-    which also compiles and fills caches, is left out once there are others. Steps are env steps, or tokens.
+    The time left is estimated from whole updates, since steps advance only while an update collects, and without the
+    first one, which also compiles and fills caches, once there are others. Steps are env steps, or tokens.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class TrainingProgress:
         self._bar.update(self._task, description=f"{self._describe()} · {name}")
 
     def advance(self, steps: int) -> None:
-        """Count steps while they are collected."""
         self._step += steps
         self._bar.update(self._task, completed=self._step)
 

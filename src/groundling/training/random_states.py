@@ -30,9 +30,7 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
     """Read the states that `save_random_states` wrote.
-
-    Raises:
-        ValueError: the position of NumPy's generator is out of bounds, which NumPy does not check.
+    NumPy does not check the position of its generator, so `ValueError` if it is out of bounds.
     """
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Shard the weights, gradients and optimizer states of large language models over the processes of a run (FSDP2)."""
+"""Shard weights, gradients and optimizer states of language models over the processes of a run (FSDP2)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from groundling.runtime.processes import Processes
 
 
 def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:
-    """Shard the layers of a policy over the processes of a run, before its optimizer is created.
-
-    Raises:
-        ConfigError: the policy, the algorithm or a setting of the model does not allow it.
-    """
+    """Shard the layers of a policy over the processes of a run, before its optimizer is created."""
     if not hasattr(FSDPModule, "reset_iter_state"):
         raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
@@ -50,11 +46,9 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
 
 class Shards:
     """The sharded layers of a policy's language models (PyTorch's `fully_shard`; ZeRO, arXiv 1910.02054).
-
     While the policy learns, a layer's weights are gathered only while it computes, and gradients and optimizer states
     stay sharded. At all other times the weights are whole, because the processes write texts of different lengths, and
-    the main process measures and saves alone. Parameters outside the layers (embeddings, last norm, heads) are not
-    sharded.
+    the main process measures and saves alone. Parameters outside the layers (embeddings, heads, …) are not sharded.
     """
 
     def __init__(self, policy: TokenPolicy, processes: Processes) -> None:

@@ -1,11 +1,9 @@
 """`groundling train … --slurm partition=gpu array=seeds`: write a job, show it, submit it.
 
 The job runs ``groundling train`` as it was typed. Before the time limit SLURM sends the run's processes `_SIGNAL`; the
-run stops after its current update with the exit status `TO_BE_REQUEUED`, the job puts itself back into the queue, and
-the same command resumes from the last checkpoint.
-
-submitit writes the sbatch file and reads the job's number. Its executors are not used, because they hand a pickled
-function to the job, and a command needs none.
+run stops after its current update with the exit status `TO_BE_REQUEUED`, the job requeues itself, and the same command
+resumes from the last checkpoint. submitit writes the sbatch file and reads the job's number; its executors are not
+used, because they hand a pickled function to the job, and a command needs none.
 """
 
 import re
@@ -26,15 +24,13 @@ from groundling.arguments import check_bounds
 from groundling.errors import ConfigError, RunError, TimeIsUp, unknown
 from groundling.fields import Ge
 
-TO_BE_REQUEUED = 75
-"""Exit status of a run that stopped before its time limit (EX_TEMPFAIL)."""
+TO_BE_REQUEUED = 75  # Exit status of a run that stopped before its time limit (EX_TEMPFAIL)
 _SIGNAL = signal.SIGUSR2
 _SET_BY_JOB = {
     *("array", "chdir", "error", "open-mode", "output", "requeue", "signal", "wckey", "job-name"),
     *("ntasks-per-node", "partition", "account", "qos", "constraint", "time"),
     *("nodes", "gpus-per-node", "cpus-per-task"),
-}
-"""Parameters of sbatch that ``sbatch.…`` may not set."""
+}  # Parameters of sbatch that ``sbatch.…`` may not set
 
 
 @dataclass
@@ -73,17 +69,11 @@ class Job:
 
 @dataclass
 class Submission:
-    """A job file and its folder."""
-
     text: str
     folder: Path
 
     def submit(self) -> str:
-        """Submit the job; return its number, under which the job file stays next to the logs.
-
-        Raises:
-            RunError: there is no sbatch here, or it refuses the job.
-        """
+        """Submit the job; return its number, under which the job file stays next to the logs."""
         if shutil.which("sbatch") is None:
             raise RunError("sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run")
         file = self.folder / f"submission-{time.time_ns()}.sh"
@@ -102,11 +92,7 @@ class Submission:
 
 
 def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
-    """Read the words after ``--slurm``: the job, and the parameters of ``sbatch.NAME=VALUE``.
-
-    Raises:
-        ConfigError: a word is not key=value, a key is unknown, or a value has the wrong type.
-    """
+    """Read the words after ``--slurm``: the job, and the parameters of ``sbatch.NAME=VALUE``."""
     types = {field.name: str(field.type) for field in fields(Job)}
     values: dict[str, Any] = {}
     more: dict[str, str] = {}
@@ -136,16 +122,8 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
 def submission(
     job: Job, more: dict[str, str], commands: Sequence[Sequence[str]], run_dirs: Sequence[str]
 ) -> Submission:
-    """Write the job file: one task of an array for each command, or a job for one command.
-
-    Args:
-        job: Resources of the job.
-        more: Further parameters of sbatch.
-        commands: The words of each ``groundling train …``, after ``groundling``.
-        run_dirs: The runs' folders.
-
-    Raises:
-        ConfigError: an array of one run, or submitit is not installed.
+    """Write the job file: a job for one command, or an array with a task for each command.
+    ``more`` are further parameters of sbatch, ``commands`` the words of each command after ``groundling``.
     """
     if job.array is not None and len(commands) < 2:
         raise ConfigError("--slurm array=seeds needs a sweep of several runs, such as seed=1,2,3")
@@ -187,15 +165,9 @@ def submission(
 
 @contextmanager
 def time_limit(has_advanced: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Treat the signal before a job's time limit as a first Ctrl-C.
-
-    Outside of a run's loop, for instance while a model is loaded, `TimeIsUp` ends the process instead.
-
-    Args:
-        has_advanced: Returns whether the job should be requeued then; a job that never advances would be for ever.
-
-    Yields:
-        A function that returns True if the signal came.
+    """Treat the signal before a job's time limit as a first Ctrl-C; yield a function that returns True if it came.
+    Outside of a run's loop, for instance while a model is loaded, `TimeIsUp` ends the process instead. The job is then
+    requeued only if ``has_advanced()``: one that never advances would be requeued for ever.
     """
     came = False
 
@@ -250,11 +222,10 @@ def _rendezvous(job: Job) -> list[str]:
 
 
 _PROCESS = """bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' process "$@\""""
-"""The variables that differ between processes."""
+"""Sets the variables that differ between processes."""
 
 
 def _seconds(limit: str) -> int:
-    """Return a time limit in seconds."""
     if limit.isdecimal():
         return 60 * int(limit)
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)

@@ -17,14 +17,12 @@ from groundling.io.files import write_atomically
 from groundling.io.row_files import RowFile, read_rows, unwritable
 from groundling.worlds.collector import Collector
 
-METRICS = "metrics.jsonl"
-"""In a run's folder: its figures by update."""
+METRICS = "metrics.jsonl"  # In a run's folder: its figures by update
 _SAMPLED_UPDATES = 50  # Updates with samples, besides the first
 _SAMPLES = 4  # Samples of an update
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the rows of a run's ``metrics.jsonl``; see `read_rows`."""
     return read_rows(run_dir / METRICS, consecutive=True)
 
 
@@ -58,7 +56,6 @@ class Tracker:
 
 class SampleLog:
     """Write the first samples of some rollouts to the run's ``samples/train.jsonl``, if its world has any.
-
     The updates are spread evenly over the training, and depend on steps alone: a resumed run keeps the same ones.
     """
 
@@ -88,12 +85,10 @@ class OnlineLog:
         self._run, self._step_key = run, step_key
 
     def log(self, row: dict[str, Any]) -> None:
-        """Log the figures of one update."""
         figures = {self._step_key if k == "step" else k: v for k, v in row.items() if v is not None and k != "update"}
         self._run.log(figures, step=row["update"])
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Log further figures of an update."""
         self._run.log({name: value for name, value in figures.items() if math.isfinite(value)}, step=update)
 
     def close(self) -> None:
@@ -102,7 +97,6 @@ class OnlineLog:
 
 def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) -> OnlineLog:
     """Log to Weights & Biases, as one run there that continues when this one is resumed.
-
     ``wandb.json`` in the run's folder keeps its id. ``config`` is sent, so pass it through `shareable`.
     """
     wandb, path = _client("wandb", project), run_dir / "wandb.json"
@@ -121,7 +115,6 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
 
 def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
     """Log to Trackio, which keeps figures on this machine (``trackio show``) unless its variables say otherwise.
-
     A resumed run continues under its name. ``config`` may be sent, so pass it through `shareable`.
     """
     # By default it also logs the load of the whole machine.
@@ -142,7 +135,6 @@ def _client(name: str, project: str) -> Any:
 
 class EventFile:
     """Scalars for TensorBoard, on the disk when `write` returns; earlier files count only before ``purge_step``.
-
     PyTorch's ``SummaryWriter`` writes from a thread, up to two minutes later: a killed run loses figures, and a full
     disk is never reported.
     """
@@ -158,7 +150,6 @@ class EventFile:
         self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, figures: dict[str, float], step: int) -> None:
-        """Add the figures of one step."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 

@@ -1,4 +1,4 @@
-"""Train a run from its config: clone demonstrations first if it says so, then run the training loop."""
+"""Train a run from its config, after cloning demonstrations if it says so."""
 
 import signal
 import warnings
@@ -26,8 +26,7 @@ from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Demonstrator, Player
 
 _CLONE_CHECKPOINTS = 10  # Approximate number of checkpoints that the clone's run writes
-_COMPARED_UPDATES = 2
-"""Updates in the first and last fifth of a run, at least, for a statement that success did not improve."""
+_COMPARED_UPDATES = 2  # Least length of the fifths of a run that `_did_not_improve` compares
 
 
 def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
@@ -59,11 +58,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
 
 
 def clone_of(config: Config) -> Config:
-    """Return the config of the run that clones a run's demonstrations, in which an update is a minibatch.
-
-    Raises:
-        ConfigError: the world has no datasets.
-    """
+    """Return the config of the run that clones a run's demonstrations, in which an update is a minibatch."""
     folder, cloning = Path(config.run_dir), config.cloning
     world = episode_recorder(world_of(config)).learning_from(folder / DEMONSTRATIONS)
     size = cloning.args.get("minibatch_size", BehaviouralCloning.minibatch_size)
@@ -81,12 +76,7 @@ def clone_of(config: Config) -> Config:
 
 def _clone(config: Config, processes: Processes, console: Console, warn: Callable[[str], None]) -> Path | None:
     """Record demonstrations and clone them, as far as that is not done yet.
-
-    Returns:
-        The clone's last checkpoint; None if it was asked to stop.
-
-    Raises:
-        GroundlingError: they cannot be recorded or cloned, or the clone of a run that has begun is missing.
+    Returns the clone's last checkpoint; None if it was asked to stop.
     """
     clone, episodes = clone_of(config), config.cloning.episodes
     check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))
@@ -114,7 +104,6 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
 
 
 def _record(config: Config) -> None:
-    """Play the demonstrations that are missing."""
     cloning, folder, world = config.cloning, Path(config.run_dir) / DEMONSTRATIONS, world_of(config)
     assert cloning.episodes is not None
     about = flat(shareable({"seed": config.seed, "world": world.settings}))

@@ -81,8 +81,7 @@ class Trainer:
         self.local_rows = self.processes.share(config.world.num_rows)  # envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.shaped = ShapedReturns(config.world.num_rows)
-        self.rows_digest: str | None = None
-        """Of the rows of figures up to the checkpoint from which the run resumes."""
+        self.rows_digest: str | None = None  # Of the figures up to the checkpoint to resume from
         try:
             if (epochs := config.training.epochs) is not None:
                 training = config.training.model_copy(update={"steps": self.collector.in_passes(epochs)[0]})
@@ -121,11 +120,7 @@ class Trainer:
         return True
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
-        """Collect one rollout and learn from it.
-
-        Returns:
-            The figures of this update.
-        """
+        """Collect one rollout, learn from it, and return the figures."""
         started = time.monotonic()
         progress.phase("collecting")
         rollout, episodes, incidents = self._collect(progress)
@@ -193,11 +188,7 @@ class Trainer:
         )
 
     def _find_checkpoint(self) -> Path | None:
-        """Return the checkpoint from which the run resumes.
-
-        Raises:
-            RunError: all are broken, or the run has metrics and no checkpoint.
-        """
+        """Return the checkpoint to resume from; `RunError` if all are broken, or missing in spite of metrics."""
         latest = checkpoint.latest(self.folder / "checkpoints", self.warn)
         path = self.folder / SETTINGS_FILE
         every = recorded(path)["training"]["checkpoint_every"] if path.exists() else None
@@ -211,7 +202,6 @@ class Trainer:
         return latest
 
     def _check_processes(self) -> None:
-        """Raise `ConfigError` if the number of processes does not suit the run."""
         world, size = self.config.world, self.processes.size
         if world.num_rows < size:
             raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few for {size} processes")
@@ -269,11 +259,7 @@ class Trainer:
         return rollout, episodes, incidents
 
     def _learn(self, rollout: Rollout, name: str) -> dict[str, float]:
-        """Update the policy; return the algorithm's figures.
-
-        Raises:
-            RunError: a figure is not finite.
-        """
+        """Update the policy; return the algorithm's figures, or raise `RunError` if one is not finite."""
         with nullcontext() if self.shards is None else self.shards.sharded(), foreign(name):
             learnt = self.algorithm.update(
                 self.policy, rollout, generator=self.generators["learn"], remaining=self.collector.remaining
@@ -288,11 +274,7 @@ class Trainer:
         return figures
 
     def _load(self, folder: Path) -> None:
-        """Read a checkpoint; the policy has loaded its weights already.
-
-        Raises:
-            RunError: a file does not fit the run.
-        """
+        """Read a checkpoint, whose weights the policy has loaded; raise `RunError` if a file does not fit the run."""
         with fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))

@@ -26,8 +26,6 @@ _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check."""
-
     what: str  # Subject of the check, or the file with the problem
     problem: str | None = None  # None if all is well
     advice: str = ""  # Advice about the problem
@@ -35,12 +33,8 @@ class Finding:
 
 def verify(folder: Path) -> list[Finding]:
     """Check a run, a checkpoint, a published policy, a reward model or a dataset; write and run nothing.
-
-    While another process writes to the folder, files may be incomplete or missing because they are being replaced: then
-    no problems are returned, but a note.
-
-    Raises:
-        ConfigError: the folder is of another kind.
+    While another process writes to the folder, files may be incomplete or missing because they are being replaced:
+    then a note replaces all problems.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder: name a run, a reward model or a dataset")
@@ -173,7 +167,6 @@ def _reward_model(folder: Path) -> Iterator[Finding]:
 
 
 def _episodes(folder: Path) -> Iterator[Finding]:
-    """Check the files of a dataset of transitions."""
     count, files = 0, sorted((folder / "data").glob("*.parquet"))
     for path in files:
         try:
@@ -186,7 +179,6 @@ def _episodes(folder: Path) -> Iterator[Finding]:
 
 
 def _pairs(folder: Path) -> Iterator[Finding]:
-    """Check a dataset of preference pairs."""
     try:
         pairs = open_pairs(folder)
         count = len(pairs)
