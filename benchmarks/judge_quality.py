@@ -1,7 +1,7 @@
 """Compare judges with labels that were given by hand to 200 pairs of NetHack messages.
 
     python benchmarks/judge_quality.py rules
-    python benchmarks/judge_quality.py --prompts default,reworded transformers:smollm2      # 10 CPU minutes
+    python benchmarks/judge_quality.py --prompts default,reworded transformers:smollm2
 
 The labels in ``results/motif-claims/hand_labels.jsonl`` say which of two captions is progress towards a high score ("first",
 "second" or "tie"), judged by the captions alone. Each judge is asked about each pair in both orders. Adds one row per judge
