@@ -44,7 +44,7 @@ class APPO(ClippedOnPolicy):
     clip_range: Annotated[float, Gt(0)] = 0.1
     """ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε."""
     value_clip_range: Annotated[float | None, Gt(0)] = 1.0
-    """How far a value may move from the old one without being clipped; null: no clipping."""
+    """Distance that a value may move from the old one without being clipped; null: no clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1 here is the original's 0.5."""
     entropy_coefficient: Annotated[float, Ge(0)] = 0.003

@@ -38,7 +38,7 @@ class BehaviouralCloning(Algorithm):
     learning_rate: Annotated[float, Gt(0)] = 5e-4
     """AdamW's step size."""
     learning_rate_schedule: Schedule = "cosine"
-    """How it falls to 0 over the training; it changes between updates."""
+    """Shape of its fall to 0 over the training; it changes between updates."""
     warmup: Annotated[float, Ge(0), Lt(1)] = 0.01
     """Share of the training in which the learning rate rises from a tenth."""
     weight_decay: Annotated[float, Ge(0)] = 0.0

@@ -35,7 +35,7 @@ class PPO(ClippedOnPolicy):
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.99
     """λ of generalised advantage estimation; usually 0.9 to 1."""
     value_clip_range: Annotated[float | None, Gt(0)] = 0.2
-    """How far a value may move from the old one without being clipped; null: no clipping."""
+    """Distance that a value may move from the old one without being clipped; null: no clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1 here is 0.5 in GLAM and Stable-Baselines3."""
     entropy_coefficient: Annotated[float, Ge(0)] = 0.01

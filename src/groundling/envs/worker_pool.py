@@ -185,6 +185,7 @@ def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the commands
     if main is not None:
         spawn.import_main_path(main)
+    # Not a file's bytes: the parent process sent them through a pipe that only it and this process hold.
     handler: Handler = pickle.loads(pipe.recv_bytes())(restarted)
     with suppress(EOFError, ConnectionError):  # the pipe is closed
         pipe.send((None, None))  # ready

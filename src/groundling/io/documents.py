@@ -34,6 +34,7 @@ _EXPANDED = 2**20  # Maximum number of characters and values in settings after a
 _DIGITS = 4300  # Maximum length of a number in YAML: Python's own limit; base 60 takes quadratic time to read
 _LONGEST_CAUSE = 200
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
+# PyYAML's safe loaders make plain values only.
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FEWER = "more than any file that Groundling writes: it is not read"
 

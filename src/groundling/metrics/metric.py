@@ -13,7 +13,7 @@ from groundling.registry import Registry
 
 @dataclass(frozen=True)
 class RewardOptions:
-    """How a metric is used as a reward: ``offset + scale`` · a figure."""
+    """Conversion of a metric to a reward: ``offset + scale`` · a figure."""
 
     key: str | None = None  # Name of the figure; null if the metric has only one
     scale: float = 1.0  # Negative if less is better (perplexity, TER)

@@ -1,4 +1,4 @@
-"""How a policy turns observations into prompts: the form of each episode, replaced words, the system prompt."""
+"""Prompts from a policy's observations: the form of each episode, replaced words, the system prompt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -46,7 +46,7 @@ class CountBonus(Part):
     needs = frozenset({"counts"})
 
     exponent: Annotated[float, Gt(0)] = 0.5
-    """How fast the bonus falls with repetition; usually 0.5 to 3."""
+    """Rate at which the bonus falls with repetition; usually 0.5 to 3."""
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
         assert inputs.captions is not None

@@ -9,7 +9,7 @@ from groundling.fields import Ge, Section
 
 @dataclass(frozen=True)
 class Use:
-    """How the config's other sections use a world: it decides which of the world's settings have an effect."""
+    """Use of a world by the config's other sections: it decides which of the world's settings have an effect."""
 
     demonstrated: bool = False  # The algorithm learns from a dataset or references
     learns_values: bool = True  # The algorithm learns a value function

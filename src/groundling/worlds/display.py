@@ -1,4 +1,4 @@
-"""How a world's episodes and results are shown: frames of an episode, tables and curves of reports."""
+"""Display of a world's episodes and results: frames of an episode, tables and curves of reports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -17,7 +17,7 @@ BEGIN = 255  # command to begin every env's next episode; other commands are num
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How the envs of a vector are made and seeded."""
+    """Construction and seeding of the envs of a vector."""
 
     task: str
     seed: int = 0

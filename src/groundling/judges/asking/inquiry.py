@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def failure(self) -> str | None:
-        """Why the last request got no reply; None if it got one."""
+        """Reason for the last request's missing reply; None if it got one."""
         return self.replies[-1].failure
 
     @property

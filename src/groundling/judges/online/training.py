@@ -17,7 +17,7 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 @dataclass(frozen=True)
 class OnlineLearning:
-    """How a reward model learns from a judge's answers while the agent trains."""
+    """Settings with which a reward model learns from a judge's answers while the agent trains."""
 
     train_every: Annotated[int, Gt(0)] = 1000
     """Number of new answers after which a model with gradients is trained again, on all answers."""

@@ -19,7 +19,7 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 @dataclass
 class Distillation:
-    """How a reward model is trained; defaults are those of Motif's command."""
+    """Settings for training a reward model; defaults are those of Motif's command."""
 
     learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
     """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""

@@ -54,7 +54,7 @@ class TreeReader:
 
     @property
     def why_not(self) -> str | None:
-        """Why the model cannot be read in this way; None if it can. Checked once."""
+        """Reason why the model cannot be read in this way; None if it can. Checked once."""
         if (why := self._backbone.why_not_replaceable) is not None:
             return why
         if self._is_exact is None:
