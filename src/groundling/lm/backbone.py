@@ -57,7 +57,7 @@ class Backbone:
 
     @property
     def why_not_replaceable(self) -> str | None:
-        """Reason why the body's attention is not replaceable; None if each layer calls PyTorch's, once, on the whole text."""
+        """Reason why the attention is not replaceable; None if each layer calls PyTorch's once on the whole text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
         if not self.layers.attend_to_all:
