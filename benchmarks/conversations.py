@@ -27,7 +27,7 @@ import torch
 from machine import machine, seconds
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy

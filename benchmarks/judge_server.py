@@ -24,8 +24,8 @@ from machine import machine
 
 import groundling.worlds  # noqa: F401  (registers the subjects of judges)
 from groundling.judges import Annotation, OpenAIJudge, Question
-from groundling.judges.preferences.segments import TextSegment
-from groundling.judges.preferences.texts import TextPairs
+from groundling.judges.preferences.pairs import TextSegment
+from groundling.judges.preferences.recording import TextPairs
 
 RESULTS = Path(__file__).parent / "results"
 CONCURRENCY = (1, 8, 64)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from groundling.runtime.kernels import onednn_is_faster
+from groundling.runtime.devices import onednn_is_faster
 
 
 def seconds(device: str = "cpu") -> float:

@@ -34,7 +34,7 @@ from machine import machine
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from groundling.judges.preferences.captions import decode_pairs
+from groundling.judges.preferences.pairs import decode_pairs
 from groundling.judges.reward_models import MotifRewardModel
 from groundling.judges.reward_models.distill import segment_scores, train_epoch
 from groundling.judges.reward_models.message_network import MessageNetwork, encode

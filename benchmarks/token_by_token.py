@@ -22,8 +22,8 @@ from groundling.config.compose import compose
 from groundling.intervals import estimate
 from groundling.policies import Policy
 from groundling.training.trainer import Trainer
-from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
+from groundling.worlds.world import Collector
 
 NAME = "tokens"
 

@@ -6,7 +6,7 @@ python -m scripts.bundled     # write src/groundling/cli/bundled.json
 import json
 
 import groundling.worlds  # noqa: F401  (registers the worlds)
-from groundling.cli.inventory import BUNDLED, inventory
+from groundling.cli.list import BUNDLED, inventory
 
 _QUICK = ("envs", "prompts", "pools")
 """Kinds whose modules import neither torch nor Transformers."""

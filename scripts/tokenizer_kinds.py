@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from groundling.lm.load.gguf import SMOLLM2
 from groundling.lm.load.model import load_tokenizer
-from groundling.lm.load.sources import Source, resolve
+from groundling.lm.load.model_files import Source, resolve
 
 _CORPUS = [
     "You see a wall 2 steps left",

@@ -13,11 +13,11 @@ import torch
 from scripts.tokenizer_kinds import ENDS, TEMPLATES, TOKENIZERS, make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_generation import Sample
 from groundling.lm import LanguageModel
 from groundling.policies.answer import AnswerRules
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.writing.config import PromptEncoder
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tokenizers.md"
 SAID = (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import groundling.worlds  # noqa: F401  (which tell judges what they are)
 from groundling.algorithms import Rollout
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
 from groundling.reports import plots
 from tests.hostile.received import things

@@ -15,7 +15,7 @@ from groundling.cli import main as cli
 from groundling.cli.main import main
 from groundling.config.compose import changed, compose
 from groundling.evaluation.target import find
-from groundling.io.console import episode_bars, make_console
+from groundling.io.terminal import episode_bars, make_console
 from groundling.reports import page as report
 from groundling.reports.run_folder import learning_figures, read_run
 from groundling.worlds.text.suites import SUITES

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from groundling.cli.main import main
-from groundling.lm.load.sources import resolve
+from groundling.lm.load.model_files import resolve
 from tests.launching import launch
 from tests.thorough import THOROUGH
 

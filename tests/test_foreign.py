@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from groundling.cli import main as cli
-from groundling.envs.observation import TextObservation
-from groundling.envs.text_env import SUCCESSES, read_success, read_text_step, success_key
+from groundling.envs.text_env import SUCCESSES, TextObservation, read_success, read_text_step, success_key
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
 from groundling.prompts import PromptReader, prompts
 from groundling.rewards import GeneratedTexts, RewardInputs
-from groundling.rewards.reward import FunctionReward
+from groundling.rewards.part import FunctionReward
 from groundling.rewards.sum import RewardSum
-from groundling.rewards.text_part import TextPart
+from groundling.rewards.text import TextPart
 from groundling.training import slurm
 from groundling.worlds.writing.config import WritingConfig
 from groundling.worlds.writing.samples import samples_of

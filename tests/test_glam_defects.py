@@ -18,11 +18,11 @@ import torch
 from rich.console import Console
 
 from groundling.config.compose import compose
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
 from groundling.training import checkpoint
-from groundling.training.progress import TrainingProgress
+from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 
 _ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import groundling
-from groundling.cli import doctor, inventory
+from groundling.cli import doctor
+from groundling.cli import list as list_command
 from groundling.cli.main import main
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from tests.thorough import some_of, thorough
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -52,13 +53,13 @@ def test_list_imports_neither_torch_nor_transformers() -> None:
 
 def test_list_agrees_with_the_registries() -> None:
     listing = (
-        "from groundling.cli.main import main; from groundling.cli.inventory import inventory; "
+        "from groundling.cli.main import main; from groundling.cli.list import inventory; "
         "[main(['list', kind]) for kind in inventory()]"
     )
     output, _, written = _python(
         f"import scripts.bundled as b; {listing}; print('---'); print(b.table(), end='')"
     ).partition("---\n")
-    assert inventory.BUNDLED.read_text(encoding="utf-8") == written, "run python -m scripts.bundled"
+    assert list_command.BUNDLED.read_text(encoding="utf-8") == written, "run python -m scripts.bundled"
     assert _python(listing) == output
 
 
@@ -66,7 +67,7 @@ def test_registries_are_in_slow_packages() -> None:
     source = Path(groundling.__file__).parent
     made = re.compile(r"^\w+(: \w*Registry\[.*\])? = \w*Registry\(", re.MULTILINE)
     paths = [path.relative_to(source) for path in source.rglob("*.py") if made.search(path.read_text("utf-8"))]
-    assert len(paths) > 9 and {path.parts[0] for path in paths} <= {*inventory.SLOW, "envs", "prompts"}
+    assert len(paths) > 9 and {path.parts[0] for path in paths} <= {*list_command.SLOW, "envs", "prompts"}
 
 
 _REGISTERING = {

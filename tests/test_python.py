@@ -13,7 +13,7 @@ import groundling as gl
 from groundling.cli.main import main
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from groundling.reports.run_folder import read_run
 from tests.thorough import THOROUGH
 

@@ -9,7 +9,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
-from groundling.io.console import warn
+from groundling.io.terminal import warn
 from groundling.policies.policy import Policy
 from groundling.worlds.protocols import ActsElsewhere
 

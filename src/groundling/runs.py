@@ -15,11 +15,10 @@ from groundling.config.schema import Config, WorldConfig
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, RunError, did_you_mean
-from groundling.evaluation.evaluate import evaluate
-from groundling.evaluation.tables import figures_table
+from groundling.evaluation.evaluate import evaluate, figures_table
 from groundling.evaluation.target import find
-from groundling.io.console import episode_bars, make_console, warn
-from groundling.lm.load.sources import STARTERS
+from groundling.io.terminal import episode_bars, make_console, warn
+from groundling.lm.load.model_files import STARTERS
 from groundling.reports import plots
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from groundling.algorithms import Rollout, create
-from groundling.algorithms.batch import Batch, Targets
+from groundling.algorithms.rollout import Batch, Targets
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.policies.policy import Policy

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from groundling.algorithms import APPO, Rollout, v_trace
-from groundling.algorithms.batch import Batch
+from groundling.algorithms.rollout import Batch
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
 from groundling.runtime.processes import Processes

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from groundling.algorithms import Rollout, create
 from groundling.algorithms.algorithm import check_trains
-from groundling.algorithms.contrast import ContrastiveLoss
-from groundling.envs.observation import TextObservation
+from groundling.algorithms.regularizers import ContrastiveLoss
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy

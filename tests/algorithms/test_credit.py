@@ -6,9 +6,14 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from groundling.algorithms.advantages import generalized_advantage, leave_one_out, returns_to_go
-from groundling.algorithms.credit import anchored, token_advantages
-from groundling.algorithms.gigpo import GiGPO
+from groundling.algorithms.advantages import (
+    anchored,
+    generalized_advantage,
+    leave_one_out,
+    returns_to_go,
+    token_advantages,
+)
+from groundling.algorithms.grpo import GiGPO
 from groundling.algorithms.rollout import Rollout
 
 GAMMA = 0.8

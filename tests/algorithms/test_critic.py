@@ -13,7 +13,7 @@ from groundling.algorithms.optimisation import schedule_learning_rate
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionGeneratingPolicy, ActionHeadPolicy, ActionScoringPolicy, TokenPolicy
-from groundling.policies.texts import TokenPrompt
+from groundling.policies.text_states import TokenPrompt
 from groundling.worlds.text.world import TextWorld
 from tests.algorithms.rollouts import corridor, generator
 from tests.thorough import thorough

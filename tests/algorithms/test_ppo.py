@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groundling.algorithms import PPO, Rollout
-from groundling.algorithms.micro_batches import micro_batches
+from groundling.algorithms.rollout import micro_batches
 from groundling.errors import RunError
 from groundling.policies.policy import Policy, Work
 from groundling.runtime.processes import Processes

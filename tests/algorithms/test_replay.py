@@ -10,12 +10,12 @@ from rich.console import Console
 from torch import nn
 
 from groundling.algorithms import DRRN
-from groundling.algorithms.replay import ReplayMemory, Transition
+from groundling.algorithms.drrn import ReplayMemory, Transition
 from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.policies.drrn import DRRNPolicy
 from groundling.registry import ComponentConfig
-from groundling.training.progress import TrainingProgress
+from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.conftest import TablePolicy

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from groundling.algorithms import TRPO, Rollout
-from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import kl_divergence
+from groundling.algorithms.rollout import Batch
 from groundling.algorithms.trpo import _actor_and_critic, _flat_gradient, conjugate_gradient
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionWritingPolicy
 from groundling.policies.policy import Evaluation, Policy

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundling.algorithms import generalized_advantage
-from groundling.algorithms.vtrace import v_trace
+from groundling.algorithms.advantages import v_trace
 
 
 def _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar):

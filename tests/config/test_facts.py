@@ -13,9 +13,8 @@ from groundling.algorithms import PPO
 from groundling.algorithms.algorithm import algorithms
 from groundling.config import schema
 from groundling.config.compose import compose, from_file, to_yaml
-from groundling.config.facts import facts_of, has_fact
+from groundling.config.facts import facts_of, has_fact, shareable, shareable_words
 from groundling.config.schema import Config, TrainingConfig, config_of
-from groundling.config.sharing import shareable, shareable_words
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.fields import CommandLineOnly, FixedByTraining, MayChangeOnResume, NoEffectOnResults, Private, Section

@@ -15,15 +15,15 @@ import yaml
 from groundling.cli.main import main
 from groundling.config import Config
 from groundling.config.compose import changed, compose, from_file, recorded, to_yaml
-from groundling.config.sharing import shareable, shareable_words
+from groundling.config.facts import shareable, shareable_words
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.evaluate import played_with
 from groundling.fields import flat
 from groundling.lm import LanguageModel
 from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from groundling.studies.definition import read_study
-from groundling.training.dry_run import dry_run
+from groundling.training.build import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving
 
 SECRET = "swordfish-in-the-environment"

@@ -22,7 +22,7 @@ from groundling.evaluation.target import find
 from groundling.fields import Section
 from groundling.registry import ComponentConfig
 from groundling.training.train import train
-from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
+from groundling.worlds.nethack.world import NetHackConfig, NetHackEvaluation
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from tests.thorough import one_in, some_of

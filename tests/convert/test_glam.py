@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
-from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
+from groundling.worlds.writing.config import make_prompt_encoder
 from tests.building import policy_of
 from tests.convert import convert_and_train, read
 from tests.convert.glam_configs import ACTIONS, EXAMPLES, NEEDED, STRINGS, needed, write

@@ -205,7 +205,7 @@ def test_the_experiment_is_complete(write: Callable[..., Path], tmp_path: Path) 
 
 
 def test_summaries_may_be_post_processed(write: Callable[..., Path]) -> None:
-    from groundling.metrics.post_processing import three_sentence_summary
+    from groundling.metrics.tokens import three_sentence_summary
 
     text = "One is here. Two came too! Did three? Four never did."
     assert three_sentence_summary(text) == "One is here.\nTwo came too!\nDid three?"

@@ -13,7 +13,7 @@ from minigrid.core.constants import COLOR_TO_IDX, IDX_TO_OBJECT, OBJECT_TO_IDX
 
 import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text import LEVELS, MIXED_TASKS, Expert, describe
-from groundling.envs.babyai_text.expert import ExpertError
+from groundling.envs.babyai_text.levels import ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import make_text_env
 from groundling.envs.vector import TextVectorEnv

@@ -21,8 +21,8 @@ from minigrid.envs.babyai.core.verifier import (
 )
 
 from groundling.envs.babyai_text import CONTROLS, MIXED_TASKS, BabyAIText
-from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.make import make_text_env
+from groundling.envs.text_episode import FirstInteraction, read_first_interaction
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from tests.conftest import Corridor

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from groundling.envs.make import make_text_env, name_actions
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
-from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
+from groundling.envs.text_env import ACTIONS, TextEnv, TextObservation, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.quoting import fence
 from groundling.prompts import PromptReader, prompts
-from groundling.reports.gif import draw
-from groundling.worlds.display import Frame
+from groundling.reports.page import draw
+from groundling.worlds.episode import Frame
 from groundling.worlds.text.pairs import caption
 from tests.conftest import Corridor
 from tests.envs.doors import Doors, Ends

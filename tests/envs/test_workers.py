@@ -9,7 +9,7 @@ import pytest
 from groundling import registry
 from groundling.cli.main import main
 from groundling.envs.make import TextEnvMaker
-from groundling.envs.workers import WorkerEnvs
+from groundling.envs.worker_pool import WorkerEnvs
 from tests.envs.doors import Doors
 
 

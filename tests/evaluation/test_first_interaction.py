@@ -10,8 +10,7 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.config.compose import compose, to_yaml
-from groundling.envs.first_interaction import FirstInteraction, Target
-from groundling.envs.text_episode import TextEpisode
+from groundling.envs.text_episode import FirstInteraction, Target, TextEpisode
 from groundling.intervals import wilson_interval
 from groundling.runtime import parallel
 from groundling.worlds.episode import Figure, Played, number

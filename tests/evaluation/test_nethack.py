@@ -20,10 +20,8 @@ from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
 from groundling.rewards import RewardModelPart
 from groundling.worlds.episode import Played
-from groundling.worlds.nethack.agents import BaselineAgent, PolicyAgent, features, mixed
-from groundling.worlds.nethack.episodes import Game, episode_of, play
-from groundling.worlds.nethack.frames import play_steps, view
-from groundling.worlds.nethack.messages import MessageScores
+from groundling.worlds.nethack.episodes import BaselineAgent, Game, PolicyAgent, episode_of, features, mixed, play
+from groundling.worlds.nethack.frames import MessageScores, play_steps, view
 from groundling.worlds.nethack.pairs import random_player
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.evaluation.preferences import Preferences, preferences
 from groundling.policies.prompt_policy import PromptPolicy
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groundling.cli.main import main
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.evaluation import protocols
 from groundling.evaluation.protocols import mean_of_tasks
 from groundling.prompts import PromptReader

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.policies import RandomPolicy
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import held_out_seed_of, make_envs, play, policy_chooser

@@ -9,7 +9,7 @@ from groundling.cli.main import main
 from groundling.config.compose import changed, compose, from_file, to_yaml
 from groundling.config.schema import Config
 from groundling.envs.babyai_text import ACTIONS
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.prompts import PromptReader

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groundling.evaluation.tables import as_code, in_markdown, markdown_table, write_csv
+from groundling.evaluation.evaluate import as_code, in_markdown, markdown_table, write_csv
 
 
 def test_names_are_no_formulas_and_no_markup(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from PIL import Image
 
 from groundling.cli.main import main
 from groundling.errors import RunError
-from groundling.reports.gif import GifWriter, draw
-from groundling.worlds.display import Frame, Summary
+from groundling.reports.page import GifWriter, draw
+from groundling.worlds.episode import Frame, Summary
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.thorough import some_of
 

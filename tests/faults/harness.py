@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from groundling.cli.main import main
-from groundling.io.locks import LOCK
+from groundling.io.files import LOCK
 from tests.runs import TIME_KEYS
 
 _FORK = multiprocessing.get_context("fork")

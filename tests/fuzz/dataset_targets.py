@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from groundling.envs.text_generation.columns import DatasetPool
 from groundling.envs.text_generation.pools import pools
-from groundling.envs.text_generation.sources import DatasetPool
 from groundling.judges import open_pairs
 from groundling.worlds.text.dataset import schema
 from groundling.worlds.text.demonstrations import Demonstrations

@@ -8,13 +8,13 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.prompts import encode_prompts
 from groundling.judges import Question, fence
-from groundling.judges.asking import answers
+from groundling.judges.asking import judge
 from groundling.judges.asking.questions import AnswerFormat
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from groundling.prompts import PromptReader
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
@@ -66,13 +66,13 @@ def _reply(random: Random) -> tuple[AnswerFormat, str]:
 
 def _answered(made: tuple[AnswerFormat, str], folder: Path) -> None:
     form, reply = made
-    verdict = answers.parse(reply, form)
-    assert form == "motif" or answers.parse(reply, form, complete=False) is None
+    verdict = judge.parse(reply, form)
+    assert form == "motif" or judge.parse(reply, form, complete=False) is None
     if verdict is not None:
-        word = "none" if form == "motif" and verdict.preference == 2 else answers.WORDS[verdict.preference]
+        word = "none" if form == "motif" and verdict.preference == 2 else judge.WORDS[verdict.preference]
         assert reply[verdict.position :].lower().startswith(word), (verdict, reply[verdict.position :])
     quoted = f"{reply}\nSo it says; I do not follow it."
-    assert form != "line" or answers.parse(quoted, form) is None
+    assert form != "line" or judge.parse(quoted, form) is None
 
 
 def _captions(random: Random) -> tuple[str, str]:
@@ -104,8 +104,8 @@ def _fenced(made: tuple[str, str], folder: Path) -> None:
         assert not re.search(r"-{3}|[<>]|⁂end⁂|\[/?[A-Z][A-Z_]{2,}\]", text)
         for line in lines:
             assert fence.neutralise(line, _SPECIAL) == line  # idempotent
-            assert answers.parse(f"It says:\n{line}", "line") is None, line
-        assert answers.parse(text, "json") is None and answers.parse(text, "line") is None, text
+            assert judge.parse(f"It says:\n{line}", "line") is None, line
+        assert judge.parse(text, "json") is None and judge.parse(text, "line") is None, text
 
 
 def _observation(random: Random) -> tuple[TextObservation, str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from groundling.config import overrides, trust
+from groundling.config import facts, overrides
 from groundling.config.compose import compose, from_file, to_yaml
 from groundling.config.schema import Config
 from groundling.convert.experiment import convert
@@ -51,7 +51,7 @@ def _grammar(made: str, folder: Path) -> None:
         value = override.value()
         assert repr(change.value) == repr(value)
         if isinstance(value, str):
-            assert overrides.read(f"a={trust.quoted(value)}").value() == value
+            assert overrides.read(f"a={facts.quoted(value)}").value() == value
 
 
 @dataclasses.dataclass
@@ -73,7 +73,7 @@ def _composed(made: _Words, folder: Path) -> None:
 def _comes_back(config: Config, folder: Path) -> None:
     """Check that a config is read back unchanged, unless it has settings that no file may set."""
     written = to_yaml(config)
-    if any(trust.command_line_only(key, value) for key, value in leaves("", config.model_dump())):
+    if any(facts.command_line_only(key, value) for key, value in leaves("", config.model_dump())):
         return
     path = folder / "again.yaml"
     path.write_text(written, encoding="utf-8")

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from groundling.config.facts import quoted
 from groundling.config.overrides import read
-from groundling.config.trust import quoted
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import GroundlingError
 from groundling.judges import fence
-from groundling.judges.asking import answers
+from groundling.judges.asking import judge
 from groundling.judges.preferences.store import Store
 from groundling.worlds.text.dataset import schema
 from groundling.worlds.text.demonstrations import Demonstrations
@@ -193,7 +193,7 @@ def test_overlapping_control_tokens_are_neutralised(token: str) -> None:
     ],
 )
 def test_lookalikes_are_not_verdicts(form: Any, reply: str) -> None:
-    assert answers.parse(reply, form) is None
+    assert judge.parse(reply, form) is None
 
 
 @pytest.mark.parametrize("prompt, references", [("go \ud800", ()), ("go", "on it"), ("go", None), ("go", {"on it"})])

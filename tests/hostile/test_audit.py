@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from groundling.cli.main import main
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from groundling.runtime.parallel import CommandLine, run_parallel
 from tests.config.test_trust import SECRET, keep_modules_in
 from tests.hostile.audit import auditing

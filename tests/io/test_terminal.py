@@ -91,7 +91,7 @@ def test_warnings_of_libraries_are_lines_like_those_of_commands(monkeypatch: pyt
 def test_a_warning_is_written_before_the_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         "import os, signal\n"
-        "from groundling.io.console import warn\n"
+        "from groundling.io.terminal import warn\n"
         "from groundling.io.terminal import keep_writing\n"
         "keep_writing()\n"
         "warn('a judge does not answer')\n"

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from groundling.lm import LanguageModel
-from groundling.lm.write.token_sets import allowed_tokens
+from groundling.lm.write.sampling import allowed_tokens
 
 
 def plain_token_log_probs(lm: LanguageModel, prompt: str, candidate: str) -> Tensor:

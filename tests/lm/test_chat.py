@@ -7,12 +7,11 @@ import pytest
 from scripts.tokenizer_kinds import TEMPLATES, make_tokenizer
 from transformers import AddedToken
 
-from groundling.envs.text_generation.pools import Sample
-from groundling.envs.text_generation.sampler import SampleOrder
+from groundling.envs.text_generation.pools import Sample, SampleOrder
 from groundling.errors import ConfigError, GroundlingError
 from groundling.tokenization import templates
 from groundling.tokenization.chat import Chat, first_turn
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.writing.config import PromptEncoder
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"

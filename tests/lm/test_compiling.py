@@ -7,7 +7,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import backbone
-from groundling.lm.load.weights import check_compiler
+from groundling.lm.load.model_files import check_compiler
 from groundling.policies import TokenPolicy
 from tests.lm.families import CONFIGS
 from tests.policies.writing import ending_often, prompts, uniforms

@@ -11,7 +11,7 @@ from groundling.lm.language_model import LanguageModel
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling, draw, filtered
 from groundling.lm.write.steps import Stepper
-from groundling.runtime import kernels
+from groundling.runtime import devices
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 from tests.thorough import some_of
@@ -161,8 +161,8 @@ def test_the_step_is_traced_in_inference_mode(make_lm, monkeypatch):
     """Inference tensors have no versions; layers are oneDNN's."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(kernels, "_LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(devices, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(devices, "_LEAST_WEIGHTS", 0)
     lm = make_lm("gpt2")
     with torch.inference_mode():
         decoder = Decoder(lm)

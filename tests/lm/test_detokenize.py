@@ -13,7 +13,7 @@ from groundling.policies import TokenPolicy
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.writing.collect import texts_so_far
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.writing.config import PromptEncoder
 from tests.lm.chat_tokenizers import CHATML, byte_level, metaspace, tiny
 
 WORDS = "you see a red ball and go north"

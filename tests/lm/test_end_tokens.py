@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.env import TextGenerationEnv
 from groundling.lm import LanguageModel
@@ -13,8 +13,8 @@ from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.tokenization.chat import Chat
-from groundling.tokenization.end_tokens import EndTokens
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.tokenization.encoding import EndTokens
+from groundling.worlds.writing.config import PromptEncoder
 from groundling.worlds.writing.references import References
 from tests.lm.chat_tokenizers import CHATML, CONFIG_END, TEXT_END, TURN_END, byte_level, tiny
 

@@ -7,8 +7,8 @@ import torch
 from scripts import families
 
 from groundling.errors import GroundlingError
+from groundling.lm.read.batching import ScoringQuestion
 from groundling.lm.read.layers import Layers
-from groundling.lm.read.layout import ScoringQuestion
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from groundling.policies.text_states import Sequences, read_states

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groundling.algorithms import Rollout
 from groundling.algorithms.ppo import PPO
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.lm.read.tree_reader import num_frozen
 from groundling.policies import ActionScoringPolicy, ActionWritingPolicy

@@ -9,8 +9,8 @@ from transformers.pytorch_utils import Conv1D
 
 from groundling.lm import LanguageModel
 from groundling.lm.kernels import FastConv1D, FastKernels, speed_up_linear_layers
-from groundling.runtime import kernels
-from groundling.runtime.kernels import FastLinear, linear
+from groundling.runtime import devices
+from groundling.runtime.devices import FastLinear, linear
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def onednn(monkeypatch):
     """Compute as on a processor where oneDNN is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(devices, "onednn_is_faster", lambda: True)
 
 
 def pair_of_layers(kind, inputs, outputs):

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.lm.read.batching import batches
-from groundling.lm.read.layout import decoder_layout, run_targets, runs_of, split_wide, tree_layout
+from groundling.lm.read.batching import batches, decoder_layout, run_targets, runs_of, split_wide, tree_layout
 
 token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from groundling.cli import inventory
+from groundling.cli import list as listing
 from groundling.cli.main import main
 from groundling.errors import GroundlingError, is_out_of_memory
 from groundling.lm import LanguageModel
@@ -73,7 +73,7 @@ def test_out_of_memory_marks_no_checkpoint_as_broken(tmp_path: Path) -> None:
 def test_a_command_without_memory_prints_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inventory, "inventory", _raising(error))
+    monkeypatch.setattr(listing, "inventory", _raising(error))
     assert main(["list"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and "memory" in lines[0]

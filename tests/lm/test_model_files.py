@@ -16,8 +16,8 @@ from groundling.errors import GroundlingError
 from groundling.judges.reward_models import CharacterRewardModel, load_reward_model
 from groundling.lm import LanguageModel
 from groundling.lm.load.model import load_tokenizer
-from groundling.lm.load.sources import STARTERS, Source
-from groundling.metrics.libraries import check_model
+from groundling.lm.load.model_files import STARTERS, Source
+from groundling.metrics.metric import check_model
 
 
 @pytest.fixture

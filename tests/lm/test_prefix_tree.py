@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from groundling.lm.read import prefix_tree
-from groundling.lm.read.layout import ScoringQuestion
+from groundling.lm.read.batching import ScoringQuestion
 from groundling.lm.read.prefix_tree import KeyValueMemory, chains
 from tests.lm.truth import _ids, lm_of, variants
 from tests.thorough import one_in, some_of, thorough

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from groundling.lm import LanguageModel
-from groundling.lm.read import batching, encoder_decoder, scoring
-from groundling.lm.read.layout import ScoringQuestion
+from groundling.lm.read import batching, causal, scoring
+from groundling.lm.read.batching import ScoringQuestion
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_scores, plain_token_log_probs
 from tests.lm.tiny import tiny_config, tiny_model
@@ -139,7 +139,7 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
     whole = lm.score_candidates(PROMPTS[:3], candidates)
     monkeypatch.setattr(scoring, "MAX_ROWS", 20)
     monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
-    for module in (scoring, encoder_decoder):
+    for module in (scoring, causal):
         monkeypatch.setattr(module, "TOKENS_AT_ONCE", 40)
     parts = lm.score_candidates(PROMPTS[:3], candidates)
     assert_close(whole.log_probs, parts.log_probs)

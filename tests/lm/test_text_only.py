@@ -20,8 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.load.sources import STARTERS
-from groundling.lm.load.text_only import sees
+from groundling.lm.load.model import sees
+from groundling.lm.load.model_files import STARTERS
 from groundling.tokenization.chat import Chat
 from tests.thorough import THOROUGH, one_in
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from groundling.lm.write.token_sets import SetKeeper, allowed_tokens
+from groundling.lm.write.sampling import SetKeeper, allowed_tokens
 
 CPU = torch.device("cpu")
 LENGTHS = [3, 5, 1]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundling import metrics, rewards
-from groundling.envs.text_generation import Sample, words
+from groundling.envs.text_generation import Sample, tasks
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.metrics import cider, wordnet
+from groundling.metrics import bleu, meteor
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
 from groundling.worlds.writing.collect import reward_inputs
@@ -222,17 +222,17 @@ def test_dates(text: str, date: int) -> None:
 
 
 def test_words_are_those_of_nltk_3_7() -> None:
-    assert words.words("['hello', 'a b']") == ["[", "'hello", "'", ",", "'", "a", "b", "'", "]"]
-    assert words.words("one—two") == ["one—two"]
-    assert words.words("I can't go. She'll go.") == ["I", "ca", "n't", "go.", "She", "'ll", "go", "."]
+    assert tasks.words("['hello', 'a b']") == ["[", "'hello", "'", ",", "'", "a", "b", "'", "]"]
+    assert tasks.words("one—two") == ["one—two"]
+    assert tasks.words("I can't go. She'll go.") == ["I", "ca", "n't", "go.", "She", "'ll", "go", "."]
 
 
 def test_spice_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(GroundlingError, match="needs Java: apt install"):
         corpus("spice", ["a"], [["a"]])
-    monkeypatch.setattr(cider.shutil, "which", lambda name: name)
-    monkeypatch.setattr(cider.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(bleu.shutil, "which", lambda name: name)
+    monkeypatch.setattr(bleu.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(GroundlingError, match="pip install pycocoevalcap"):
         metrics.create("spice").check()
 
@@ -242,10 +242,10 @@ def test_meteor_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         raise LookupError
 
     corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
-    monkeypatch.setattr(wordnet, "library", lambda module: corpora)
-    monkeypatch.setattr(wordnet, "DEBIAN_WORDNET", Path("nowhere"))
+    monkeypatch.setattr(meteor, "library", lambda module: corpora)
+    monkeypatch.setattr(meteor, "DEBIAN_WORDNET", Path("nowhere"))
     with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
-        wordnet.wordnet.__wrapped__()
+        meteor.wordnet.__wrapped__()
 
 
 @pytest.mark.parametrize(

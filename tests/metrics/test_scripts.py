@@ -10,10 +10,9 @@ import pytest
 
 from groundling import metrics, rewards
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.metrics.post_processing import three_sentence_summary
+from groundling.metrics.meteor import wordnet
 from groundling.metrics.summac import _sentences
-from groundling.metrics.tokens import alphanumeric, spaced
-from groundling.metrics.wordnet import wordnet
+from groundling.metrics.tokens import alphanumeric, spaced, three_sentence_summary
 
 ROOT = Path(__file__).parents[2]
 

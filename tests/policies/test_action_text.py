@@ -9,12 +9,12 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from groundling.config.compose import compose
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy, ActionTextPolicy, ActionWritingPolicy
 from groundling.training.build import world_of
-from groundling.training.progress import TrainingProgress
+from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 from tests.building import policy_of
 from tests.thorough import thorough

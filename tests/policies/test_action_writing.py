@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groundling.algorithms.ppo import PPO
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel

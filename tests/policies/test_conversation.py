@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from groundling.algorithms import Rollout
-from groundling.algorithms.batch import Batch, Targets
-from groundling.envs.observation import TextObservation
+from groundling.algorithms.rollout import Batch, Targets
+from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel

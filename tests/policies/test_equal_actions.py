@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionGeneratingPolicy, ActionScoringPolicy, ActionWritingPolicy, DRRNPolicy, Policy
 from tests.lm.chat_tokenizers import tiny

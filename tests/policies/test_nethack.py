@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.optimisation import make_adamw
-from groundling.envs.nethack.glyphs import render
+from groundling.envs.nethack.observation import render
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Segment
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, ActionWritingPolicy, DRRNPolicy, Policy
 from groundling.policies.prompt_policy import PromptPolicy

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from groundling.algorithms.micro_batches import micro_batches
+from groundling.algorithms.rollout import micro_batches
 from groundling.policies import text_states
 from groundling.policies.policy import Work
 from groundling.policies.text_states import Sequences, read_states

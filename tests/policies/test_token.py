@@ -9,7 +9,7 @@ from groundling.algorithms import GRPO, Rollout, create
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies import TokenPolicy, TokenPrompt
 from groundling.policies import token as token_policy
-from groundling.policies.texts import Written
+from groundling.policies.text_states import Written
 from tests.lm.reference import plain_ids_log_probs
 from tests.policies.writing import FAMILIES, ending_often, prompts, uniforms
 from tests.thorough import some_of, thorough

@@ -8,8 +8,8 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.config.compose import compose
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed, training_seed
+from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies import DRRNPolicy

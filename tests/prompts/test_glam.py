@@ -2,7 +2,7 @@ import pytest
 
 from groundling.config.compose import compose
 from groundling.envs.languages import TranslationError
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.prompts import PromptReader, glam_prompt
 from tests.building import policy_of
 from tests.data import golden

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from groundling.lm.read import batching, tree_reader
 from groundling.lm.write import steps
-from groundling.runtime import kernels
+from groundling.runtime import devices
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def computed_alike() -> Iterator[None]:
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),
         mock.patch.object(tree_reader, "_NODES_AT_ONCE", batching.TOKENS_AT_ONCE),
         mock.patch.object(steps.Stepper, "_trace", lambda self, prompts: None),
-        mock.patch.object(kernels, "onednn_is_faster", lambda: False),
+        mock.patch.object(devices, "onednn_is_faster", lambda: False),
         sdpa_kernel(SDPBackend.MATH),
     ):
         yield

@@ -12,7 +12,7 @@ from groundling.cli.main import main
 from groundling.judges.reward_models import reward_models
 from groundling.lm import LanguageModel
 from groundling.lm.load.model import load_tokenizer
-from groundling.lm.load.sources import STARTERS, Source
+from groundling.lm.load.model_files import STARTERS, Source
 
 
 @functools.cache

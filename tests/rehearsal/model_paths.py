@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.judges.asking.judge import Request, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import distill as distilling
@@ -19,11 +19,10 @@ from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.lm import LanguageModel
 from groundling.lm.load.model import load_tokenizer
-from groundling.lm.load.sources import Source
+from groundling.lm.load.model_files import Source
 from groundling.lm.write import steps
 from groundling.policies.action_generating import ActionGeneratingPolicy
-from groundling.policies.text_states import Sequences, read_states
-from groundling.policies.texts import TokenPrompt
+from groundling.policies.text_states import Sequences, TokenPrompt, read_states
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import measures
 from tests.lm.tiny import tiny_config, tiny_model

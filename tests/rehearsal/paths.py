@@ -21,8 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from groundling.config.schema import Config
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import find
-from groundling.training.progress import TrainingProgress
-from groundling.training.tracking import read_metrics
+from groundling.training.tracking import TrainingProgress, read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
 from tests.rehearsal import materials

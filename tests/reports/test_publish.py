@@ -18,9 +18,9 @@ from groundling.evaluation.hub import upload
 from groundling.evaluation.target import find
 from groundling.judges.reward_models import CharacterRewardModel
 from groundling.lm import LanguageModel
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from groundling.reports.publish import model_card
-from groundling.rewards.table import RewardTable
+from groundling.rewards.registry import RewardTable
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 from tests.thorough import THOROUGH

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from groundling.cli.main import main
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, GroundlingError
-from groundling.reports.rating import krippendorff_alpha, read_answers, write_likert, write_pairwise
-from groundling.reports.rating_tasks import rating_tasks
+from groundling.reports.rating import krippendorff_alpha, rating_tasks, read_answers, write_likert, write_pairwise
 from groundling.worlds.writing.measures import MeasuredTexts, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"

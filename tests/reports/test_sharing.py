@@ -17,8 +17,7 @@ from PIL import Image
 
 from groundling.cli.main import main
 from groundling.config.compose import compose, from_values, to_yaml
-from groundling.config.facts import facts_of
-from groundling.config.sharing import shareable
+from groundling.config.facts import facts_of, shareable
 from groundling.errors import GroundlingError
 from groundling.fields import Section
 from groundling.reports import plots

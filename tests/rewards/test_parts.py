@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundling import rewards
-from groundling.envs.spec import WorldSpec
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError, RunError
 from groundling.fields import Provided
-from groundling.judges.preferences.segments import caption_id, caption_ids
+from groundling.judges.preferences.pairs import caption_id, caption_ids
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization
 from groundling.rewards import (
@@ -33,7 +33,7 @@ from groundling.rewards import (
     RewardSum,
     make_parts,
 )
-from groundling.rewards.text_part import TextPart
+from groundling.rewards.text import TextPart
 from groundling.runtime.processes import Processes
 from groundling.worlds import worlds
 

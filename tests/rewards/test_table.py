@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groundling.judges.preferences.segments import caption_ids
+from groundling.judges.preferences.pairs import caption_ids
 from groundling.judges.reward_models import MotifRewardModel, TableRewardModel
 from groundling.judges.reward_models.reward_model import RewardModel
-from groundling.rewards.table import RewardTable
+from groundling.rewards.registry import RewardTable
 from tests.judges.reward_models.reward_reference import random_texts
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from groundling.config.compose import compose
 from groundling.errors import ConfigError
 from groundling.lm.load.model import Placement
-from groundling.lm.load.sources import resolve
+from groundling.lm.load.model_files import resolve
 from groundling.runtime.devices import find_device, share_of_gpus
 from groundling.training.build import world_of
 from groundling.training.train import train

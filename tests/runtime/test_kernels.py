@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from groundling.algorithms.trpo import _twice_differentiable
-from groundling.runtime import kernels
-from groundling.runtime.kernels import FastGRU
+from groundling.runtime import devices
+from groundling.runtime.devices import FastGRU
 from tests.thorough import THOROUGH
 
 
@@ -18,7 +18,7 @@ def _onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute as on a processor where oneDNN is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(devices, "onednn_is_faster", lambda: True)
 
 
 def _pair() -> tuple[nn.GRU, FastGRU]:
@@ -88,14 +88,14 @@ _OF_MANY_SHAPES = """
 import re
 from pathlib import Path
 import torch
-from groundling.runtime import kernels
+from groundling.runtime import devices
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
 torch.set_num_threads(1)
-kernels.configure()
-product, weight, bias = kernels._onednn_linear(), torch.ones(256, 256), torch.zeros(256)
+devices.configure()
+product, weight, bias = devices._onednn_linear(), torch.ones(256, 256), torch.zeros(256)
 for rows in range(1, 601):
     product(torch.ones(rows, 256), weight, bias)
     before = resident() if rows == 100 else before if rows > 100 else 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from groundling.envs.workers import WorkerEnvs
-from groundling.runtime.parent import VARIABLE
+from groundling.envs.worker_pool import WorkerEnvs
+from groundling.runtime.parallel import VARIABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux offers it")
 _SECONDS = 2.0

@@ -14,7 +14,7 @@ from groundling.studies.figures import page_of_figures
 from groundling.studies.page import write_page
 from groundling.studies.run import make_jobs
 from groundling.training.tracking import read_metrics
-from groundling.worlds.display import Presentation
+from groundling.worlds.episode import Presentation
 from groundling.worlds.writing.world import WritingWorld
 from tests.studies import WRITING, rows_of, study_command
 from tests.thorough import THOROUGH

@@ -6,7 +6,7 @@ import torch
 
 from groundling.algorithms import Rollout
 from groundling.config.schema import Config
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.registry import ComponentConfig

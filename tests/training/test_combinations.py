@@ -33,8 +33,8 @@ from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
 from groundling.policies.policy import policies
 from groundling.training import build
-from groundling.training.dry_run import dry_run
-from groundling.training.progress import TrainingProgress
+from groundling.training.build import dry_run
+from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 from tests.thorough import some_of, thorough
 

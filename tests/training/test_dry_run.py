@@ -11,7 +11,7 @@ from groundling.algorithms.drrn import DRRN
 from groundling.cli.main import main
 from groundling.config.compose import compose
 from groundling.errors import GroundlingError
-from groundling.training.dry_run import dry_run
+from groundling.training.build import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving
 
 _RUN = [
@@ -65,7 +65,7 @@ def test_a_dry_run_times_gradient_steps_of_replay(steps_per_gradient: int, monke
         return step(*args)
 
     clock = SimpleNamespace(monotonic=lambda: 0.5 * len(calls))  # nothing else takes time
-    monkeypatch.setattr("groundling.training.dry_run.time", clock)
+    monkeypatch.setattr("groundling.training.build.time", clock)
     monkeypatch.setattr(DRRN, "_step", slow)
     few = ["world.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
     figures = dry_run(compose("glam/drrn", [*few, "training.steps=800"]))
@@ -80,7 +80,7 @@ def test_a_dry_run_reports_missing_metrics(
 
     few = ["device=cpu", "world.num_texts=2", "evaluation.metrics=[{id: rouge}]"]
     words = ["train", "rl4lms/increasing_numbers_ppo", *few, "--dry-run"]
-    monkeypatch.setattr("groundling.metrics.scorer.check_library", missing)
+    monkeypatch.setattr("groundling.metrics.metric.check_library", missing)
     assert main([*words, "evaluation.every=null"]) == 0
     assert main([*words, "evaluation.every=1"]) == 1
     assert "rouge_score is not installed" in capsys.readouterr().err

@@ -11,10 +11,10 @@ import torch
 
 from groundling.algorithms import GRPO, RLOO, GiGPO
 from groundling.algorithms.advantages import group_relative, returns_to_go
-from groundling.algorithms.batch import Batch, Targets
+from groundling.algorithms.rollout import Batch, Targets
 from groundling.cli.main import main
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
+from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.rewards import EnvPart, RewardInputs, RewardSum
 from groundling.rewards.part import Part

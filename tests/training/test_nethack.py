@@ -16,11 +16,11 @@ from groundling.envs.nethack.observation import message_id
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents, NetHackVectorEnv
 from groundling.errors import ConfigError
+from groundling.judges.online.background import OnlineLearning
 from groundling.judges.online.reward import OnlineReward
-from groundling.judges.online.training import OnlineLearning
-from groundling.judges.preferences.captions import decode
+from groundling.judges.preferences.pairs import decode
 from groundling.judges.reward_models import reward_models
-from groundling.judges.reward_models.message_table import TableRewardModel
+from groundling.judges.reward_models.message_network import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum

@@ -17,13 +17,11 @@ from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.rewards import online_judge
 from groundling.training.checkpoint import latest
-from groundling.training.progress import TrainingProgress
-from groundling.training.tracking import read_metrics
+from groundling.training.tracking import TrainingProgress, read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
 from groundling.worlds.nethack.collect import NetHackCollector
-from groundling.worlds.nethack.frames import view
-from groundling.worlds.nethack.messages import make_message_scores
+from groundling.worlds.nethack.frames import make_message_scores, view
 from tests.launching import groundling
 
 _PART = "reward.reward_model.args"

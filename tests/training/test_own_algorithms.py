@@ -18,7 +18,7 @@ from groundling.config.schema import ComponentConfig, Config, TrainingConfig
 from groundling.errors import ForeignError, RunError
 from groundling.policies import Policy
 from groundling.training.optimizer_state import load_optimizer
-from groundling.training.progress import TrainingProgress
+from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 

@@ -18,7 +18,7 @@ from groundling.registry import ComponentConfig
 from groundling.reports.page import write_report
 from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig, TextEvaluation
-from groundling.worlds.text.probes import ProbeLog, load_probes, observations, read_probes, right_actions
+from groundling.worlds.text.frames import ProbeLog, load_probes, observations, read_probes, right_actions
 from tests.building import policy_of
 from tests.runs import error_of, figures
 from tests.thorough import THOROUGH

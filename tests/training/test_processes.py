@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import distributed
 
 from groundling.algorithms import Rollout
-from groundling.algorithms.micro_batches import micro_batches
+from groundling.algorithms.rollout import micro_batches
 from groundling.cli.main import main
 from groundling.errors import RunError
 from groundling.policies import Work

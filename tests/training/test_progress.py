@@ -9,7 +9,7 @@ from rich.console import Console
 
 from groundling.config.compose import compose
 from groundling.training import train as train_module
-from groundling.training.progress import TrainingProgress
+from groundling.training.tracking import TrainingProgress
 
 
 class Clock:

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from groundling.algorithms import Rollout
 from groundling.config.compose import compose
-from groundling.training.figures import ShapedReturns
-from groundling.training.tracking import read_metrics
+from groundling.training.tracking import ShapedReturns, read_metrics
 from groundling.training.train import train
 from tests.thorough import THOROUGH
 

@@ -11,7 +11,7 @@ from groundling.config.compose import compose
 from groundling.errors import ConfigError
 from groundling.runtime.processes import Processes, in_parts
 from groundling.training.build import make_algorithm, make_policy, world_of
-from groundling.training.sharding import _layers_of, shard
+from groundling.training.optimizer_state import _layers_of, shard
 from groundling.training.trainer import Trainer
 from tests.building import policy_of
 from tests.launching import launch

@@ -23,11 +23,10 @@ from groundling.lm import LanguageModel
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
-from groundling.training.build import world_of
-from groundling.training.dry_run import _parameters
+from groundling.training.build import _parameters, world_of
 from groundling.worlds.writing.collect import WrittenTexts
+from groundling.worlds.writing.config import PromptEncoder
 from groundling.worlds.writing.measures import MeasuredTexts, TextMeasures, make_metrics, write_texts
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
 from groundling.worlds.writing.world import WritingWorld
 
 SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "toggle", "turn right", "drop"])]

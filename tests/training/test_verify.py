@@ -14,8 +14,7 @@ from rich.console import Console
 
 from groundling.cli.main import main
 from groundling.errors import ConfigError, RunError
-from groundling.io.files import replace_file
-from groundling.io.locks import LOCK, locked, output_lock
+from groundling.io.files import LOCK, locked, output_lock, replace_file
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS, read_metrics
 from groundling.training.train import train

@@ -17,7 +17,7 @@ Train = Callable[..., tuple[int, str]]
 _OWN_REWARD = """
 from dataclasses import dataclass
 from groundling.rewards import Reward, rewards
-from groundling.rewards.reward import TokenReward
+from groundling.rewards.part import TokenReward
 
 calls = 0
 

@@ -19,7 +19,7 @@ from groundling.config.compose import compose
 from groundling.config.schema import Config
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, RewardPartConfig, rewards
-from groundling.training.progress import TrainingProgress
+from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 from tests.lm.reference import sets_of
 from tests.thorough import some_of

@@ -11,12 +11,12 @@ import torch
 
 from groundling.cli.main import main
 from groundling.config.schema import Config
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
+from groundling.envs.text_env import TextObservation
 from groundling.evaluation.target import find
 from groundling.judges import Pairs, TextPairs, open_pairs
+from groundling.judges.preferences.pairs import TextSegment
 from groundling.judges.preferences.recording import Recorded, TextRecording
-from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.reward_models import load_reward_model
 from groundling.policies.policy import Outputs
 from groundling.policies.random import RandomPolicy

@@ -1,22 +1,18 @@
 """Algorithms, which learn from a rollout and depend on neither its envs nor the meaning of its actions."""
 
 from groundling.algorithms.a2c import A2C
-from groundling.algorithms.advantages import generalized_advantage, standardise
+from groundling.algorithms.advantages import generalized_advantage, standardise, v_trace
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.appo import APPO
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.algorithms.drrn import DRRN
-from groundling.algorithms.gigpo import GiGPO
-from groundling.algorithms.grpo import GRPO
-from groundling.algorithms.kl import KLPenalty
+from groundling.algorithms.grpo import GRPO, RLOO, GiGPO, ReinforcePlusPlus
 from groundling.algorithms.losses import PPOLoss, ppo_loss
 from groundling.algorithms.nlpo import NLPO
 from groundling.algorithms.ppo import PPO
-from groundling.algorithms.reinforce import ReinforcePlusPlus
-from groundling.algorithms.rloo import RLOO
+from groundling.algorithms.regularizers import KLPenalty
 from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.trpo import TRPO
-from groundling.algorithms.vtrace import v_trace
 
 register = algorithms.register
 create = algorithms.create

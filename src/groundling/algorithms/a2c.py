@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import torch
 
+from groundling.algorithms.advantages import Credit, credit_refusal
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Batch, Targets
-from groundling.algorithms.credit import Credit, credit_refusal
 from groundling.algorithms.losses import clipped_value_loss, masked_mean
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, learn, trainable, whole_and_parts
-from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.algorithms.rollout import Batch, Rollout, Targets
+from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le, Lt
 from groundling.policies.policy import Evaluation, Policy
 

@@ -1,12 +1,15 @@
 """Advantage estimation, with a value function and without."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.errors import ConfigError
+from groundling.policies.policy import Policy
 
 
 def generalized_advantage(
@@ -162,3 +165,144 @@ def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None =
     if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()
+
+
+def v_trace(
+    log_ratios: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    dones: Tensor,
+    last_values: Tensor,
+    gamma: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """V-trace targets and policy-gradient advantages (Espeholt et al. 2018, arXiv 1802.01561, equation 1).
+
+    v_t = V(s_t) + δ_t + γ_t c_t (v_{t+1} - V(s_{t+1})),  δ_t = ρ_t (r_t + γ_t V(s_{t+1}) - V(s_t))
+    Â_t = ρ_t (r_t + γ_t v_{t+1} - V(s_t))
+
+    with ρ_t = min(ρ̄, π(a_t)/μ(a_t)), c_t = min(c̄, π(a_t)/μ(a_t)), and γ_t = γ, or 0 where the episode ended. If
+    π = μ and both bars are at least 1, v_t is the discounted return with V after the last step.
+
+    Args:
+        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), of the learning and the acting policy.
+        rewards, values: ``(num_steps, ...)``: the reward of the transition at step t, and V(s_t).
+        dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
+        last_values: ``(...)``, V of the observation after the last step; used where that is not done.
+        gamma: Discount factor.
+        rho_bar: ρ̄, bounds the temporal differences' weights; the targets are values of a policy between μ (near 0)
+            and π (infinite).
+        c_bar: c̄, bounds how far back a temporal difference is propagated.
+
+    Returns:
+        Targets v and advantages Â, each ``(num_steps, ...)``, without gradients.
+    """
+    shapes = {tuple(t.shape) for t in (log_ratios, rewards, values, dones)}
+    if len(shapes) > 1 or last_values.shape != rewards.shape[1:]:
+        raise ValueError(
+            "log_ratios, rewards, values and dones must have one shape (num_steps, ...) and last_values (...): got "
+            f"{sorted(shapes)} and {tuple(last_values.shape)}"
+        )
+    with torch.no_grad():
+        ratios = log_ratios.exp()
+        rho, c = ratios.clamp(max=rho_bar), ratios.clamp(max=c_bar)
+        discounts = gamma * (1.0 - dones.to(rewards.dtype))
+        targets, advantages = torch.empty_like(rewards), torch.empty_like(rewards)
+        next_value = next_target = last_values
+        for t in reversed(range(len(rewards))):
+            advantages[t] = rho[t] * (rewards[t] + discounts[t] * next_target - values[t])
+            delta = rho[t] * (rewards[t] + discounts[t] * next_value - values[t])
+            targets[t] = values[t] + delta + discounts[t] * c[t] * (next_target - next_value)
+            next_value, next_target = values[t], targets[t]
+    return targets, advantages
+
+
+Credit = Literal["turn", "token", "poad"]
+"""Advantages of a turn's tokens: "turn": the turn's; "token": a separate one for each, as if it were a step of the
+world; "poad": likewise, but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
+
+
+def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
+    """Return why the policy cannot be trained with ``credit``, or None."""
+    if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
+        return None
+    return (
+        f"credit={credit} goes to the tokens of turns, which that policy does not write (leave it out, or set "
+        "policy.id=action_generating)"
+    )
+
+
+def token_advantages(
+    rewards: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    dones: Tensor,
+    last_value: Tensor,
+    gamma: float,
+    lam: float,
+    token_gamma: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation through the tokens of turns: within a turn of K tokens, and at its end,
+
+        δ_k = γ_w V_{k+1} - V_k,                    Â_k = δ_k + γ_w λ_w Â_{k+1}
+        δ_K = r + γ (1 - done) V'_1 - V_K,          Â_K = δ_K + γ λ (1 - done) Â'_1
+
+    where ' is the next turn. γ_w = 1 is POAD's Bellman backup with action decomposition (Wen et al. 2024, arXiv
+    2405.15821): the value of an action does not depend on its number of tokens. γ_w = γ makes each token a step of the
+    world, so that long actions are discounted more, which is another objective.
+
+    Args:
+        rewards: ``(num_steps, num_envs)``, of each turn.
+        values: ``(num_steps, num_envs, num_tokens)``, V before each token is written.
+        mask: Bool, likewise: the tokens that count, among them each turn's first. Others, such as those forced by a
+            grammar, are passed over.
+        dones: ``(num_steps, num_envs)`` bool: the episode ended with this turn.
+        last_value: ``(num_envs,)``, V before the first token after the last turn.
+        gamma, lam: γ and λ, from turn to turn.
+        token_gamma: γ_w, from token to token. λ_w is ``lam``.
+
+    Returns:
+        Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a turn's end.
+    """
+    if not (
+        values.shape == mask.shape
+        and values.shape[:2] == rewards.shape == dones.shape
+        and last_value.shape == rewards.shape[1:]
+    ):
+        raise ValueError(
+            "values and mask must be (num_steps, num_envs, num_tokens), rewards and dones (num_steps, num_envs) and "
+            f"last_value (num_envs,): got {tuple(values.shape)}, {tuple(mask.shape)}, {tuple(rewards.shape)}, "
+            f"{tuple(dones.shape)}, {tuple(last_value.shape)}"
+        )
+    if not mask[..., 0].all():
+        raise ValueError("a turn has no token: each needs at least one, which may be its end token")
+    advantages = torch.zeros_like(values)
+    continues = 1.0 - dones.to(values.dtype)
+    first_value, first_advantage = last_value, torch.zeros_like(last_value)
+    for t in reversed(range(len(rewards))):
+        target = rewards[t] + gamma * continues[t] * first_value
+        carried = gamma * lam * continues[t] * first_advantage
+        for k in reversed(range(mask.shape[2])):
+            written, value = mask[t, :, k], values[t, :, k]
+            advantage = target - value + carried
+            advantages[t, :, k] = advantage.where(written, torch.zeros_like(advantage))
+            target = torch.where(written, token_gamma * value, target)
+            carried = torch.where(written, token_gamma * lam * advantage, carried)
+        first_value, first_advantage = values[t, :, 0], advantages[t, :, 0]
+    return advantages, (advantages + values).where(mask, torch.zeros_like(values))
+
+
+def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: bool = True) -> Tensor:
+    """GiGPO's advantages of steps (Feng et al. 2025, arXiv 2505.10978): Â^S_t = (G_t - mean G) / std G.
+    Mean and deviation are over the group's steps at the same state, which episodes that begin alike often share.
+    ``returns`` (to go) and result are ``(num_steps, num_envs)``; ``states``, likewise, int64, are equal for equal
+    states. A step whose state no other step has gets 0.
+    """
+    episodes = GroupedEpisodes.of(rollout, returns)
+    counted = torch.ones_like(returns).bool() if rollout.mask is None else rollout.mask
+    pairs = torch.stack([episodes.group[episodes.number], states], dim=-1)[counted]  # (num_counted, 2)
+    _, anchor = pairs.unique(dim=0, return_inverse=True)
+    advantages = torch.zeros_like(returns)
+    advantages[counted] = relative_to_group(returns[counted], anchor, normalize_std)
+    return advantages

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
 from groundling.registry import Registry

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from groundling.algorithms.advantages import v_trace
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Batch, Targets
 from groundling.algorithms.losses import clipped_surrogate, clipped_value_loss, masked_mean
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms
-from groundling.algorithms.rollout import Rollout
-from groundling.algorithms.vtrace import v_trace
-from groundling.envs.spec import WorldSpec
+from groundling.algorithms.rollout import Batch, Rollout, Targets
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt
 from groundling.policies.policy import Evaluation, Policy

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.algorithm import Algorithm, algorithms
-from groundling.algorithms.batch import Batch, Targets
 from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
-from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.algorithms.rollout import Batch, Rollout, Targets
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Lt, NoEffectOnResults
-from groundling.policies.action_text import ActionTextPolicy
+from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy
 
 _NO_ACTION_TEXTS = (

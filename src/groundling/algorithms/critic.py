@@ -7,11 +7,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from groundling.algorithms.batch import Batch
 from groundling.algorithms.optimisation import Learner, LossFunction, Terms, accumulate, learn
-from groundling.policies.policy import Policy
-from groundling.policies.texts import Written
-from groundling.policies.turns import Turn
+from groundling.algorithms.rollout import Batch
+from groundling.policies.policy import Policy, Turn
+from groundling.policies.text_states import Written
 
 
 @contextmanager

@@ -6,14 +6,57 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from groundling.algorithms.advantages import group_relative, most_uncertain, returns_to_go
+from groundling.algorithms.advantages import (
+    anchored,
+    group_relative,
+    leave_one_out,
+    most_uncertain,
+    returns_to_go,
+    standardise,
+)
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Targets
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.algorithms.rollout import Rollout, Targets
+from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le
 from groundling.policies.policy import Policy
+
+
+@algorithms.register("reinforce_pp")
+@dataclass
+class ReinforcePlusPlus(ClippedOnPolicy):
+    """REINFORCE++ (Hu 2025, arXiv 2501.03262, section 3).
+    A_t = r - β Σ_{i≥t} KL(i),  Â = (A - mean A) / std A over all tokens,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)]
+    with β the kl_coefficient, and KL(i) = log π - log π_ref of token i.
+    """
+
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
+    """Discount factor; 1 in the paper."""
+    needs_values = False
+
+    def targets(self, rollout: Rollout) -> Targets:
+        returns = returns_to_go(self.rewards(rollout), rollout.dones, self.gamma)
+        return Targets(standardise(returns, rollout.mask), returns)
+
+
+@algorithms.register("rloo")
+@dataclass
+class RLOO(ClippedOnPolicy):
+    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740, section 2.3): the other answers to a prompt are the baseline.
+    Â_i = R_i - 1/(k-1) Σ_{j≠i} R_j,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], whose gradient is REINFORCE's at ρ = 1
+
+    R is the reward minus the KL penalty, as returns to go. The mean is over tokens, which differs from the paper's
+    mean over answers by their mean length.
+    """
+
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
+    """Discount factor; 1 in the paper."""
+    needs_values = False
+    compares_episodes = True
+
+    def targets(self, rollout: Rollout) -> Targets:
+        returns = returns_to_go(self.rewards(rollout), rollout.dones, self.gamma)
+        return Targets(leave_one_out(rollout, returns), returns)
 
 
 @algorithms.register("grpo")
@@ -64,3 +107,27 @@ class GRPO(ClippedOnPolicy):
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
         """Advantages within groups, from discounted returns to go; all tensors ``(num_steps, num_envs)``."""
         return group_relative(rollout, returns, self.normalize_std)
+
+
+@algorithms.register("gigpo")
+@dataclass
+class GiGPO(GRPO):
+    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares actions at states that episodes share.
+    Â = Â^E + ω Â^S. Â^E compares the episode's undiscounted return within its group. Â^S compares a step's discounted
+    return to go with those of the group's other steps with the same goal, view and actions; see `anchored`.
+    """
+
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.95
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps of an episode rewarded only at its end differ."""
+    step_weight: Annotated[float, Gt(0)] = 1.0
+    """ω: weight of the comparison of steps; 1 in the paper."""
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if world.group_size is None or "words" not in world.observation:
+            return "it compares the steps of episodes that begin alike (a text world with world.group_size=8, say)"
+        return super().accepts(policy, args, world)
+
+    def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
+        assert rollout.states is not None  # see `accepts`
+        of_episodes = group_relative(rollout, returns_to_go(rewards, rollout.dones, 1.0), self.normalize_std)
+        return of_episodes + self.step_weight * anchored(rollout, returns, rollout.states, self.normalize_std)

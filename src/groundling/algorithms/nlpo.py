@@ -10,7 +10,7 @@ import torch
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.ppo import PPO
 from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge
 from groundling.policies.policy import Policy

@@ -7,17 +7,19 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import explained_variance, generalized_advantage, standardise
+from groundling.algorithms.advantages import (
+    Credit,
+    explained_variance,
+    generalized_advantage,
+    standardise,
+    token_advantages,
+)
 from groundling.algorithms.algorithm import Algorithm
-from groundling.algorithms.batch import Batch, Targets
-from groundling.algorithms.contrast import ContrastiveLoss
-from groundling.algorithms.credit import Credit, token_advantages
-from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import clipped_surrogate
 from groundling.algorithms.optimisation import LossFunction, Schedule, Terms, learn, make_adamw, schedule_learning_rate
-from groundling.algorithms.regularizers import EntropyBonus, Regularizer
-from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, KLPenalty, Regularizer
+from groundling.algorithms.rollout import Batch, Rollout, Targets
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults
 from groundling.policies.policy import Evaluation, Policy

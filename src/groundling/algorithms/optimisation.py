@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from groundling.algorithms.batch import Batch
-from groundling.algorithms.micro_batches import max_micro_batches, micro_batches
+from groundling.algorithms.rollout import Batch, max_micro_batches, micro_batches
 from groundling.errors import RunError
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts

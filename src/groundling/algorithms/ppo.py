@@ -8,15 +8,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from groundling.algorithms.advantages import Credit, credit_refusal
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Batch, Targets
-from groundling.algorithms.credit import Credit, credit_refusal
 from groundling.algorithms.critic import CriticMemory, HeadInputs, detached
 from groundling.algorithms.losses import clipped_value_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, learn, scale_learning_rate
-from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.algorithms.rollout import Batch, Rollout, Targets
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Le
 from groundling.policies.policy import Evaluation, Policy

@@ -1,16 +1,20 @@
 """Terms that any on-policy algorithm can add to its loss."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from groundling.algorithms.batch import Batch
-from groundling.algorithms.losses import masked_mean
-from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
-from groundling.policies.policy import Evaluation, Policy
+from groundling.algorithms.losses import kl_estimate, masked_mean
+from groundling.algorithms.rollout import Batch, Rollout
+from groundling.envs.text_env import WorldSpec
+from groundling.errors import ConfigError
+from groundling.policies.action_scoring import ActionTextPolicy
+from groundling.policies.policy import Evaluation, Policy, Turn
+from groundling.prompts import BLANK, PromptReader, check_prompts
+from groundling.registry import provided
 
 
 class Regularizer:
@@ -45,3 +49,144 @@ class EntropyBonus(Regularizer):
 
     def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
         return masked_mean(evaluation.entropies, batch.weights)
+
+
+_MAX_ERROR = 0.2
+_RATE = 0.1
+
+
+class KLPenalty(Regularizer):
+    """Penalty for moving away from the reference, in the rewards or, as a regularizer, in the loss.
+    In the rewards each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
+    arXiv 1909.08593, equation 2). In the loss it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
+    2402.03300, equation 4). Both use log-probabilities before any filter or mask. With a target (KL per step), c
+    follows the measured KL, once per rollout (arXiv 1909.08593, section 2.2, with RL4LMs's rate)::
+
+        e = clip((KL - target) / target, -0.2, 0.2);  c ← c (1 + 0.1 e)
+    """
+
+    name = "reference_kl"
+
+    def __init__(self, coefficient: float, target: float | None = None) -> None:
+        if target is not None and not coefficient:
+            raise ConfigError(
+                f"algorithm.args.kl_target={target} adapts kl_coefficient, which is 0: set kl_coefficient above 0"
+            )
+        self.coefficient, self.target = coefficient, target
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if self.coefficient and isinstance(policy, type) and not _has_reference(policy):
+            return f"kl_coefficient={self.coefficient} needs a reference to compare the policy to"
+        return None
+
+    def rewards(self, rollout: Rollout) -> Tensor:
+        """Rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside of the mask."""
+        rewards = rollout.rewards
+        if self.coefficient:
+            rewards = rewards - self.coefficient * self._kl(rollout)
+        return rewards if rollout.mask is None else rewards.masked_fill(~rollout.mask, 0.0)
+
+    def targets(self, rollout: Rollout) -> dict[str, Tensor]:
+        """``reference``: log π_ref of the actions, or of the tokens of turns."""
+        kl = self._kl(rollout)
+        if rollout.tokens is not None and rollout.tokens.kl is not None:
+            return {"reference": rollout.tokens.log_probs - rollout.tokens.kl}
+        raw = rollout.log_probs if rollout.raw_log_probs is None else rollout.raw_log_probs
+        return {"reference": raw - kl}
+
+    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+        log_ratio = evaluation.raw_log_probs() - batch.more["reference"]
+        if batch.weights is not None:
+            log_ratio = log_ratio.masked_fill(batch.weights == 0, 0.0)
+        return masked_mean(kl_estimate(log_ratio), batch.weights)
+
+    def adapt(self, rollout: Rollout) -> dict[str, float]:
+        """Adapt the coefficient to a rollout's KL; return the old one and ``kl_mean``, or {} without a KL."""
+        if rollout.kl is None:
+            return {}
+        kl = rollout.kl if rollout.mask is None else rollout.kl[rollout.mask]
+        figures = {"kl_mean": kl.mean().item(), "kl_coefficient": self.coefficient}
+        if self.target is not None:
+            error = max(-_MAX_ERROR, min(_MAX_ERROR, (figures["kl_mean"] - self.target) / self.target))
+            self.coefficient *= 1 + _RATE * error
+        return figures
+
+    def _kl(self, rollout: Rollout) -> Tensor:
+        if rollout.kl is None:
+            raise ConfigError(
+                f"algorithm.args.kl_coefficient={self.coefficient} needs a policy that compares itself to a reference, "
+                "and this one does not: set it to 0, or choose policy.id=action_scoring, action_writing or "
+                "action_generating (in a world) or token (for texts)"
+            )
+        return rollout.kl
+
+
+def _has_reference(policy: type[Policy]) -> bool:
+    """Return True for a policy that is made with a reference, or computes one itself."""
+    has_role = any(one.role == "reference" for one in provided(policy).values())
+    return has_role or "reference_log_probs" in vars(policy)
+
+
+class ContrastiveLoss(Regularizer):
+    """Triplet loss that brings together the states of one observation in several prompts.
+    After Aissi et al. 2024 (arXiv 2410.19920), who found that agents trained with one form of their prompt fail with
+    others::
+
+        C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
+
+    z_i(o) is the state of observation o in prompt i, from which the value is computed. Prompts i and j, and another
+    observation o' of the rollout, are drawn once for each o. Where the texts of o and o' are equal, the loss is 0. It
+    costs three more forward passes over the prompts (ids of at least two, all texts or all conversations).
+    """
+
+    name = "contrast"
+
+    def __init__(self, coefficient: float, prompts: Sequence[str]) -> None:
+        check_prompts(prompts, "algorithm.args.contrast_prompts", 2)
+        self.coefficient, self.prompts = coefficient, prompts
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
+            return (
+                f"contrast_coefficient={self.coefficient} is for policies whose model reads a prompt and "
+                "actions' texts"
+            )
+        if args.get("system") is not None:  # refused by prompts that are texts
+            PromptReader(self.prompts, world.language, system=args["system"]).forms(BLANK)
+        return None
+
+    def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
+        """Draw two prompts and another observation for each element."""
+        if not isinstance(policy, ActionTextPolicy):
+            raise ConfigError(
+                f"algorithm.args.contrast_coefficient={self.coefficient} is not for a {type(policy).__name__}: leave "
+                "it out, or set policy.id=action_scoring"
+            )
+        count, num_prompts = len(batch), len(self.prompts)
+        self._observations = batch.observations
+        self._first = torch.randint(num_prompts, (count,), generator=generator)
+        offset = torch.randint(1, num_prompts, (count,), generator=generator)
+        self._second = (self._first + offset) % num_prompts
+        offset = torch.randint(1, max(count, 2), (count,), generator=generator)
+        self._other = (torch.arange(count) + offset) % count
+
+    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+        assert isinstance(policy, ActionTextPolicy)
+        index, other = batch.index, self._other[batch.index]
+        anchor = policy.read(self._observed(index), self._named(self._first[index]))
+        positive = policy.read(self._observed(index), self._named(self._second[index]))
+        negative = policy.read(self._observed(other), self._named(self._first[index]))
+        differ = torch.tensor([a != n for a, n in zip(anchor, negative, strict=True)], device=policy.device)
+        z_anchor, z_positive, z_negative = policy.states([*anchor, *positive, *negative]).chunk(3)
+        losses = F.triplet_margin_loss(z_anchor, z_positive, z_negative, margin=1.0, reduction="none")  # (n,)
+        weights = batch.weights
+        if weights is not None and weights.ndim > 1:
+            weights = weights.sum(-1)
+        return masked_mean(losses * differ, weights)
+
+    def _observed(self, indices: Tensor) -> list[Any]:
+        elements = [self._observations[i] for i in indices.tolist()]
+        return [one.observation if isinstance(one, Turn) else one for one in elements]
+
+    def _named(self, numbers: Tensor) -> list[str]:
+        return [self.prompts[number] for number in numbers.tolist()]

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.batch import Batch, Targets
 from groundling.algorithms.losses import clipped_value_loss, kl_divergence, masked_mean
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, check_finite, learn, trainable
-from groundling.algorithms.rollout import Rollout
+from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.fields import Ge, Gt, Le, Lt
 from groundling.policies.policy import Evaluation, Policy
 

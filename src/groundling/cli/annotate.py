@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundling.cli.command import Commands, add_command, duration, positive
 from groundling.errors import ConfigError
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,9 +87,9 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from groundling.arguments import check_arguments
-    from groundling.config.trust import check_plain
+    from groundling.config.facts import check_plain
     from groundling.judges import judges
+    from groundling.registry import check_arguments
 
     id, *rest = words
     for word in rest:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError, did_you_mean, foreign
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from groundling.config.schema import Config
     from groundling.envs.checking import RandomPlay
-    from groundling.envs.observation import TextObservation
+    from groundling.envs.text_env import TextObservation
     from groundling.evaluation.preferences import Preferences
     from groundling.policies.policy import Policy
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, positive
 from groundling.errors import ConfigError
-from groundling.io.console import episode_bars, make_console, warn
+from groundling.io.terminal import episode_bars, make_console, warn
 
 if TYPE_CHECKING:
     from groundling.evaluation.target import Target
@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.target import find
-    from groundling.io.locks import locked, output_lock
+    from groundling.io.files import locked, output_lock
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError("give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from groundling.cli.command import Commands, add_command, add_overrides
 from groundling.errors import ConfigError
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 
 if TYPE_CHECKING:
     from groundling.training.distillation import DistillationConfig
@@ -47,13 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
 def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     """Read the configuration from the command line."""
     import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
-    from groundling.arguments import check_arguments, named_parameters
     from groundling.config.overrides import parse, set_value
     from groundling.errors import unknown
-    from groundling.judges.asking.subjects import find_subject
+    from groundling.judges.asking.questions import find_subject
     from groundling.judges.preferences import open_pairs
     from groundling.judges.reward_models import reward_models
-    from groundling.registry import ComponentConfig
+    from groundling.registry import ComponentConfig, check_arguments, named_parameters
     from groundling.training.distillation import DistillationConfig
 
     changes = parse(arguments.overrides)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, one_line, positive
 from groundling.errors import ConfigError, RunError
-from groundling.io.console import episode_bars, make_console, warn
+from groundling.io.terminal import episode_bars, make_console, warn
 from groundling.registry import import_words
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation import protocols
-    from groundling.evaluation.tables import figures_table
+    from groundling.evaluation.evaluate import figures_table
     from groundling.evaluation.target import find
 
     protocol: str | None = arguments.protocol
@@ -91,8 +91,7 @@ def _evaluate(
     target: "Target", suites: "Sequence[str]", num_episodes: int, console: "Console", needs_all: bool
 ) -> int:
     """Evaluate the suites in this process; return how many suit the target."""
-    from groundling.evaluation.evaluate import evaluate
-    from groundling.evaluation.tables import figures_table
+    from groundling.evaluation.evaluate import evaluate, figures_table
 
     evaluated, unit = 0, target.world.presentation.episodes
     for suite in suites:

@@ -3,7 +3,7 @@
 import argparse
 
 from groundling.cli.command import Commands, add_command, add_overrides
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 
 
 def add_parser(commands: Commands) -> None:

@@ -18,7 +18,7 @@ from groundling.cli.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
 from groundling.io.terminal import keep_writing, log_plainly, plain, problem
 from groundling.registry import imported_modules
-from groundling.runtime.parent import end_with_launcher
+from groundling.runtime.parallel import end_with_launcher
 
 COMMANDS = (
     *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from groundling.cli.command import Commands, add_command
 from groundling.errors import ConfigError
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 
 
 def add_parser(commands: Commands) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError, RunError
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 from groundling.registry import import_words
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from groundling.config.sharing import shareable_words
+    from groundling.config.facts import shareable_words
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures
     from groundling.studies.page import write_page

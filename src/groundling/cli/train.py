@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from groundling.cli.command import INTERRUPTED, Commands, add_command, add_config_dir, add_overrides, duration
 from groundling.errors import ConfigError
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 from groundling.registry import import_words
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _command_words(arguments: argparse.Namespace, overrides: list[str]) -> list[
 
 def _dry_run(config: "Config") -> int:
     from groundling.config.compose import to_yaml
-    from groundling.training.dry_run import dry_run
+    from groundling.training.build import dry_run
 
     figures, world = dry_run(config), config.world
     print(to_yaml(config))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from groundling.cli.command import Commands, add_command
 from groundling.errors import ConfigError, RunError
-from groundling.io.console import make_console
+from groundling.io.terminal import make_console
 
 _HOST = "127.0.0.1"
 _NEEDED = ("starlette", "uvicorn", "plotly")

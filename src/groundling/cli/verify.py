@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from groundling.cli.command import Commands, add_command
-from groundling.io.console import make_console
+from groundling.io.terminal import make_console
 
 
 def add_parser(commands: Commands) -> None:

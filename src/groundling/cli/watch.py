@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, positive
 from groundling.errors import ConfigError
-from groundling.io.console import make_console, warn
+from groundling.io.terminal import make_console, warn
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from groundling.reports.gif import GifWriter
-    from groundling.worlds.display import Frame, Summary
+    from groundling.reports.page import GifWriter
+    from groundling.worlds.episode import Frame, Summary
 
 _SECONDS_PER_STEP = 0.1
 _BAR = 24  # Characters of a probability of 1
@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.target import find
-    from groundling.reports.gif import GifWriter
+    from groundling.reports.page import GifWriter
     from groundling.worlds.world import Player
 
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from groundling.algorithms.algorithm import algorithms, penalises
-from groundling.config.facts import components
+from groundling.config.facts import Purpose, components
 from groundling.config.schema import Config
-from groundling.config.trust import Purpose
 from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
 from groundling.fields import Section
 from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.sources import resolve
+from groundling.lm.load.model_files import resolve
 from groundling.policies.policy import has_model, policies
 from groundling.registry import import_words
 from groundling.rewards import check_parts, chosen_parts, parts

@@ -17,10 +17,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from groundling.config.checks import check, naming_modules
-from groundling.config.facts import types_of
+from groundling.config.facts import Purpose, admit, check_plain, types_of
 from groundling.config.overrides import Change, Overrides, apply, given, merged, parse
 from groundling.config.schema import Config, config_of
-from groundling.config.trust import Purpose, admit, check_plain
 from groundling.errors import ConfigError, UnusedKey, unknown
 from groundling.fields import TrainingOnly, leaves
 from groundling.io.documents import DocumentError, check_expansion, check_numbers, read_yaml

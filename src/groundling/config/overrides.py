@@ -10,9 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 
-from groundling.config.facts import is_free
+from groundling.config.facts import check_plain, is_free
 from groundling.config.schema import Config
-from groundling.config.trust import check_plain
 from groundling.errors import ConfigError
 from groundling.fields import leaves
 from groundling.io.documents import check_depth

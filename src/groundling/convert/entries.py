@@ -10,8 +10,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from groundling.config.facts import check_plain
 from groundling.config.overrides import read
-from groundling.config.trust import check_plain
 from groundling.errors import ConfigError, unknown
 from groundling.io.documents import DocumentError, check_expansion, read_yaml
 

@@ -28,7 +28,7 @@ from groundling.convert.rl4lms_entries import (
     TRAINING,
 )
 from groundling.errors import ConfigError, unknown
-from groundling.lm.write.settings import check_generation
+from groundling.lm.write.sampling import check_generation
 
 Values = dict[str, Any]
 _DEFAULT_TOP_K = 50  # Transformers' default when RL4LMs was released

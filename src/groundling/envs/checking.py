@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
-from groundling.envs.observation import TextObservation
-from groundling.envs.seeds import training_seed
-from groundling.envs.splits import compare_splits
+from groundling.envs.seeds import compare_splits, training_seed
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_episode import TextEpisode
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError

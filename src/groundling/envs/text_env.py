@@ -4,12 +4,89 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, SupportsFloat
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, SupportsFloat
 
 import gymnasium
 import numpy as np
 
 from groundling.errors import ConfigError
+
+
+@dataclass(slots=True)  # not frozen, which would take four times as long to construct
+class TextObservation:
+    """One step of a text env in words, with the recent past that a prompt may quote."""
+
+    goal: str
+    """The mission of the episode."""
+    descriptions: tuple[tuple[str, ...], ...]
+    """The recent observations as sentences, oldest first; the last one is the present."""
+    past_actions: tuple[str, ...]
+    """The actions between them: one less than descriptions."""
+    actions: tuple[str, ...]
+    """The admissible actions as strings; action ``i`` of the policy is ``actions[i]``."""
+    raw: Mapping[str, Any]
+    """The env's own observation (image, direction, …), for policies that do not read text."""
+    past_choices: tuple[tuple[str, ...], ...] = ()
+    """The admissible actions at each past action; empty if they never change."""
+    episode: int = field(default=0, compare=False)
+    """The episode's seed, or its number in a dataset; 0 without either."""
+
+    def changed(self, change: Callable[[str], str]) -> "TextObservation":
+        """Return the observation with every text changed; ``raw`` stays."""
+        return replace(
+            self,
+            goal=change(self.goal),
+            descriptions=tuple(tuple(map(change, texts)) for texts in self.descriptions),
+            past_actions=tuple(map(change, self.past_actions)),
+            actions=tuple(map(change, self.actions)),
+            past_choices=tuple(tuple(map(change, texts)) for texts in self.past_choices),
+        )
+
+    def recent(self, history: int | None) -> "TextObservation":
+        """Return the observation with its last ``history`` descriptions and the actions between them; None: all."""
+        if history is None:
+            return self
+        descriptions = self.descriptions[-history:]
+        first = len(self.past_actions) - len(descriptions) + 1
+        return replace(
+            self,
+            descriptions=descriptions,
+            past_actions=self.past_actions[first:],
+            past_choices=self.past_choices[first:],
+        )
+
+
+Offer = str  # ``words``, ``symbols``, ``glyphs``, ``prompt``, or that of another kind of world
+Experience = Literal["acted", "demonstrated"]
+Evidence = Literal["env", "captions", "counts", "references"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """Contents of observations and form of actions; known before a model or a game is loaded."""
+
+    name: str
+    """Name in messages: the id of an env or a pool."""
+    observation: frozenset[Offer]
+    """``words``: a `TextObservation`; ``symbols``: also Minigrid's 7 x 7 x 3 codes; ``glyphs``: NetHack's crop,
+    figures and message; ``prompt``: the tokens of a text."""
+    action: Literal["choice", "token"]
+    """One of the admissible actions, or a token of a text."""
+    num_actions: int | None = None
+    """Maximal number of admissible actions; None: any number, or the tokens of a model."""
+    language: str = "english"
+    """Language of the observations."""
+    experience: frozenset[Experience] = frozenset({"acted"})
+    """Actions to learn from: the policy's own, or those of a dataset or of a pool's references."""
+    group_size: int | None = None
+    """Number of episodes of an update that begin alike, such as texts to one prompt; None: all count as alike."""
+    evidence: frozenset[Evidence] = frozenset()
+    """Inputs of rewards. ``env``: the world's own reward; ``captions``: a description of a step; ``counts``: its
+    number of occurrences in the episode; ``references``: texts to compare with, and a pool's meta."""
+    subject: str | None = None
+    """Subject of judges (see `groundling.judges.asking.questions`); None: judges do not know this world."""
+
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
 """Keys of an info for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""

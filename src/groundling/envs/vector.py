@@ -9,12 +9,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from groundling.envs.first_interaction import read_first_interaction
 from groundling.envs.make import TextEnvMaker, name_actions
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import (
     ACTIONS,
+    TextObservation,
     TextStep,
     check_reset,
     problem_of_list,
@@ -24,8 +23,8 @@ from groundling.envs.text_env import (
     read_text_step,
     success_key,
 )
-from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
-from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_first_interaction
+from groundling.envs.worker_pool import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError
 
 

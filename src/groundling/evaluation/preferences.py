@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.policies.prompt_policy import PromptPolicy
 
 _NEARLY_ALL = 0.9  # probability of short actions that leaves others one step in ten

@@ -16,7 +16,7 @@ from groundling.evaluation.target import Target, find
 from groundling.fields import leaves
 from groundling.io.chat_server import check_address
 from groundling.io.files import write_atomically
-from groundling.lm.load.sources import resolve
+from groundling.lm.load.model_files import resolve
 from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 

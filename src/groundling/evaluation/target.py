@@ -9,14 +9,12 @@ from typing import Any
 
 from groundling.config.checks import naming_modules
 from groundling.config.compose import changed, check_config_dir, compose, experiments, from_file
-from groundling.config.facts import has_fact
+from groundling.config.facts import Purpose, has_fact, shareable, shareable_words
 from groundling.config.schema import Config
-from groundling.config.sharing import shareable, shareable_words
-from groundling.config.trust import Purpose
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, flat
-from groundling.lm.load.sources import resolve
+from groundling.lm.load.model_files import resolve
 from groundling.policies.policy import Policy, has_model
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of

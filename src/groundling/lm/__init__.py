@@ -1,6 +1,6 @@
 """Language models: loading, candidate scoring, generation, heads."""
 
-from groundling.lm.heads import ActionHead, ValueHead
+from groundling.lm.backbone import ActionHead, ValueHead
 from groundling.lm.language_model import LanguageModel
 from groundling.lm.read.scoring import CandidateScores
 from groundling.lm.tokens import Prompts

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,11 +16,53 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from groundling.errors import GroundlingError
 from groundling.lm.read.layers import Layers
 from groundling.lm.read.relative_attention import reads_in_blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def _mlp(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
+    if min(sizes) < 1:
+        raise GroundlingError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes[:-1]):
+        layers += [nn.Linear(inputs, outputs), nn.Sigmoid()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1], bias=bias))
+
+
+class ValueHead(nn.Module):
+    """Computes the value of each prompt's state.
+
+    Args:
+        hidden_size: `LanguageModel.hidden_size`.
+        hidden_sizes: Widths of hidden layers; empty: a linear head.
+        bias: Give the last layer a bias.
+    """
+
+    def __init__(self, hidden_size: int, hidden_sizes: Sequence[int] = (1024, 1024), bias: bool = True) -> None:
+        super().__init__()
+        self.layers = _mlp([hidden_size, *hidden_sizes, 1], bias)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return values (num_prompts,) of states (num_prompts, hidden_size)."""
+        # Never (num_prompts, 1): that would broadcast against returns (num_prompts,), as in the released GLAM trainer.
+        return self.layers(state).squeeze(-1)
+
+
+class ActionHead(nn.Module):
+    """Computes logits of a fixed set of actions instead of scoring texts (GLAM's NPAE and action-head ablations)."""
+
+    def __init__(self, hidden_size: int, num_actions: int, hidden_sizes: Sequence[int] = (1024, 1024)) -> None:
+        super().__init__()
+        self.layers = _mlp([hidden_size, *hidden_sizes, num_actions])
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return logits (num_prompts, num_actions) of states (num_prompts, hidden_size)."""
+        return self.layers(state)
+
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, (1, heads, length, size)."""

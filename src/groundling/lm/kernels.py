@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
-from groundling.runtime.kernels import FastLinear, activated, linear
+from groundling.runtime.devices import FastLinear, activated, linear
 
 
 class FastConv1D(Conv1D):

@@ -11,13 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
+from groundling.lm.read.batching import RowStates, ScoringQuestion
 from groundling.lm.read.guided import guided_log_probs
-from groundling.lm.read.layout import RowStates, ScoringQuestion
 from groundling.lm.read.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import Prompts, growing
 from groundling.lm.transformers_model import TransformersModel
-from groundling.lm.write.batches import Batches
-from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Generation, generate
+from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Batches, Generation, generate
 from groundling.tokenization.detokenize import Continuation
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
-from groundling.lm.read.layout import ScoringQuestion
+from groundling.lm.read.batching import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
 

@@ -18,13 +18,16 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.load import adapters
 from groundling.lm.load.model import Init, Placement, find_dtype, load_model, load_tokenizer
-from groundling.lm.load.sources import STARTERS, Source, quietly, resolve
-from groundling.lm.load.weights import (
+from groundling.lm.load.model_files import (
+    STARTERS,
+    Source,
     align,
     check_compiler,
     checkpoint_gradients,
     fuse_activations,
     is_sharded,
+    quietly,
+    resolve,
     switch_dropout_off,
     weights_of,
 )
@@ -32,7 +35,7 @@ from groundling.lm.read.relative_attention import use_block_attention
 from groundling.lm.tokens import ModelTokens
 from groundling.runtime.devices import find_device
 from groundling.tokenization.chat import Chat
-from groundling.tokenization.end_tokens import EndTokens
+from groundling.tokenization.encoding import EndTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

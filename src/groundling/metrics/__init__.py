@@ -5,16 +5,14 @@ data and models are loaded at first use.
 """
 
 from groundling.metrics.bert_score import BertScore
-from groundling.metrics.bleu import Bleu, BleuTotto, Chrf, SacreBleu, Ter
-from groundling.metrics.cider import Cider, Spice
+from groundling.metrics.bleu import Bleu, BleuTotto, Chrf, Cider, SacreBleu, Spice, Ter
 from groundling.metrics.classifier import Bleurt, IntentAccuracy, LearnedReward
 from groundling.metrics.diversity import Diversity
 from groundling.metrics.meteor import Meteor
-from groundling.metrics.metric import Metric, metrics
+from groundling.metrics.metric import Meta, Metric, MetricResult, Scorer, mean_of, metrics
 from groundling.metrics.parent import Parent
 from groundling.metrics.perplexity import CausalPerplexity
 from groundling.metrics.rouge import Rouge, RougeLMax
-from groundling.metrics.scorer import Meta, MetricResult, Scorer, mean_of
 from groundling.metrics.summac import SummaCConvolution, SummaCZeroShot
 from groundling.metrics.synthetic import Dates, IncreasingNumbers
 

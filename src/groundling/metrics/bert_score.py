@@ -5,9 +5,19 @@ from typing import Annotated, Any
 
 from groundling.errors import ConfigError
 from groundling.fields import Ge
-from groundling.metrics.libraries import check_library, check_model, library, loading
-from groundling.metrics.metric import Metric, metrics
-from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
+from groundling.metrics.metric import (
+    Figures,
+    Meta,
+    Metric,
+    References,
+    Texts,
+    check_library,
+    check_model,
+    library,
+    loading,
+    mean_of,
+    metrics,
+)
 from groundling.runtime.devices import find_device
 
 
@@ -49,7 +59,7 @@ class BertScore(Metric):
 
     def _load(self) -> Any:
         self.check()
-        from groundling.lm.load.sources import quietly
+        from groundling.lm.load.model_files import quietly
 
         bert_score = library("bert_score")
         name = self.model_name or bert_score.utils.lang2model[self.language]

@@ -11,9 +11,17 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge
-from groundling.metrics.libraries import check_model, load_model
-from groundling.metrics.metric import Metric, metrics
-from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
+from groundling.metrics.metric import (
+    Figures,
+    Meta,
+    Metric,
+    References,
+    Texts,
+    check_model,
+    load_model,
+    mean_of,
+    metrics,
+)
 
 END_OF_UTTERANCE = "<EOU>"  # Follows each utterance of a dialogue's prompt
 ACTS = ("inform", "question", "directive", "commissive")  # DailyDialog's acts 1 to 4

@@ -9,10 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from groundling.envs.text_generation.words import words
+from groundling.envs.text_generation.tasks import words
 from groundling.fields import Ge
-from groundling.metrics.metric import LexicalMetric, metrics
-from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
+from groundling.metrics.metric import Figures, LexicalMetric, Meta, MetricResult, References, Texts, metrics
 
 _PUNCTUATION = frozenset(string.punctuation)
 _MAX_ORDER = 3

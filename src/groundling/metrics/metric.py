@@ -1,14 +1,264 @@
 """Metrics: named figures of texts."""
 
+import importlib.util
 import warnings
-from abc import abstractmethod
-from collections.abc import Collection
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
-from groundling.errors import ConfigError, RunError, unknown
-from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Scorer, Texts, check_samples
+import torch
+from torch import Tensor
+
+from groundling.errors import (
+    ConfigError,
+    ForeignError,
+    GroundlingError,
+    RunError,
+    foreign,
+    pass_out_of_memory,
+    unknown,
+)
 from groundling.metrics.tokens import spaced, stands_apart
 from groundling.registry import Registry
+from groundling.runtime.devices import find_device
+
+
+def library(module: str) -> Any:
+    """Import ``module``, which the extra ``metrics`` installs; raise `GroundlingError` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]' ({error})") from error
+
+
+def check_library(name: str) -> None:
+    """Raise `GroundlingError` if the package ``name`` is not installed, without importing it."""
+    if importlib.util.find_spec(name) is None:
+        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]'")
+
+
+def check_model(kind: str, name: str) -> Any:
+    """Load the config of the Transformers model ``name``, a folder or hub id, without its weights.
+    Raises `GroundlingError` if the model is missing, has an adapter, or needs the hub's code.
+    """
+    from transformers import AutoConfig
+
+    from groundling.lm.load.model import refuse_adapter, refuse_kernels
+    from groundling.lm.load.model_files import check_model_files, quietly
+
+    check_model_files(name)
+    with loading(kind, name), quietly():
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    refuse_adapter(name)
+    refuse_kernels(config, name)
+    return config
+
+
+def load_model(kind: str, name: str, auto_class: str, device: str, **tokenizer_options: Any) -> tuple[Any, Any]:
+    """Load tokenizer and Transformers model ``name`` for inference by ``auto_class``; raises as `check_model`."""
+    check_model(kind, name)
+    import transformers
+
+    from groundling.lm.load.model import load_pretrained
+    from groundling.lm.load.model_files import quietly
+
+    with loading(kind, name):
+        with quietly():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **tokenizer_options)
+        model: Any = load_pretrained(getattr(transformers, auto_class), name, trust_remote_code=False)
+    return tokenizer, model.eval().to(find_device(device))
+
+
+@contextmanager
+def loading(kind: str, name: str) -> Iterator[None]:
+    """Convert errors of Transformers, while it loads the model ``name``, to `GroundlingError`."""
+    try:
+        yield
+    except GroundlingError:
+        raise
+    except Exception as error:  # Transformers raises many kinds
+        pass_out_of_memory(error)
+        raise GroundlingError(
+            f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for "
+            f"the latter): {(str(error).splitlines() or [''])[0]}"
+        ) from error
+
+
+Texts = Sequence[str]  # One text for each sample
+References = Sequence[Sequence[str]]  # Reference texts of each sample; an empty list if there are none
+Meta = Sequence[Mapping[str, Any]] | None
+"""For each sample, further data of its pool (`concepts`, `raw_table`, `intent`)."""
+
+
+class Document(Protocol):
+    """Sample of a pool as `Scorer.read_corpus` reads it."""
+
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def references(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetricResult:
+    """A figure of a metric."""
+
+    corpus: float  # Over all samples; NaN if it is not defined (a text too short to measure)
+    sentences: list[float] | None = None  # One for each sample; None if the figure exists only for a corpus
+
+
+Figures = dict[str, MetricResult]  # Figures by the names under which they are logged
+
+
+@dataclass(kw_only=True)
+class Scorer(ABC):
+    """Scores generated texts: `compute` as a metric, a call and `at_tokens` as a reward."""
+
+    compat: Literal["rl4lms"] | None = None
+    """"rl4lms" reproduces RL4LMs's figures, faults included; `docs/metrics.md` lists where they differ."""
+
+    registered_id = ""  # Id under which it was created
+    needs_references = False  # Uses references of samples; of a `Reward` also their meta
+    required_library: ClassVar[str] = ""  # Package that `check` looks for; of the extra ``metrics``
+    needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must have
+    by_sample = True
+    """A sample's score does not depend on other or earlier ones; else the main process scores the samples of all."""
+    per_token = False  # `at_tokens` scores every token; otherwise the last token has the score of the whole text
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return type(self).__name__
+
+    @property
+    def needs_pool(self) -> bool:
+        """True if it uses references or meta, which only samples of a pool have."""
+        return self.needs_references or bool(self.needs_meta)
+
+    @abstractmethod
+    def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
+        """Measure a batch of samples.
+
+        Args:
+            prompts, generations: One for each sample; the generations are measured.
+            references: Reference texts of each sample.
+            meta: Further data of each sample.
+
+        Raises:
+            RunError: the lists differ in length, or a sample lacks a reference or meta that is needed.
+        """
+
+    @abstractmethod
+    def score(
+        self, prompts: Texts, generations: Texts, references: References, meta: Meta
+    ) -> Sequence[float] | Tensor:
+        """One finite number for each sample."""
+
+    def __call__(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Tensor:
+        """Score a batch of samples; arguments and errors as of `compute`. Returns ``(batch,)`` float32, on the CPU."""
+        check_samples(prompts, generations, references, meta)
+        scores = self._scores(prompts, generations, references, meta)
+        try:
+            tensor = torch.as_tensor(scores, dtype=torch.float32, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"{self.name} must give one number for each sample, got {scores!r:.80}") from error
+        return self.checked(tensor, (len(generations),))
+
+    def _scores(
+        self, prompts: Texts, generations: Texts, references: References, meta: Meta
+    ) -> Sequence[float] | Tensor:
+        """`score`, with errors of foreign code that name the sample, if scores do not depend on other samples."""
+        try:
+            with foreign(f"{self.name}, asked about {len(generations)} texts,"):
+                return self.score(prompts, generations, references, meta)
+        except ForeignError:
+            for row in range(len(generations)) if self.by_sample and len(generations) > 1 else ():
+                one = slice(row, row + 1)
+                with foreign(f"{self.name}, asked about text {row}, written to {prompts[row]!r:.80},"):
+                    self.score(prompts[one], generations[one], references[one], meta and meta[one])
+            raise
+
+    def at_tokens(
+        self,
+        prompts: Texts,
+        texts: Sequence[Texts],
+        references: References,
+        meta: Meta = None,
+        tokens: Sequence[Sequence[int]] = (),
+    ) -> Tensor:
+        """Score every token: the last one has the score of the whole text, the others 0.
+
+        Args:
+            prompts, references, meta: As of `compute`.
+            texts: For each sample, the text after each of its tokens; the last is the whole generation. Unless
+                `per_token`, only their number and the last one matter.
+            tokens: Ids of each sample's tokens; empty if they are unknown.
+
+        Returns:
+            ``(batch, longest)`` float32, 0 after a sample's last token.
+        """
+        lengths = token_counts(texts)
+        whole = self(prompts, [written[-1] for written in texts], references, meta)
+        scores = torch.zeros(len(texts), max(lengths))
+        scores[torch.arange(len(texts)), torch.tensor(lengths) - 1] = whole
+        return scores
+
+    def checked(self, scores: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return ``scores``; raise `RunError` if their shape is wrong or one is not finite."""
+        if tuple(scores.shape) != shape:
+            raise RunError(
+                f"{self.name} must give one reward for each of {shape[0]} samples, got shape {tuple(scores.shape)}"
+            )
+        broken = (~scores.isfinite()).nonzero()
+        if len(broken):
+            first = tuple(broken[0].tolist())
+            raise RunError(
+                f"{self.name} gave {scores[first].item()} for sample {first[0]}: rewards must be finite numbers"
+            )
+        return scores
+
+    def check(self) -> None:
+        """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
+        if self.required_library:
+            check_library(self.required_library)
+
+    def read_corpus(self, samples: Sequence[Document]) -> None:  # noqa: B027 (few need it)
+        """Compute statistics of all samples of a split, some of which are scored later."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State that later scores depend on; serialisable as JSON."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most have no state)
+        """Restore what `state_dict` returned."""
+
+
+def check_samples(prompts: Sequence[Any], generations: Sequence[Any], references: Sequence[Any], meta: Meta) -> None:
+    """Raise `RunError` unless there are samples, and equally many of everything."""
+    lengths = {"prompts": len(prompts), "generations": len(generations), "references": len(references)}
+    if meta is not None:
+        lengths["meta"] = len(meta)
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise RunError(f"every sample needs one of each, got {counts} (references may be empty lists)")
+    if not prompts:
+        raise RunError("there is no sample to measure")
+
+
+def token_counts(texts: Sequence[Texts]) -> list[int]:
+    """Number of tokens of each sample; raise `RunError` if one has none."""
+    lengths = list(map(len, texts))
+    if not lengths or 0 in lengths:
+        raise RunError("every sample needs at least one token to be rewarded for")
+    return lengths
+
+
+def mean_of(scores: Sequence[float]) -> MetricResult:
+    """The figure whose corpus value is the mean of its samples'."""
+    return MetricResult(sum(scores) / len(scores), list(scores))
 
 
 @dataclass(frozen=True)

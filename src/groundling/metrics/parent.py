@@ -8,9 +8,17 @@ from typing import Annotated, Any
 
 from groundling.errors import RunError
 from groundling.fields import Ge, Gt, Le
-from groundling.metrics.libraries import library
-from groundling.metrics.metric import LexicalMetric, RewardOptions, metrics
-from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
+from groundling.metrics.metric import (
+    Figures,
+    LexicalMetric,
+    Meta,
+    References,
+    RewardOptions,
+    Texts,
+    library,
+    mean_of,
+    metrics,
+)
 from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4

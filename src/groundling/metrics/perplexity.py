@@ -9,9 +9,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Provided
-from groundling.metrics.libraries import check_model
-from groundling.metrics.metric import Metric, metrics
-from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts
+from groundling.metrics.metric import Figures, Meta, Metric, MetricResult, References, Texts, check_model, metrics
 
 if TYPE_CHECKING:
     from groundling.lm import LanguageModel
@@ -39,7 +37,7 @@ class CausalPerplexity(Metric):
     _lm: Any = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
-        from groundling.lm.load.sources import resolve
+        from groundling.lm.load.model_files import resolve
 
         if isinstance(self.lm, str):
             config = check_model("language model", resolve(self.lm))

@@ -11,12 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from groundling.envs.text_generation.words import words
+from groundling.envs.text_generation.tasks import words
 from groundling.errors import GroundlingError, RunError
 from groundling.fields import Gt
-from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import LexicalMetric, metrics
-from groundling.metrics.scorer import Figures, Meta, MetricResult, References, Texts, mean_of
+from groundling.metrics.metric import (
+    Figures,
+    LexicalMetric,
+    Meta,
+    MetricResult,
+    References,
+    Texts,
+    check_library,
+    library,
+    mean_of,
+    metrics,
+)
 from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.metrics.classifier import ClassifierMetric
-from groundling.metrics.metric import metrics
-from groundling.metrics.post_processing import SENTENCE_END
-from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
-from groundling.metrics.tokens import spaced
+from groundling.metrics.metric import Figures, Meta, References, Texts, mean_of, metrics
+from groundling.metrics.tokens import SENTENCE_END, spaced
 
 NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # By the authors' names
 _LABELS = {

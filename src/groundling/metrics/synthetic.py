@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.fields import Ge
-from groundling.metrics.metric import Metric, metrics
-from groundling.metrics.scorer import Figures, Meta, References, Texts, mean_of
+from groundling.metrics.metric import Figures, Meta, Metric, References, Texts, mean_of, metrics
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 

@@ -1,7 +1,10 @@
 """Words of texts in any script, which lexical metrics count."""
 
 import functools
+import re
 import unicodedata
+
+from groundling.registry import Registry
 
 _UNSPACED = (
     (0x0E00, 0x0EFF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF),
@@ -59,3 +62,17 @@ def _continues(character: str) -> bool:
 def _alphanumeric(character: str) -> str:
     category = unicodedata.category(character)
     return character if category[0] in "LMN" else "" if category == "Cf" else " "
+
+
+SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s」』”’）])")
+"""End of a sentence; in Chinese and Japanese no space follows it."""
+_SUMMARY_SENTENCES = 3
+
+post_processors: Registry[str] = Registry("post-processor")
+"""Functions from the generated text to the text to measure."""
+
+
+@post_processors.register("three_sentence_summary")
+def three_sentence_summary(text: str) -> str:
+    """Keep the first three sentences, one per line, as RL4LMs measures summaries of its supervised models."""
+    return "\n".join(SENTENCE_END.split(text.strip())[:_SUMMARY_SENTENCES])

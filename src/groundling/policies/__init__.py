@@ -1,21 +1,27 @@
 """Policies: actors with value functions, over language models, networks, servers and scripts."""
 
-from groundling.policies.action_generating import ActionGeneratingPolicy
-from groundling.policies.action_head import ActionHeadPolicy
-from groundling.policies.action_scoring import ActionScoringPolicy
-from groundling.policies.action_text import ActionTextPolicy
-from groundling.policies.action_writing import ActionWritingPolicy
+from groundling.policies.action_generating import ActionGeneratingPolicy, ActionWritingPolicy
+from groundling.policies.action_scoring import ActionHeadPolicy, ActionScoringPolicy, ActionTextPolicy
 from groundling.policies.chat_server import ChatServerPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
-from groundling.policies.policy import Action, Evaluation, Policy, Segment, Work, policies
+from groundling.policies.policy import (
+    Action,
+    Evaluation,
+    Policy,
+    ReferenceModel,
+    Segment,
+    TrainedModel,
+    Turn,
+    TurnTokens,
+    Work,
+    policies,
+)
 from groundling.policies.prompt_policy import LanguageModelPolicy, PromptPolicy
-from groundling.policies.provided import ReferenceModel, TrainedModel
 from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
-from groundling.policies.texts import TokenPrompt, Writing, Written
+from groundling.policies.text_states import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
-from groundling.policies.turns import Turn, TurnTokens
 
 register = policies.register
 create = policies.create

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among
 from groundling.lm.read.guided import Trie
-from groundling.policies.turns import Turn
+from groundling.policies.policy import Turn
 from groundling.tokenization.detokenize import Continuation
 
 _AROUND = " \t\r\n\"'`*.!\u201c\u201d\u2018\u2019"

@@ -7,14 +7,22 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError, RunError
 from groundling.fields import CommandLineOnly, Private, ReadByModel
 from groundling.io.chat_server import ChatServer, RequestFailed, text_of
 from groundling.policies.answer import action_instead, find_action
-from groundling.policies.policy import Action, Evaluation, Policy, policies
-from groundling.policies.provided import Language, Replacements, SystemPrompt
-from groundling.policies.turns import Turn, TurnTokens
+from groundling.policies.policy import (
+    Action,
+    Evaluation,
+    Language,
+    Policy,
+    Replacements,
+    SystemPrompt,
+    Turn,
+    TurnTokens,
+    policies,
+)
 from groundling.prompts import Conversation, PromptReader
 
 

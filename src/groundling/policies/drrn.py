@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
-from groundling.policies.policy import policies
+from groundling.policies.policy import Language, Replacements, policies
 from groundling.policies.prompt_policy import PromptPolicy
-from groundling.policies.provided import Language, Replacements
 
 
 @policies.register("drrn")
@@ -44,7 +43,7 @@ class DRRNPolicy(PromptPolicy):
     ) -> None:
         super().__init__(prompt, language, replacements)
         from groundling.lm.load.model import load_tokenizer  # slow to import
-        from groundling.lm.load.sources import Source, resolve
+        from groundling.lm.load.model_files import Source, resolve
 
         self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
         self._tokens = lru_cache(maxsize=100_000)(self._tokenize)

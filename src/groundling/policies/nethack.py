@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from groundling.envs.nethack.glyphs import GlyphRenderer
-from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH
+from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH, GlyphRenderer
 from groundling.errors import ConfigError
-from groundling.policies.policy import policies
-from groundling.policies.provided import NumActions
+from groundling.policies.policy import NumActions, policies
 from groundling.policies.recurrent import RecurrentPolicy
-from groundling.runtime.kernels import FastGRU, FastLinear
+from groundling.runtime.devices import FastGRU, FastLinear
 
 _BUCKET = 32  # The number of distinct windows is padded to a multiple: CPU kernels are compiled for each batch size
 # Windows computed at once when learning. With 800, pixels and activations take new memory in every pass, which is a

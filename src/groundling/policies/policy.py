@@ -1,22 +1,145 @@
 """The contract of a policy: it acts, and evaluates stored actions with gradients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from groundling.arguments import provided
-from groundling.envs.spec import Offer, WorldSpec
+from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
-from groundling.policies.turns import Turn, TurnTokens
-from groundling.policies.weights import read_into
-from groundling.registry import Registry
+from groundling.fields import Provided, ReadByModel, are_texts
+from groundling.lm import LanguageModel
+from groundling.lm.read.answers import Among
+from groundling.registry import Registry, provided
+
+
+def read_into(weights: dict[str, Tensor], file: Path) -> None:
+    """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` for other names or shapes."""
+    saved = _load(file)
+    if saved.keys() != weights.keys():
+        odd = sorted(saved.keys() ^ weights.keys())
+        raise ConfigError(f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args")
+    for name, weight in weights.items():
+        if saved[name].shape != weight.shape:
+            raise ConfigError(
+                f"{file} is not of this policy: {name} has the shape {tuple(saved[name].shape)} there, and "
+                f"{tuple(weight.shape)} here; check policy.args, and that there are as many actions as in training"
+            )
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(saved[name])
+
+
+def read_vector(file: Path, name: str) -> Tensor:
+    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if there is none."""
+    vector = _load(file).get(name)
+    if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
+        raise ConfigError(f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own")
+    return vector
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
+
+
+TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model of ``model.path``
+ReferenceModel = Annotated[LanguageModel | None, Provided("reference", decided_by="model.path")]
+"""The model as training began, where the algorithm penalises the distance from it."""
+ValueBase = Annotated[LanguageModel | None, Provided("value_base", decided_by="model.path")]
+"""The model as training began, for an adapter of the values."""
+NumActions = Annotated[int, Provided("num_actions", settable=int)]  # The largest number of admissible actions
+Language = Annotated[str, Provided("language", settable=str)]  # The language of the env's sentences
+Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algorithm learns a value function
+Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Words of a prompt: replacements
+SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An observation and the answer written to it."""
+
+    observation: TextObservation
+    tokens: tuple[int, ...]
+    among: tuple[Among, ...]  # the tokens that each one was chosen among; a single one was no choice
+    text: str = ""
+
+    @property
+    def counted(self) -> list[bool]:
+        """The tokens to learn from: those with a choice, and the first, whose value is the turn's."""
+        return [place == 0 or ids is None or len(ids) > 1 for place, ids in enumerate(self.among)]
+
+
+@dataclass
+class TurnTokens:
+    """The tokens of turns: tensors ``(..., num_tokens)`` on the CPU, padded with 0; float32 unless said otherwise."""
+
+    ids: Tensor  # int64
+    log_probs: Tensor  # of the distribution that each token was drawn from; 0 where there was no choice
+    values: Tensor  # before each token that counts
+    mask: Tensor  # bool: the token counts (`Turn.counted`)
+    invalid: Tensor  # bool (...): the answer names no admissible action
+    kl: Tensor | None = None  # log π - log π_ref
+
+    @classmethod
+    def of(
+        cls,
+        turns: Sequence[Turn],
+        log_probs: Sequence[Sequence[float]],
+        values: Sequence[Sequence[float]],
+        invalid: Sequence[bool],
+    ) -> "TurnTokens":
+        """Pad turns to ``(num_turns, num_tokens)``."""
+
+        def padded(columns: Iterable[Sequence[Any]], dtype: torch.dtype) -> Tensor:
+            return pad_sequence([torch.tensor(row, dtype=dtype) for row in columns], batch_first=True)
+
+        return cls(
+            padded((turn.tokens for turn in turns), torch.long),
+            padded(log_probs, torch.float32),
+            padded(values, torch.float32),
+            padded((turn.counted for turn in turns), torch.bool),
+            torch.tensor(invalid, dtype=torch.bool),
+        )
+
+    @classmethod
+    def none(cls, num_turns: int) -> "TurnTokens":
+        nothing = torch.zeros(num_turns, 0)
+        return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
+
+    @classmethod
+    def joined(cls, parts: Sequence["TurnTokens"], dim: int) -> "TurnTokens":
+        """Concatenate along a dimension other than the tokens', padded to the longest turn."""
+        longest = max(part.ids.shape[-1] for part in parts)
+
+        def join(name: str) -> Tensor | None:
+            tensors = [getattr(part, name) for part in parts]
+            if tensors[0] is None:
+                return None
+            if name != "invalid":
+                tensors = [F.pad(tensor, (0, longest - tensor.shape[-1])) for tensor in tensors]
+            return torch.cat(tensors, dim)
+
+        return cls(**{field.name: join(field.name) for field in fields(cls)})  # type: ignore[arg-type]
+
+    def as_steps(self, num_steps: int) -> "TurnTokens":
+        """Reshape turns in the order of steps to ``(num_steps, num_envs, num_tokens)``."""
+        tensors: dict[str, Any] = {
+            name: None if tensor is None else tensor.unflatten(0, (num_steps, -1))
+            for name, tensor in vars(self).items()
+        }
+        return TurnTokens(**tensors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,89 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Parameter
 from torch.nn.utils.rnn import pad_sequence
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.prefix_tree import chains
-from groundling.policies.conversation_tokens import ConversationTokens
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work
+from groundling.policies.text_states import ConversationTokens
 from groundling.prompts import Conversation, PromptReader
+
+Value = Literal["separate", "lora", "shared"]
+
+
+def make_value_model(
+    value: Value, lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]
+) -> LanguageModel | None:
+    """Make the value function's model from the arguments of `TokenPolicy`; None if it is the policy's own."""
+    # The LoRA adapter of the values belongs to a copy that shares all frozen weights. A second adapter of the same
+    # model would have to be switched between passes, and a trace, or recomputation in the backward pass, would take
+    # the wrong one.
+    if lora and value != "lora":
+        raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it out")
+    if value == "shared":
+        return None
+    return _without_output(lm.copy() if value == "separate" else _adapted(lm, base, lora))
+
+
+def _adapted(lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]) -> LanguageModel:
+    if lm.has_adapter:
+        return lm.with_new_adapter(lora) if lora else lm.copy()
+    if base is None:
+        raise ConfigError(
+            "policy.args.value=lora needs frozen weights for its adapter, and here all are trained, with neither "
+            "value_base nor reference: set model.lora={r: 16}, or value=separate or shared"
+        )
+    return base.requires_grad_(False).with_new_adapter(lora)
+
+
+def _without_output(model: LanguageModel) -> LanguageModel:
+    """Freeze the output layer, which values do not use, unless it is tied to the input embeddings."""
+    head, embeddings = model.model.get_output_embeddings(), model.model.get_input_embeddings()
+    if head is not None and head.weight is not embeddings.weight:
+        head.requires_grad_(False)
+    return model
+
+
+class Reference:
+    """A frozen language model, or the policy's own with its LoRA adapters off, which takes no memory.
+
+    Not a module of the policy, so its weights are neither trained nor saved. ``reference`` may be ``lm`` itself: its
+    weights without adapters.
+    """
+
+    def __init__(self, reference: LanguageModel, lm: LanguageModel) -> None:
+        self._has_adapters = reference is lm
+        self._lm = lm if self._has_adapters else reference.requires_grad_(False)
+
+    @property
+    def language_model(self) -> LanguageModel | None:
+        return None if self._has_adapters else self._lm
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Return the frozen model's parameters; none if it is the policy's own."""
+        return iter(()) if self.language_model is None else self.language_model.parameters()
+
+    @contextmanager
+    def model(self) -> Iterator[LanguageModel]:
+        """Yield the language model, with adapters off inside the context."""
+        if not self._has_adapters:
+            yield self._lm
+            return
+        self._lm.model.disable_adapters()
+        try:
+            with self._lm.keeping():  # caches of its own: those of other weights do not apply
+                yield self._lm
+        finally:
+            self._lm.model.enable_adapters()
+
 
 _CACHE_SIZE = 100_000
 

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
-from groundling.policies.policy import policies
-from groundling.policies.provided import NumActions
+from groundling.policies.policy import NumActions, policies
 from groundling.policies.recurrent import RecurrentPolicy
 
 _WORDS = (

@@ -1,17 +1,107 @@
 """Hidden states of many texts in one pass."""
 
+import itertools
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.read.batching import padded
+from groundling.lm.read.batching import MAX_ROWS, ScoringQuestion, padded, split_wide
 from groundling.lm.read.causal import WORTH_SHARING
-from groundling.lm.read.layout import MAX_ROWS, ScoringQuestion, split_wide
+from groundling.prompts import Conversation
 from groundling.runtime.processes import in_parts
+from groundling.tokenization.chat import first_turn
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt to write a text to."""
+
+    ids: tuple[int, ...]  # token ids, special ones included, without padding
+
+    @classmethod
+    def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
+        """Make prompts of padded token ids and their 0/1 mask, int64 ``(num_prompts, length)``."""
+        return [cls(tuple(row[kept.bool()].tolist())) for row, kept in zip(ids.cpu(), mask.cpu(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The observation of a whole text, whose tokens are the actions."""
+
+    prompt: tuple[int, ...]  # token ids
+    length: int  # number of tokens of the text
+    sets: Tensor | None  # the tokens that each one was drawn from, if filters or masks left any out
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Written texts as a rollout holds them: tensors ``(num_tokens, num_texts)`` on the CPU, 0 after a text's end."""
+
+    observations: list[Written]
+    actions: Tensor  # int64
+    log_probs: Tensor
+    values: Tensor | None  # None without a value function
+    dones: Tensor  # bool: True at each text's last token, an end token or not
+    mask: Tensor  # bool: the token belongs to the text
+    kl: Tensor | None  # log π(token) - log π_ref(token) before filters; None without a reference
+    raw_log_probs: Tensor  # log_probs before filters and masks
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Writing"]) -> "Writing":
+        """Concatenate texts of one ``num_tokens``."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors: dict[str, Any] = {}
+        for name in (field.name for field in fields(cls) if field.name != "observations"):
+            columns = [getattr(part, name) for part in parts]
+            tensors[name] = None if columns[0] is None else torch.cat(columns, dim=1)
+        return cls([text for part in parts for text in part.observations], **tensors)
+
+    def token_ids(self) -> list[Tensor]:
+        """Return the tokens of each text, int64 ``(length,)``."""
+        return [tokens[: text.length] for tokens, text in zip(self.actions.T, self.observations, strict=True)]
+
+
+class ConversationTokens:
+    """Encodes conversations by a model's chat template, cut to its context length less ``answer_tokens``."""
+
+    def __init__(self, lm: LanguageModel, answer_tokens: int) -> None:
+        self._chat, self._room = lm.chat, lm.room
+        if self._room is not None and lm.max_positions is not None:
+            self._room = min(self._room, lm.max_positions - answer_tokens - len(lm.chat.lead))
+
+    def __call__(self, conversation: Conversation) -> list[int]:
+        turns = [(answer, conversation.message(turn)) for turn, answer in enumerate(conversation.answers, start=1)]
+        first = 0
+        if self._room is not None:
+            lengths = [0, *(len(self._chat.turn(*turn)) for turn in turns)]
+            first = first_turn(lambda turn: len(self._opening(conversation, turn)), lengths, self._room)
+        for begin in range(first, len(turns) + 1):  # the lengths of turns may be estimates
+            words = [conversation.first_message(begin), *itertools.chain.from_iterable(turns[begin:])]
+            tokens = self._chat.tokens(conversation.system, words)
+            if self._room is None or len(tokens) <= self._room:
+                if begin:
+                    self._warn("conversations", "leave out their first turns")
+                return tokens
+        self._warn("turns", "lose their beginning, with the goal and the actions")
+        return self._opening(conversation, len(turns), self._room)
+
+    def _opening(self, conversation: Conversation, turn: int, room: int | None = None) -> list[int]:
+        return self._chat.opening(conversation.system, conversation.first_message(turn), room)
+
+    def _warn(self, kind: str, cut: str) -> None:
+        # Python shows equal warnings once.
+        warnings.warn(
+            f"{kind} of more than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
+            "context length allows, or shorten episodes or observations",
+            stacklevel=4,
+        )
 
 
 class Sequences(NamedTuple):

@@ -13,15 +13,30 @@ from torch.nn import functional as F
 from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.write.decoding import Decoder
-from groundling.lm.write.sampling import Sampling, filtered
-from groundling.lm.write.token_sets import allowed_tokens
+from groundling.lm.write.sampling import Sampling, allowed_tokens, filtered
 from groundling.policies.nlpo_mask import MaskType, make_mask
-from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
-from groundling.policies.provided import Critic, ReferenceModel, TrainedModel, ValueBase
-from groundling.policies.reference import Reference
-from groundling.policies.text_states import Sequences, read_states, scatter, shares_prompt
-from groundling.policies.texts import TokenPrompt, Writing, Written
-from groundling.policies.value_model import Value, make_value_model
+from groundling.policies.policy import (
+    Action,
+    Critic,
+    Evaluation,
+    Outputs,
+    Policy,
+    ReferenceModel,
+    TrainedModel,
+    ValueBase,
+    Work,
+    policies,
+)
+from groundling.policies.prompt_policy import Reference, Value, make_value_model
+from groundling.policies.text_states import (
+    Sequences,
+    TokenPrompt,
+    Writing,
+    Written,
+    read_states,
+    scatter,
+    shares_prompt,
+)
 
 _ROWS = 1024  # Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000
 

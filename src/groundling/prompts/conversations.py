@@ -1,7 +1,7 @@
 """Prompts that are conversations: the whole episode in turns, and BALROG's form for chat models."""
 
 from groundling.envs.languages import check_language
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.prompts.prompt import Conversation, prompts
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from groundling.envs.languages import FRENCH_COLOURS, check_language
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.prompts.prompt import prompts
 
 _HEADINGS = {

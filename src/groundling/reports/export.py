@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.config.compose import from_file
-from groundling.config.sharing import shareable
+from groundling.config.facts import shareable
 from groundling.io.files import write_atomically
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.config.sharing import shareable
+from groundling.config.facts import shareable
 from groundling.intervals import IntervalEstimate, interquartile_band
 from groundling.io.files import replace_file, write_atomically
 

@@ -14,19 +14,18 @@ from omegaconf import OmegaConf
 
 from groundling.config.checks import naming_modules
 from groundling.config.compose import recorded
-from groundling.config.sharing import shareable
+from groundling.config.facts import shareable
 from groundling.errors import ConfigError
+from groundling.evaluation.evaluate import as_code, in_markdown
 from groundling.evaluation.protocols import PROTOCOLS
-from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
 from groundling.io.documents import SETTINGS, read_json, read_object
-from groundling.io.files import new_folder
-from groundling.io.locks import locked, output_lock
+from groundling.io.files import locked, new_folder, output_lock
 from groundling.io.terminal import plain
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.load.gguf import SMOLLM2
-from groundling.lm.load.sources import STARTERS
+from groundling.lm.load.model_files import STARTERS
 from groundling.reports.run_folder import read_evaluations
 from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER

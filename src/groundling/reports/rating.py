@@ -5,24 +5,63 @@ the key (``key.json``), which names the system behind each text and is not for t
 """
 
 import csv
+import functools
 import hashlib
 import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import jinja2
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from groundling.errors import ConfigError, GroundlingError, unknown
-from groundling.io.csv_files import harmless_cell, open_csv
 from groundling.io.documents import read_lines, read_object
 from groundling.io.files import write_atomically
-from groundling.reports.rating_tasks import LIKERT_POINTS, RatingTask, find_rating_task
+from groundling.io.row_files import harmless_cell, open_csv
+
+LIKERT_POINTS = 5
+
+
+class RatingQuestion(BaseModel):
+    """A question about a text, answered from 1 to `LIKERT_POINTS`."""
+
+    id: str
+    text: str  # for a single text
+    comparison: str  # for two texts side by side
+    low: str  # meaning of 1
+    high: str  # meaning of the highest answer
+
+
+class RatingTask(BaseModel):
+    """Texts of a form."""
+
+    title: str
+    instructions: str
+    prompt_label: str
+    text_label: str
+    questions: tuple[RatingQuestion, ...]
+
+
+@functools.cache
+def rating_tasks() -> dict[str, RatingTask]:
+    """Return the bundled tasks by id; ``general`` is for any other task."""
+    text = (resources.files("groundling.reports") / "rating_tasks.yaml").read_text(encoding="utf-8")
+    return TypeAdapter(dict[str, RatingTask]).validate_python(yaml.safe_load(text))
+
+
+def find_rating_task(id: str) -> RatingTask:
+    """Return a task; raise `ConfigError` for an unknown id."""
+    if id not in rating_tasks():
+        raise ConfigError(unknown("rating task", id, rating_tasks()))
+    return rating_tasks()[id]
+
 
 Kind = Literal["likert", "pairwise"]
 TIE = "tie"

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from groundling.config.compose import changed, from_file, recorded
+from groundling.config.facts import shareable
 from groundling.config.schema import Config
-from groundling.config.sharing import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.forgetting import read_forgetting
@@ -24,8 +24,7 @@ from groundling.policies.policy import has_model, policies
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World, kind
-from groundling.worlds.display import EpisodeView, Frame, ProbeHistory, ReportTable
-from groundling.worlds.episode import number
+from groundling.worlds.episode import EpisodeView, Frame, ProbeHistory, ReportTable, number
 from groundling.worlds.protocols import Exhibit, Probes
 
 Evaluation = Mapping[str, Any]  # content of an evaluation's JSON file

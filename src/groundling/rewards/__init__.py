@@ -4,18 +4,23 @@
 for each token. Every metric is a reward, and `measures` has every reward as a metric.
 """
 
-from groundling.rewards.common_gen import PreferenceModel, RepeatPenalty
-from groundling.rewards.composite import WeightedSum
-from groundling.rewards.env_rewards import CountBonus, EnvPart
-from groundling.rewards.inputs import Captions, EpisodeCounts, GeneratedTexts, RewardInputs
-from groundling.rewards.part import Part, RewardContext, RewardPartConfig, parts
-from groundling.rewards.pooled import Pooled
+from groundling.rewards.composite import PreferenceModel, RepeatPenalty, WeightedSum
+from groundling.rewards.part import (
+    Captions,
+    EpisodeCounts,
+    GeneratedTexts,
+    Part,
+    Reward,
+    RewardContext,
+    RewardInputs,
+    RewardPartConfig,
+    TokenReward,
+    parts,
+)
 from groundling.rewards.registry import measures, rewards
-from groundling.rewards.reward import Reward, TokenReward
-from groundling.rewards.reward_model_part import OnlineJudge, RewardModelPart
-from groundling.rewards.sum import Rewarded, RewardSum, check_parts, chosen_parts, make_parts
-from groundling.rewards.text import IntentReward, RougeCombined
-from groundling.rewards.text_part import TextPart
+from groundling.rewards.reward_model_part import OnlineJudge, Pooled, RewardModelPart
+from groundling.rewards.sum import CountBonus, EnvPart, Rewarded, RewardSum, check_parts, chosen_parts, make_parts
+from groundling.rewards.text import IntentReward, RougeCombined, TextPart
 
 register = rewards.register
 create = rewards.create

@@ -2,15 +2,28 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from groundling.errors import ConfigError
-from groundling.metrics.scorer import Document, Meta, References, Scorer, Texts
+from groundling.envs.text_generation.tasks import words
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.fields import Ge
+from groundling.metrics.meteor import Meteor
+from groundling.metrics.metric import (
+    Document,
+    Meta,
+    References,
+    Scorer,
+    Texts,
+    check_library,
+    check_model,
+    library,
+    load_model,
+)
+from groundling.rewards.part import Reward
 from groundling.rewards.registry import create_within, rewards
-from groundling.rewards.reward import Reward
 
 
 @rewards.register("weighted_sum")
@@ -78,3 +91,122 @@ def _term(part: Mapping[str, Any] | tuple[Scorer, float], compat: str | None) ->
     if not isinstance(weight, int | float):
         raise ConfigError(f"the weight of {part['id']} in weighted_sum must be a number, got {weight!r}")
     return create_within(compat, part["id"], part.get("args")), float(weight)
+
+
+PREFIX = "generate a sentence with:"  # Beginning of the original's prompts
+
+
+@rewards.register("common_gen_repeat_penalty_batched")
+@rewards.register("common_gen_repeat_penalty")
+@dataclass(kw_only=True)
+class RepeatPenalty(Reward):
+    """-1 for a sentence that repeats its prompt: the list of concepts, the prefix, or words of the task."""
+
+    prefix: str = PREFIX
+
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
+        scores = []
+        for index, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
+            forbidden = {self.prefix.strip().lower(), "generate", "sentence", self._in_prompt(prompt)}
+            if meta is not None and "concepts" in meta[index]:
+                forbidden.add(" ".join(concepts(meta[index]["concepts"])).lower())
+            text = generation.lower()
+            scores.append(-1.0 if any(part in text for part in forbidden if part) else 0.0)
+        return scores
+
+    def _in_prompt(self, prompt: str) -> str:
+        """The prompt's list of concepts."""
+        _, _, rest = prompt.lower().partition(self.prefix.strip().lower())
+        return rest.strip().rstrip(".").strip()
+
+
+def concepts(given: Any) -> list[str]:
+    """Concepts of a sample's meta, given as a list or in one string."""
+    return given.split() if isinstance(given, str) else [str(concept) for concept in given]
+
+
+@rewards.register("common_gen_preference_model")
+@dataclass(kw_only=True)
+class PreferenceModel(Reward):
+    """P(good) by an encoder-decoder model trained on human choices, reduced for missing concepts.
+    P(good) / (1 + ``missing_coeff`` · missing concepts) + ``meteor_coeff`` · METEOR. It needs ``meta["concepts"]``. A
+    concept is missing if no word has its stem.
+    """
+
+    needs_references = True
+
+    model_name: str | None = None
+    """Folder or hub id of a T5-like model that answers with one of two words; the authors' are not on the hub."""
+    model_type: str = "11b"
+    """Size of the authors' model, a key of the original's configs; used in a message."""
+    good: str = "good"
+    bad: str = "bad"
+    template: str = "{concepts} || {generation}"
+    """Input of the model."""
+    missing_coeff: float = 1.0
+    meteor_coeff: float = 0.0
+    batch_size: Annotated[int, Ge(1)] = 8
+    device: str = "auto"
+
+    _loaded: Any = field(default=None, init=False, repr=False)
+
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Tensor:
+        if meta is None or any("concepts" not in sample for sample in meta):
+            raise RunError("common_gen_preference_model needs 'concepts' in the meta of every sample")
+        wanted = [concepts(sample["concepts"]) for sample in meta]
+        texts = [
+            self.template.format(concepts=" ".join(given), generation=generation)
+            for given, generation in zip(wanted, generations, strict=True)
+        ]
+        missing = torch.tensor([_missing(*pair) for pair in zip(wanted, generations, strict=True)])
+        preference = self._probabilities(texts) / (1 + self.missing_coeff * missing)
+        if not self.meteor_coeff:
+            return preference
+        meteor = Meteor(compat=self.compat).compute(prompts, generations, references, meta)["lexical/meteor"]
+        return preference + self.meteor_coeff * torch.tensor(meteor.sentences)
+
+    def _probabilities(self, texts: Sequence[str]) -> Tensor:
+        """``(batch,)`` float32: probability of the good word's first token, against the bad one's."""
+        self.check()
+        if self._loaded is None:
+            self._loaded = load_model("preference model", str(self.model_name), "AutoModelForSeq2SeqLM", self.device)
+        tokenizer, model = self._loaded
+        answers = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)]
+        if answers[0] == answers[1] or tokenizer.unk_token_id in answers:
+            raise ConfigError(
+                f"the tokenizer of {self.model_name} does not tell good={self.good!r} and bad={self.bad!r} apart by "
+                f"their first tokens, {tokenizer.convert_ids_to_tokens(answers)}: give other words"
+            )
+        device = model.get_input_embeddings().weight.device
+        rows = []
+        for first in range(0, len(texts), self.batch_size):
+            inputs = tokenizer(
+                list(texts[first : first + self.batch_size]), padding=True, truncation=True, return_tensors="pt"
+            )
+            start = torch.full((len(inputs["input_ids"]), 1), model.config.decoder_start_token_id)
+            with torch.inference_mode():
+                output = model(
+                    input_ids=inputs["input_ids"].to(device),
+                    attention_mask=inputs["attention_mask"].to(device),
+                    decoder_input_ids=start.to(device),
+                )
+            rows.append(output.logits[:, 0, answers].float().softmax(-1)[:, 0].cpu())
+        return torch.cat(rows)
+
+    def check(self) -> None:
+        if self.model_name is None:
+            raise GroundlingError(
+                f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is not "
+                "on the hub; its address is in the README of github.com/allenai/RL4LMs"
+            )
+        check_model("preference model", self.model_name)
+        check_library("nltk")
+        if self.meteor_coeff:
+            Meteor().check()
+
+
+def _missing(wanted: Sequence[str], generation: str) -> int:
+    """Number of concepts whose stem no word of the generation has."""
+    stem = library("nltk.stem.porter").PorterStemmer().stem
+    stems = {stem(word.lower()) for word in words(generation)}
+    return sum(stem(concept.lower()) not in stems for concept in wanted)

@@ -6,17 +6,15 @@ from typing import Annotated, Any
 
 import torch
 
-from groundling.arguments import check_arguments, declarations, missing_arguments, taken
 from groundling.errors import ConfigError
 from groundling.fields import ArgumentsOf, CommandLineOnly
 from groundling.io.chat_server import check_address
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
-from groundling.judges.asking.questions import Question
-from groundling.judges.asking.subjects import find_subject
-from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineReward
-from groundling.judges.online.training import OnlineLearning
+from groundling.judges.asking.questions import Question, find_subject
+from groundling.judges.online.background import OnlineLearning
+from groundling.judges.online.reward import OnlineReward, online_judge
 from groundling.judges.reward_models import RewardModel, reward_models
+from groundling.registry import check_arguments, declarations, missing_arguments, taken
 from groundling.rewards.part import RewardContext
 
 
@@ -43,7 +41,7 @@ class OnlineJudge:
     characters (null: the one that suits the world); or one of labels, table or classifier (for NetHack's messages),
     with normalize=false and threshold_quantile=0."""
     learning: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `groundling.judges.online.training.OnlineLearning`: train_every, epochs, learning_rate, …"""
+    """Arguments of `groundling.judges.online.background.OnlineLearning`: train_every, epochs, learning_rate, …"""
 
     @classmethod
     def of(cls, values: Any, path: str | None) -> "OnlineJudge":

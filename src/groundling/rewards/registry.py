@@ -2,16 +2,18 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from groundling.arguments import taken
+import torch
+from torch import Tensor
+
 from groundling.errors import ConfigError
-from groundling.metrics.metric import Metric, RewardOptions, metrics
-from groundling.metrics.scorer import Scorer
-from groundling.registry import Registry
-from groundling.rewards.reward import SAMPLES, FunctionReward, Reward
+from groundling.judges.reward_models.reward_model import RewardModel
+from groundling.metrics.metric import Metric, RewardOptions, Scorer, metrics
+from groundling.registry import Registry, taken
+from groundling.rewards.part import SAMPLES, FunctionReward, Reward
 
 Shaping = str | Mapping[str, Any] | None  # Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``
 
@@ -105,3 +107,38 @@ def create_within(compat: str | None, id: str, args: Mapping[str, Any] | None) -
     if not isinstance(args, Mapping | None):
         raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
     return rewards.create(id, **taken(rewards.get(id), {"compat": compat}) | dict(args or {}))
+
+
+class RewardTable:
+    """Output of ``model`` for each caption so far, by an id of its content; emptied when the model changes."""
+
+    def __init__(self, model: RewardModel) -> None:
+        self.model = model
+        self._version = model.version
+        self._rewards: dict[int, float] = {}
+
+    def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
+        """Reward captions by unique ids, int64 on the CPU: float32 of their shape, on the CPU, no gradients.
+        ``read`` returns the captions at places of the flattened ids; it is called for new ids only.
+        """
+        if self._version != self.model.version:
+            self._version = self.model.version
+            self._rewards.clear()
+        flat = ids.flatten().tolist()
+        new = {id: place for place, id in reversed(list(enumerate(flat))) if id not in self._rewards}
+        if new:
+            order = sorted(new)
+            rewards = self.model.rewards(read([new[id] for id in order]))
+            self._rewards |= zip(order, rewards.tolist(), strict=True)
+        return torch.tensor([self._rewards[id] for id in flat], dtype=torch.float32).view(ids.shape)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """``ids`` int64 (n,), ascending, ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
+        ids = torch.tensor(sorted(self._rewards), dtype=torch.int64)
+        rewards = torch.tensor([self._rewards[id] for id in ids.tolist()], dtype=torch.float32)
+        return {"ids": ids, "rewards": rewards, "version": torch.tensor(self._version)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned, unless the model has changed."""
+        if int(state["version"]) == self.model.version:
+            self._rewards = dict(zip(state["ids"].tolist(), state["rewards"].tolist(), strict=True))

@@ -1,7 +1,12 @@
 """Rewards of captions by a reward model (Motif, arXiv 2310.00166), which a judge may train meanwhile (ONI)."""
 
 import math
-from dataclasses import dataclass
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +15,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from groundling.envs.spec import WorldSpec
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, MayChangeOnResume, TrainingOnly
 from groundling.io.documents import SETTINGS, read_object
 from groundling.judges.online.reward import OnlineReward
 from groundling.judges.reward_models import RewardModel, load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization
-from groundling.rewards.inputs import RewardInputs
+from groundling.metrics.metric import Meta, References, Scorer, Texts
 from groundling.rewards.online_judge import OnlineJudge
-from groundling.rewards.part import Part, RewardContext, parts
-from groundling.rewards.table import RewardTable
+from groundling.rewards.part import Part, Reward, RewardContext, RewardInputs, parts
+from groundling.rewards.registry import RewardTable, create_within, rewards
 from groundling.runtime.devices import find_device
+from groundling.runtime.parallel import end_with
 
 MODEL = "model"  # In the part's folder of a checkpoint, the folder of a reward model that is trained online
 _TABLE, _ANSWERS = "table.safetensors", "answers.safetensors"
@@ -174,3 +180,82 @@ def has_rewarded(model: RewardModel, folder: Path) -> bool:
     except (OSError, SafetensorError):
         return False
     return bool(version == model.version)
+
+
+_SAMPLES_PER_JOB = 4  # Few, as TER takes a thousand times longer for some texts than for others
+
+Sample = tuple[str, str, Sequence[str], Mapping[str, Any]]  # Prompt, generation, references and meta
+
+
+@rewards.register("pooled")
+@dataclass(kw_only=True)
+class Pooled(Reward):
+    """``reward``, computed in several processes and cached by sample.
+    Meant for TER of long texts (a second per sample); other lexical rewards take milliseconds. Processes start at the
+    first call, and each keeps the model that the reward loads. Rewards that depend on other samples (CIDEr) are
+    refused.
+    """
+
+    reward: Any
+    """A mapping with an ``id`` and its ``args``; in Python also a reward."""
+    num_processes: Annotated[int, Ge(0)] = 0
+    """0: only this process."""
+    remembered: Annotated[int, Ge(0)] = 100_000
+    """Number of samples whose rewards are cached; the oldest are dropped."""
+
+    _inner: Scorer = field(init=False, repr=False)
+    _cache: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        given = self.reward
+        if isinstance(given, Scorer):
+            self._inner = given
+        elif isinstance(given, Mapping) and "id" in given and not set(given) - {"id", "args"}:
+            self._inner = create_within(self.compat, given["id"], given.get("args"))
+        else:
+            raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {given!r}")
+        if not self._inner.by_sample or self._inner.per_token:
+            raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
+        self.needs_references = self._inner.needs_pool
+
+    def check(self) -> None:
+        self._inner.check()
+
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
+        samples = list(zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True))
+        keys = [repr((prompt, text, list(given), more)) for prompt, text, given, more in samples]
+        new = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in self._cache}
+        self._cache |= zip(new, self._score_new(list(new.values())), strict=True)
+        scores = [self._cache[key] for key in keys]
+        for key in [*islice(self._cache, max(0, len(self._cache) - self.remembered))]:
+            del self._cache[key]
+        return scores
+
+    def _score_new(self, samples: Sequence[Sample]) -> list[float]:
+        if not self.num_processes:
+            return _score(self._inner, samples) if samples else []
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self.num_processes, multiprocessing.get_context("spawn"), _start, (os.getpid(), self._inner)
+            )
+        jobs = [samples[i : i + _SAMPLES_PER_JOB] for i in range(0, len(samples), _SAMPLES_PER_JOB)]
+        return [score for scores in self._pool.map(_score_in_worker, jobs) for score in scores]
+
+
+def _score(reward: Scorer, samples: Sequence[Sample]) -> list[float]:
+    return list(map(float, reward(*map(list, zip(*samples, strict=True)))))
+
+
+_worker_reward: Scorer  # In a worker process: the reward, kept from job to job with the model that it has loaded
+
+
+def _start(parent: int, reward: Scorer) -> None:
+    end_with(parent)
+    global _worker_reward
+    _worker_reward = reward
+    torch.set_num_threads(1)
+
+
+def _score_in_worker(samples: Sequence[Sample]) -> list[float]:
+    return _score(_worker_reward, samples)

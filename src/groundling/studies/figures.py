@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from groundling.config.sharing import shareable
+from groundling.config.facts import shareable
 from groundling.errors import RunError
-from groundling.evaluation.tables import estimate_cell, in_markdown, markdown_table
+from groundling.evaluation.evaluate import estimate_cell, in_markdown, markdown_table
 from groundling.intervals import IntervalEstimate, estimate
 from groundling.reports import plots
 from groundling.studies.definition import Study

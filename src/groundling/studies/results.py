@@ -13,14 +13,13 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 from pydantic.dataclasses import dataclass
 
 from groundling.config.compose import recorded
-from groundling.config.facts import has_fact
-from groundling.config.sharing import shareable
+from groundling.config.facts import has_fact, shareable
 from groundling.envs.seeds import SCHEME
 from groundling.errors import ConfigError, GroundlingError
 from groundling.fields import Ge, Le, NoEffectOnResults, flat
-from groundling.io.csv_files import open_csv
 from groundling.io.documents import read_object
 from groundling.io.files import write_atomically
+from groundling.io.row_files import open_csv
 from groundling.studies.definition import Study
 from groundling.studies.run import StudyJob
 from groundling.training.tracking import read_metrics

@@ -14,7 +14,7 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate, played_with, read_evaluation
 from groundling.evaluation.target import Target, config_of_agent
-from groundling.io.locks import locked, output_lock
+from groundling.io.files import locked, output_lock
 from groundling.runtime.parallel import CommandLine, run_parallel
 from groundling.studies.definition import Arm, Study
 from groundling.training import checkpoint

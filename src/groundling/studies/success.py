@@ -6,14 +6,13 @@ from typing import Any
 
 from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
-from groundling.evaluation.tables import estimate_cell, markdown_table
+from groundling.evaluation.evaluate import estimate_cell, markdown_table
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.reports import plots
 from groundling.studies.definition import Study
-from groundling.studies.page import StudyPage, curves_table
+from groundling.studies.page import SHARED, StudyPage, SummaryRow, agents_of, by_suite, curves_table, summarize
 from groundling.studies.results import RunResult, Score, result_of
 from groundling.studies.run import StudyJob
-from groundling.studies.summary import SHARED, SummaryRow, agents_of, by_suite, summarize
 from groundling.worlds import World
 
 _FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", "first_chance")  # in some worlds

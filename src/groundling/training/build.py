@@ -2,25 +2,27 @@
 
 import inspect
 import logging
+import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
-from groundling.arguments import provided
 from groundling.config.schema import Config, ModelConfig
 from groundling.errors import ConfigError
-from groundling.policies.action_text import ActionTextPolicy
-from groundling.policies.policy import Policy, check_accepts, has_model, policies
-from groundling.registry import ComponentConfig
-from groundling.runtime import kernels
+from groundling.policies.action_scoring import ActionTextPolicy
+from groundling.policies.policy import Policy, Turn, check_accepts, has_model, policies
+from groundling.registry import ComponentConfig, provided
+from groundling.runtime import devices
 from groundling.runtime.devices import device_under_map, find_device
 from groundling.runtime.processes import Processes
 from groundling.worlds import World, WorldSpec, kind
-from groundling.worlds.protocols import RandomPlay
+from groundling.worlds.protocols import RandomPlay, TrainingMeasures
 
 
 def world_of(config: Config, checkpoint: Path | None = None, suite: str | None = None) -> World:
@@ -76,7 +78,7 @@ def make_policy(
         learns: True if the policy will be trained; only then it has the reference of a KL penalty.
         start: A checkpoint, such as a clone's, with the initial weights; None for those of ``model``.
     """
-    kernels.configure()
+    devices.configure()
     if learns:
         check_suits(policy, model, algorithm, world)
     spec = world.spec
@@ -149,7 +151,7 @@ def _needs_value_base(args: Mapping[str, Any], given: Mapping[str, Any]) -> bool
 def _has_new_adapter(model: ModelConfig) -> bool:
     """Return True if the initial adapter is untrained, so that the model without it is the reference."""
     from groundling.lm.load.adapters import adapter_base
-    from groundling.lm.load.sources import resolve
+    from groundling.lm.load.model_files import resolve
 
     return bool(model.lora) and adapter_base(resolve(model.path)) is None
 
@@ -199,3 +201,67 @@ def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint:
         add_special_tokens=model.add_special_tokens,
         compile=model.compile,
     )
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Figures of a dry run."""
+
+    device: str
+    parameters: int
+    trainable: int
+    updates: int
+    memory_bytes: int
+    """Weights (also a frozen reference's), gradients and Adam's two moments; without activations, which depend on the
+    micro-batch size, and without the models of metrics and rewards."""
+    seconds: float  # Extrapolated from a few steps and one gradient step
+    prompt: str | None  # The first prompt, if the policy reads one
+
+
+def dry_run(config: Config) -> DryRun:
+    """Build everything, take a few steps and one optimizer step; write nothing and ask no judge."""
+    # Compilation is slower for so few steps.
+    config = config.model_copy(update={"model": config.model.model_copy(update={"compile": False})})
+    world = world_of(config)
+    policy = make_policy(config.policy, config.model, config.algorithm, world, learns=True)
+    algorithm: Any = make_algorithm(config.algorithm, policy)
+    short = world.shortened(policy.recurrence, algorithm.steps_per_gradient)
+    collector = short.collector(policy, algorithm, slice(0, short.config.num_rows))
+    epochs, steps, updates = config.training.epochs, config.training.steps, 0
+    if epochs is not None:
+        whole = world.collector(policy, algorithm, slice(0, config.world.num_rows))
+        steps, updates = whole.in_passes(epochs)
+    if isinstance(world, TrainingMeasures):
+        world.check_measures(policy)
+    generator = torch.Generator().manual_seed(config.seed)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* episodes were not over after")  # in so few steps
+        collector.collect(policy, generator=generator)  # warm-up
+        started = time.monotonic()
+        rollout, _ = collector.collect(policy, generator=generator)
+    collected = time.monotonic()
+    algorithm.update(policy, rollout, generator=generator)
+    learnt = time.monotonic()
+    collector.close()
+    transitions = rollout.num_transitions
+    learnt_from = transitions - transitions % algorithm.steps_per_gradient
+    seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
+    first = rollout.observations[0]
+    prompts = policy.prompts([first.observation if isinstance(first, Turn) else first])
+    parameters = _parameters(policy)
+    return DryRun(
+        device=str(find_device(config.device)),
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        updates=updates or -(-steps // (config.world.steps_per_row * config.world.num_rows)),
+        memory_bytes=sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in parameters),
+        seconds=seconds * steps,
+        prompt=prompts[0] if prompts else None,
+    )
+
+
+def _parameters(policy: Policy) -> list[Parameter]:
+    """Return the parameters of a policy and its reference, each once; the two may share weights."""
+    reference = getattr(policy, "reference", None)
+    parameters = [*policy.parameters(), *(() if reference is None else reference.parameters())]
+    return list({id(parameter): parameter for parameter in parameters}.values())

@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import random
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +14,55 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import torch
 from filelock import lock_descriptor
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
 from groundling.errors import GroundlingError, RunError, pass_out_of_memory
-from groundling.io.documents import DocumentError, read_object
+from groundling.io.documents import DocumentError, parse_json, read_object
 from groundling.io.files import PARTIAL, new_folder, share_mode, sync
+
+_NUMPY_WORDS = 624  # Length of the state of NumPy's legacy generator, a Mersenne Twister
+
+
+def save_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
+    """Write the states of ``generators`` and of the global generators of torch, CUDA, NumPy and Python."""
+    tensors = {f"generator.{name}": g.get_state() for name, g in generators.items()}
+    tensors["torch"] = torch.get_rng_state()
+    for i, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []):
+        tensors[f"cuda.{i}"] = state
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002 - users' components may draw from it
+    version, words, gauss = random.getstate()
+    tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
+    tensors["python"] = torch.tensor(words, dtype=torch.int64)
+    # One entry, because safetensors writes several in any order: equal states give equal files.
+    save_file(tensors, path, metadata={"others": json.dumps({"numpy": rest, "python": [version, gauss]})})
+
+
+def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
+    """Read the states that `save_random_states` wrote.
+    NumPy does not check the position of its generator, so `ValueError` if it is out of bounds.
+    """
+    tensors = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        others = parse_json((file.metadata() or {})["others"], str(path))
+    for name, generator in generators.items():
+        generator.set_state(tensors[f"generator.{name}"])
+    torch.set_rng_state(tensors["torch"])
+    for i in range(torch.cuda.device_count()):
+        if f"cuda.{i}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda.{i}"], i)
+    position = others["numpy"][0]
+    if type(position) is not int or not 0 <= position <= _NUMPY_WORDS:
+        raise ValueError(
+            f"NumPy's generator is at position {position!r:.80} of its state, expected 0 to {_NUMPY_WORDS}"
+        )
+    np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
+    version, gauss = others["python"]
+    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
+
 
 MANIFEST = "manifest.json"  # Sizes and hashes of the files of a checkpoint, or of a published policy
 _ATTEMPTS = 20  # Listings of a folder whose checkpoints a run in training keeps deleting

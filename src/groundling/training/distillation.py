@@ -14,22 +14,20 @@ from accelerate.utils import set_seed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from groundling.arguments import declarations
-from groundling.config.sharing import shareable
+from groundling.config.facts import shareable
 from groundling.errors import ConfigError
 from groundling.fields import Ge, MayChangeOnResume
 from groundling.io.documents import SETTINGS, read_object
-from groundling.io.files import write_atomically
-from groundling.io.locks import LOCK, locked
+from groundling.io.files import LOCK, locked, write_atomically
 from groundling.io.row_files import check_digest, digest_of
 from groundling.judges.preferences import open_pairs
 from groundling.judges.reward_models import RewardModel, TableRewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs
-from groundling.registry import ComponentConfig
+from groundling.registry import ComponentConfig, declarations
 from groundling.runtime.devices import find_device
 from groundling.training import checkpoint, optimizer_state
-from groundling.training.random_states import load_random_states, save_random_states
+from groundling.training.checkpoint import load_random_states, save_random_states
 from groundling.training.tracking import METRICS, Tracker
 
 _CONFIG = "config.json"

@@ -13,8 +13,7 @@ from groundling.config.compose import recorded
 from groundling.config.facts import has_fact
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.fields import MayChangeOnResume, NoEffectOnResults, flat
-from groundling.io.files import write_atomically
-from groundling.io.locks import LOCK, locked
+from groundling.io.files import LOCK, locked, write_atomically
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Annotated, Any
 
-from groundling.arguments import check_bounds
 from groundling.errors import ConfigError, RunError, TimeIsUp, unknown
 from groundling.fields import Ge
+from groundling.registry import check_bounds
 
 TO_BE_REQUEUED = 75  # Exit status of a run that stopped before its time limit (EX_TEMPFAIL)
 _SIGNAL = signal.SIGUSR2

@@ -7,15 +7,28 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.text import Text
+from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.io.row_files import RowFile, read_rows, unwritable
-from groundling.worlds.collector import Collector
+from groundling.io.terminal import is_live
+from groundling.policies.policy import Policy
+from groundling.worlds.episode import Episode
+from groundling.worlds.world import Collector
 
 METRICS = "metrics.jsonl"  # In a run's folder: its figures by update
 _SAMPLED_UPDATES = 50  # Updates with samples, besides the first
@@ -163,3 +176,204 @@ class EventFile:
         event.wall_time = time.time()
         self._records.write(event.SerializeToString())
         self._records.flush()
+
+
+_LOW_ENTROPY_UPDATES = 5  # Consecutive updates below the floor before the run is stopped
+_GOOD_SUCCESS_RATE = 0.95  # A policy that succeeds this often may have a low entropy
+
+
+@dataclass
+class Counters:
+    update: int = 0
+    step: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    low_entropy_updates: int = 0  # Consecutive ones below ``world.entropy_floor`` in which episodes failed
+
+    def add(self, steps: int, episodes: int, seconds: float) -> None:
+        self.update += 1
+        self.step += steps
+        self.episodes += episodes
+        self.seconds += seconds
+
+    def count_entropy(self, entropy: float, floor: float, episodes: Sequence[Episode]) -> None:
+        """Count an update of low entropy, in nats; updates without episodes that can fail are ignored."""
+        if episodes and all(e.success is not None for e in episodes):
+            fails = sum(bool(e.success) for e in episodes) / len(episodes) < _GOOD_SUCCESS_RATE
+            self.low_entropy_updates = self.low_entropy_updates + 1 if entropy < floor and fails else 0
+
+    def check_entropy(self, entropy: float, floor: float, policy: Policy) -> None:
+        """Raise `RunError` with advice if the entropy has been too low for too long."""
+        # A run resumed with a lower floor has the counter of the higher one, so the entropy is compared again.
+        if entropy >= floor or self.low_entropy_updates < _LOW_ENTROPY_UPDATES:
+            return
+        advice = "start again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
+        since = f"for {_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores"
+        if self.low_entropy_updates >= self.update:  # from the beginning, which a lower learning rate does not change
+            advice = policy.exploration_advice() or advice
+            since = "from the first update on, while episodes fail: it never explored"
+        raise RunError(
+            f"the policy's entropy was below world.entropy_floor={floor} {since}. To fix it, {advice}; or set "
+            "world.entropy_floor=0 to continue nevertheless"
+        )
+
+
+def checked_figures(given: Any, giver: str) -> dict[str, float]:
+    """Convert figures of a component, also scalars of torch and NumPy, to numbers; `RunError` on others."""
+    if not isinstance(given, Mapping):
+        raise RunError(
+            f"the {giver} gives {given!r:.80} as the figures of an update, expected a mapping of names to numbers: "
+            "return one such as {'loss': 0.5}, or {} if there is nothing to report"
+        )
+    figures = dict[str, float]()
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise RunError(f"the {giver} gives a figure called {name!r:.80}, expected a text: give it a name")
+        try:
+            if isinstance(value, str | bytes | bytearray):  # which float would parse
+                raise TypeError
+            figures[name] = value if isinstance(value, int | float) else float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            shown = " ".join(repr(value).split())
+            raise RunError(
+                f"the {giver} gives the figure {name} as {shown:.80}, expected a number: return one such as 0.5 (of "
+                "several, their mean), or leave it out"
+            ) from error
+    return figures
+
+
+def merge_figures(
+    row: dict[str, Any], shaped: Mapping[str, Any], given: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Add figures of the policy, of shaped returns, and of the algorithm to a row; `RunError` on equal names."""
+    present = row.keys() | shaped.keys()
+    for giver, figures in given.items():
+        if doubled := sorted(present & figures.keys()):
+            raise RunError(
+                f"the {giver} gives a figure called {doubled[0]}, which the run has already: give it another name"
+            )
+        present |= figures.keys()
+    of_policy, of_algorithm = given.values()
+    return {**row, **of_policy, **shaped, **of_algorithm}
+
+
+class ShapedReturns:
+    """Sum each env's shaped rewards, and the shaping alone, over the episodes, which may span rollouts."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.sums = np.zeros((2, num_envs))  # of the current episodes: shaped rewards, and the shaping alone
+
+    def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
+        """Add a rollout and its rewards with the penalty, ``(num_steps, num_envs)``.
+        Returns mean, deviation, minimum and maximum over the episodes that ended in it, or were cut at its end:
+        ``shaped_return_*``, and ``shaping_*`` of the penalty alone; None where no episode ended.
+        """
+        rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
+        if rollout.groups is not None:  # each rollout starts with new episodes
+            self.sums[:] = 0
+        ended = []
+        for t, done in enumerate(rollout.dones.numpy()):
+            self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
+            ended.append(self.sums[:, done])
+            self.sums[:, done] = 0
+        if rollout.groups is not None:  # unfinished episodes count as far as they went
+            ended.append(self.sums[:, ~rollout.dones.any(0).numpy()])
+        sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
+        return {
+            f"{name}_{statistic}": float(getattr(values, statistic)()) if len(values) else None
+            for name, values in zip(("shaped_return", "shaping"), sums, strict=True)
+            for statistic in ("mean", "std", "min", "max")
+        }
+
+
+class TrainingProgress:
+    """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
+    The time left is estimated from whole updates, since steps advance only while an update collects, and without the
+    first one, which also compiles and fills caches, once there are others. Steps are env steps, or tokens.
+    """
+
+    def __init__(
+        self, console: Console, total_steps: int, step: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._total, self._clock = console, total_steps, clock
+        self._step = step
+        # Seconds and steps at the start and at the ends of updates: the first two and the latest.
+        self._marks = [(clock(), step)]
+        self._recent: deque[Episode] = deque(maxlen=100)
+        self._rewards: Mapping[str, float] = {}
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.description}"),
+            _Computed(self._time_left),
+            console=console,
+            disable=not is_live(console),
+        )
+        self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
+
+    def phase(self, name: str) -> None:
+        """Show what the update does now: collecting, learning, measuring or saving."""
+        self._bar.update(self._task, description=f"{self._describe()} · {name}")
+
+    def advance(self, steps: int) -> None:
+        self._step += steps
+        self._bar.update(self._task, completed=self._step)
+
+    def finish_update(
+        self, episodes: Sequence[Episode], step: int, rewards: Mapping[str, float] | None = None
+    ) -> None:
+        """Show the episodes that ended in an update, the steps so far, and means of further rewards by name."""
+        self._recent.extend(episodes)
+        self._rewards = rewards or {}
+        self._step = step
+        self._marks = [*self._marks[:2], (self._clock(), step)]
+        self._bar.update(self._task, completed=step, description=self._describe())
+        if not is_live(self._console):
+            self._console.print(f"{self._describe()} · {self._time_left()}", highlight=False, soft_wrap=True)
+
+    def _describe(self) -> str:
+        parts = [f"step {self._step:,}/{self._total:,}"]
+        if self._recent:
+            count = len(self._recent)
+            parts.append(f"return {sum(e.episode_return for e in self._recent) / count:.2f}")
+            if all(e.success is not None for e in self._recent):
+                parts.append(f"success {sum(bool(e.success) for e in self._recent) / count:.2f}")
+            firsts = [e.figures["first_precision"] for e in self._recent if "first_precision" in e.figures]
+            if firsts:
+                parts.append(f"precision {sum(firsts) / len(firsts):.2f}")
+        parts += [f"{name} {value:.2f}" for name, value in self._rewards.items()]
+        if (rate := self._rate()) is not None:
+            parts.append(f"{rate:,.0f} steps/s")
+        return " · ".join(parts)
+
+    def _rate(self) -> float | None:
+        """Return steps per second, or None before the first update has ended."""
+        if len(self._marks) == 1:
+            return None
+        (began, first), (ended, last) = self._marks[-2:]
+        return (last - first) / max(ended - began, 1e-9)
+
+    def _time_left(self) -> str:
+        if not (rate := self._rate()):
+            return ""
+        ended, step = self._marks[-1]
+        seconds = round(max((self._total - step) / rate - (self._clock() - ended), 0))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+
+    def __enter__(self) -> "TrainingProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+
+class _Computed(ProgressColumn):
+    """A text that is computed whenever the bar is drawn."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text())

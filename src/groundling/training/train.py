@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from groundling.algorithms.bc import BehaviouralCloning
+from groundling.config.facts import shareable
 from groundling.config.schema import CloningConfig, Config
-from groundling.config.sharing import shareable
 from groundling.errors import RunError
 from groundling.fields import flat
 from groundling.registry import ComponentConfig

@@ -18,8 +18,8 @@ from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import learning_rate_factor
 from groundling.algorithms.rollout import Rollout
 from groundling.config.compose import recorded
+from groundling.config.facts import shareable
 from groundling.config.schema import Config
-from groundling.config.sharing import shareable
 from groundling.errors import ConfigError, RunError, foreign
 from groundling.io.documents import read_object
 from groundling.io.row_files import Log, ValidationListener, check_digest, digest_of
@@ -27,12 +27,21 @@ from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import make_algorithm, make_policy, world_of
-from groundling.training.checkpoint import fitting, write_json
-from groundling.training.figures import Counters, ShapedReturns, checked_figures, merge_figures
+from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json
 from groundling.training.folder import SETTINGS_FILE, write_settings
-from groundling.training.progress import TrainingProgress
-from groundling.training.random_states import load_random_states, save_random_states
-from groundling.training.tracking import METRICS, SampleLog, Tracker, read_metrics, trackio_log, wandb_log
+from groundling.training.tracking import (
+    METRICS,
+    Counters,
+    SampleLog,
+    ShapedReturns,
+    Tracker,
+    TrainingProgress,
+    checked_figures,
+    merge_figures,
+    read_metrics,
+    trackio_log,
+    wandb_log,
+)
 from groundling.worlds.episode import Episode, summarise
 from groundling.worlds.protocols import TrainingMeasures
 
@@ -72,7 +81,7 @@ class Trainer:
         )
         self.shards = None
         if config.model.fsdp:
-            from groundling.training.sharding import shard  # imports torch.distributed.fsdp
+            from groundling.training.optimizer_state import shard  # imports torch.distributed.fsdp
 
             self.shards = shard(config.model, config.algorithm.id, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)

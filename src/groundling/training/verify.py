@@ -9,8 +9,7 @@ from pathlib import Path
 from groundling.config.compose import from_file
 from groundling.errors import ConfigError, GroundlingError
 from groundling.io.documents import DocumentError, read_object, read_parquet
-from groundling.io.files import PARTIAL
-from groundling.io.locks import LOCK, is_locked, output_lock
+from groundling.io.files import LOCK, PARTIAL, is_locked, output_lock
 from groundling.io.row_files import digest_of, scan_rows
 from groundling.judges.preferences import open_pairs
 from groundling.judges.preferences.pairs import ANSWERS

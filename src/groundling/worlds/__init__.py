@@ -5,18 +5,16 @@ from pathlib import Path
 from typing import cast
 
 from groundling.algorithms.rollout import Rollout
-from groundling.envs.spec import WorldSpec
+from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.io.documents import read_bundled
-from groundling.judges.asking.subjects import Subject, register_subject
+from groundling.judges.asking.questions import Subject, register_subject
 from groundling.registry import Registry
-from groundling.worlds.collector import Collector
 from groundling.worlds.config import WorldConfig
-from groundling.worlds.display import Frame
-from groundling.worlds.episode import Episode
+from groundling.worlds.episode import Episode, Frame
 from groundling.worlds.nethack.world import NetHackWorld
 from groundling.worlds.text.world import TextWorld
-from groundling.worlds.world import CannotPlay, Player, World
+from groundling.worlds.world import CannotPlay, Collector, Player, World
 from groundling.worlds.writing.world import WritingWorld
 
 worlds: Registry[World] = Registry("world")  # the kinds of world

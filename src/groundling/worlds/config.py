@@ -1,10 +1,13 @@
 """Keys of the sections ``world`` and ``evaluation`` that every kind of world has; each kind adds its own."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from groundling.fields import Ge, Section
+from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,34 @@ class EvaluationConfig(Section):
 
     def check(self) -> None:
         """Raise `ConfigError` if a value names something that does not exist; load nothing."""
+
+
+class ValidationLog:
+    """Measures a split before the first update, every so many updates, and after the last one. It appends to the run's
+    ``validation.jsonl`` after the update that the run resumes from; listeners get the figures as ``validation/NAME``.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[int], Mapping[str, float]],
+        every: int,
+        run_dir: Path,
+        update: int,
+        last_step: int,
+        listeners: Sequence[ValidationListener] = (),
+    ) -> None:
+        self._measure, self._every, self._last_step, self._listeners = measure, every, last_step, listeners
+        self._rows = RowFile(run_dir / "validation.jsonl", update or BEFORE_ALL)
+        if not update:
+            self._append(0, 0)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        if due(self._every, self._last_step, row):
+            self._append(row["update"], row["step"])
+
+    def _append(self, update: int, step: int) -> None:
+        figures = self._measure(update)
+        metrics = {name: value if math.isfinite(value) else None for name, value in figures.items()}  # JSON has no NaN
+        self._rows.append({"update": update, "step": step, "metrics": metrics})
+        for listener in self._listeners:
+            listener.log_validation({f"validation/{name}": value for name, value in figures.items()}, update, step)

@@ -13,8 +13,7 @@ from groundling.errors import ConfigError
 from groundling.io.row_files import Log, ValidationListener
 from groundling.judges.preferences.pairs import Format
 from groundling.policies.policy import Policy
-from groundling.worlds.display import EpisodeView, ProbeHistory, ReportTable
-from groundling.worlds.episode import Episode, Played
+from groundling.worlds.episode import Episode, EpisodeView, Played, ProbeHistory, ReportTable
 from groundling.worlds.world import Demonstrator, Player, World
 
 

@@ -8,8 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundling.config.compose import compose
-from groundling.envs.nethack.glyphs import CELL, PALETTE, GlyphRenderer, glyph_table, render
-from groundling.envs.nethack.observation import FEATURES, VECTORS, message_id, message_text, vector_features, window
+from groundling.envs.nethack.observation import (
+    CELL,
+    FEATURES,
+    PALETTE,
+    VECTORS,
+    GlyphRenderer,
+    glyph_table,
+    message_id,
+    message_text,
+    render,
+    vector_features,
+    window,
+)
 
 
 @given(row=st.integers(0, 23), column=st.integers(0, 79), seed=st.integers(0, 100))

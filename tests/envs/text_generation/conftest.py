@@ -3,7 +3,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.envs.text_generation import Sample
 from groundling.lm.load.model import load_tokenizer
-from groundling.lm.load.sources import Source, resolve
+from groundling.lm.load.model_files import Source, resolve
 
 
 def _tokenizer(starter: str) -> PreTrainedTokenizerBase:

@@ -35,8 +35,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from groundling.envs.text_generation import pools
+from groundling.envs.text_generation.columns import HUB_NAMES, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Split
-from groundling.envs.text_generation.sources import HUB_NAMES, DatasetPool, DatasetSource, Row
 
 PINNED_NLTK = "3.7"
 TABLE = Path(__file__).parent / "original.json"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from groundling.envs.text_generation import pools, sources, totto
-from groundling.envs.text_generation.sources import DatasetPool, DatasetSource
+from groundling.envs.text_generation import columns, pools, totto
+from groundling.envs.text_generation.columns import DatasetPool, DatasetSource
 from groundling.errors import ConfigError, GroundlingError
 
 ORIGINAL = [
@@ -31,7 +31,7 @@ ORIGINAL = [
     "xsum",
 ]
 SPLITS = ("train", "val", "test")
-BUNDLED = Path(sources.__file__).parent / "offline"
+BUNDLED = Path(columns.__file__).parent / "offline"
 
 
 def _pool(id: str, **args: object) -> DatasetPool:

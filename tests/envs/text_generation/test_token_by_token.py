@@ -15,7 +15,7 @@ from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.worlds.writing.collect import WrittenTexts
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.writing.config import PromptEncoder
 from tests.lm.conftest import make_lm, tokenizers
 from tests.lm.families import VOCABULARY
 from tests.thorough import some_of, thorough

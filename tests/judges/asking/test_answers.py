@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.judges.asking.answers import parse
+from groundling.judges.asking.judge import parse
 from groundling.judges.asking.questions import AnswerFormat
-from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.pairs import Preference
 
 FIRST, SECOND, TIE = Preference.FIRST, Preference.SECOND, Preference.TIE
 

@@ -8,7 +8,7 @@ import pytest
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges import Annotation, OpenAIJudge, Question
-from groundling.judges.online.questions import online_judge
+from groundling.judges.online.reward import online_judge
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.asking.server_judge import ask, dataset, judge
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import groundling.worlds  # noqa: F401  (registers the subjects)
 from groundling.errors import ConfigError
 from groundling.judges import Annotation, MessagePairs, Preference, Question, RulesJudge, fence
-from groundling.judges.asking.answers import parse
-from groundling.judges.asking.judge import Request
-from groundling.judges.asking.subjects import find_subject
+from groundling.judges.asking.judge import Request, parse
+from groundling.judges.asking.questions import find_subject
 from tests.judges.preferences.test_pairs import encode
 
 NETHACK = find_subject("nethack")

@@ -5,9 +5,9 @@ import pytest
 import groundling.worlds  # noqa: F401  (registers the subjects)
 from groundling.errors import ConfigError
 from groundling.judges import Question, Request, RulesJudge
-from groundling.judges.asking.answers import parse
-from groundling.judges.asking.subjects import find_subject
-from groundling.judges.preferences.labels import Preference
+from groundling.judges.asking.judge import parse
+from groundling.judges.asking.questions import find_subject
+from groundling.judges.preferences.pairs import Preference
 
 NETHACK = find_subject("nethack")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from groundling.judges import Annotation, Question, TextPairs
-from groundling.judges.online.questions import online_judge
-from groundling.judges.preferences.segments import TextSegment
+from groundling.judges.online.reward import online_judge
+from groundling.judges.preferences.pairs import TextSegment
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.asking.server_judge import ask, dataset, judge
 

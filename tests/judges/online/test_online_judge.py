@@ -9,8 +9,7 @@ from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
 from groundling.judges.asking.rules import RulesJudge
-from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineReward
+from groundling.judges.online.reward import OnlineReward, online_judge
 from groundling.judges.reward_models import TableRewardModel
 from tests.judges.asking.chat_server import ChatServer, serving
 from tests.judges.online.judging import QUESTION, Scripted, until

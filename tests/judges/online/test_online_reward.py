@@ -10,19 +10,18 @@ import torch
 from groundling.errors import RunError
 from groundling.judges.asking.judge import Reply
 from groundling.judges.asking.questions import Question
-from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineReward, _from_bytes, _to_bytes
-from groundling.judges.online.training import OnlineLearning
-from groundling.judges.preferences.segments import caption_ids
+from groundling.judges.online.background import OnlineLearning
+from groundling.judges.online.reward import OnlineReward, _from_bytes, _to_bytes, online_judge
+from groundling.judges.preferences.pairs import caption_ids
 from groundling.judges.reward_models import (
     CharacterRewardModel,
     ClassifierRewardModel,
     MotifRewardModel,
     TableRewardModel,
 )
-from groundling.rewards.inputs import GeneratedTexts, RewardInputs
+from groundling.rewards.part import GeneratedTexts, RewardInputs
+from groundling.rewards.registry import RewardTable
 from groundling.rewards.reward_model_part import RewardModelPart
-from groundling.rewards.table import RewardTable
 from tests.judges.online.judging import PATIENCE, Scripted, fits, judge_labels, until
 from tests.judges.reward_models.reward_reference import random_texts
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import RunError
-from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.pairs import Preference
 from groundling.judges.preferences.store import Store, StoredAnswer, answer_key
 
 QUESTION = {"question": "which?", "judge": {"model": "m"}}

@@ -8,8 +8,8 @@ import pytest
 
 from groundling.errors import ConfigError
 from groundling.judges import Annotation, Comparison, Question, RulesJudge, TextPairs, open_pairs
-from groundling.judges.preferences.segments import TextSegment, caption_id, caption_ids
-from groundling.judges.preferences.texts import TextSegments
+from groundling.judges.preferences.pairs import TextSegment, caption_id, caption_ids
+from groundling.judges.preferences.recording import TextSegments
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 ROOM: list[TextSegments] = [

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from groundling.judges.preferences.captions import decode_pairs
+from groundling.judges.preferences.pairs import decode_pairs
 from groundling.judges.reward_models.message_network import MessageNetwork
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.reward_models import MotifRewardModel, load_reward_model, reward_models
-from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
 from groundling.judges.reward_models.distill import (
     Distillation,
     agreement,
@@ -18,9 +17,14 @@ from groundling.judges.reward_models.distill import (
     segment_scores,
     train_epoch,
 )
-from groundling.judges.reward_models.losses import preference_loss
-from groundling.judges.reward_models.message_table import TableRewardModel
-from groundling.judges.reward_models.reward_model import Normalization
+from groundling.judges.reward_models.message_network import TableRewardModel
+from groundling.judges.reward_models.reward_model import (
+    Normalization,
+    accuracy,
+    best_temperature,
+    calibration_error,
+    preference_loss,
+)
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from tests.judges.reward_models.reward_reference import gradients, messages_of, plain_network, random_pairs
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from groundling.cli.distill import add_parser
 from groundling.cli.main import main
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.io.locks import LOCK, locked
+from groundling.io.files import LOCK, locked
 from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.registry import ComponentConfig

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from groundling.judges.reward_models.message_table import TableRewardModel
+from groundling.judges.reward_models.message_network import TableRewardModel
 from groundling.judges.reward_models.reward_model import RewardModel
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from groundling.envs.nethack.observation import message_id
 from groundling.errors import ConfigError
-from groundling.judges.preferences.captions import caption, decode_pairs
-from groundling.judges.preferences.segments import caption_ids
+from groundling.judges.preferences.pairs import caption, caption_ids, decode_pairs
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from tests.judges.reward_models.reward_reference import make_messages, messages_of, random_pairs
 

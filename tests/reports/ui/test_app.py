@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from groundling.reports.ui import curves
+from groundling.reports.ui import folders
 from groundling.reports.ui.folders import find_folders
 from tests.thorough import one_in
 
@@ -283,7 +283,7 @@ def test_a_long_run_is_read_when_it_changes_and_drawn_with_few_points(shown) -> 
     second = client.get(f"{asked}{count}").json()
     assert second["rows"] == count + 1 and second["curves"]["entropy"]["y"][-1] == 2.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "read_metrics", None)  # an unchanged file is not read again
+        patch.setattr(folders, "read_metrics", None)  # an unchanged file is not read again
         assert client.get(f"{asked}{count + 1}").json()["rows"] == count + 1
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # another run in its place
     assert client.get(f"{asked}{count + 1}").json()["rows"] == 3

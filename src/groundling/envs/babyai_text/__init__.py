@@ -1,11 +1,9 @@
 """BabyAI-Text: BabyAI's levels described in words (GLAM, arXiv 2302.02662)."""
 
-from groundling.envs.babyai_text.controls import CONTROLS
-from groundling.envs.babyai_text.descriptions import describe
-from groundling.envs.babyai_text.expert import Expert, ExpertError
-from groundling.envs.babyai_text.levels import LocalLevel
+from groundling.envs.babyai_text.grounding import CONTROLS
+from groundling.envs.babyai_text.levels import Expert, ExpertError, LocalLevel
 from groundling.envs.babyai_text.missions import translate_mission
-from groundling.envs.babyai_text.text import ACTIONS, BabyAIText, translate_actions
+from groundling.envs.babyai_text.text import ACTIONS, BabyAIText, describe, translate_actions
 from groundling.envs.bundled import LEVELS, MIXED_TASKS
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
+import gymnasium
 import numpy as np
 from minigrid.core.constants import COLOR_NAMES
 from minigrid.core.roomgrid import Room, RoomGrid
@@ -18,10 +19,11 @@ from minigrid.envs.babyai.core.verifier import (
     PickupInstr,
     PutNextInstr,
 )
+from minigrid.utils.baby_ai_bot import BabyAIBot
 
 from groundling.envs.babyai_text.direct import MOST_THINGS, NOUNS, Places, draw_nouns, draw_places, draw_places_by_door
 from groundling.envs.bundled import MIXED_TASKS
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, GroundlingError, unknown
 
 Split = Literal["train", "test"]
 
@@ -250,3 +252,39 @@ class LocalLevel(RoomGridLevel):
 
     def _admits(self, kind: str, colour: str) -> bool:
         return self.split is None or (f"{colour} {kind}" in HELD_OUT) == (self.split == "test")
+
+
+class ExpertError(GroundlingError):
+    """The expert does not know this env, or was asked before its first reset."""
+
+
+class Expert:
+    """Plays a BabyAI env, episode by episode, by minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
+
+    Args:
+        env: A BabyAI env, wrapped or not.
+
+    Raises:
+        ExpertError: The env is not BabyAI's.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env: Any = env.unwrapped
+        if not hasattr(self._env, "validate_instrs"):
+            raise ExpertError(f"the expert is BabyAI's bot, and {self._env} is no env of BabyAI")
+        self._instructions: Any = None
+        self._bot: BabyAIBot | None = None
+        self._asked_at = -1
+        self._advised: Any = None
+
+    def act(self) -> int:
+        """Return the next action's index, assuming that its advice is followed; a second call returns the same."""
+        if not hasattr(self._env, "instrs"):
+            raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
+        if self._instructions is not self._env.instrs:  # each episode has its own
+            self._instructions, self._bot = self._env.instrs, BabyAIBot(self._env)
+            self._asked_at, self._advised = -1, None
+        assert self._bot is not None
+        if self._asked_at != self._env.step_count:
+            self._advised, self._asked_at = self._bot.replan(self._advised), self._env.step_count
+        return int(self._advised)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.envs.nethack.glyphs import PALETTE, font
-from groundling.envs.nethack.observation import COLOURS, TERMINAL_SHAPE
+from groundling.envs.nethack.observation import COLOURS, PALETTE, TERMINAL_SHAPE, font
 from groundling.errors import RunError
 
 _FONT_SIZE = 14  # points

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from groundling.arguments import taken
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.prompts import Side, encode_prompts, padding_id
 from groundling.errors import ConfigError, GroundlingError
+from groundling.registry import taken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -76,7 +76,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
                 f"max_prompt_length={max_prompt_length} and max_episode_length={max_episode_length} must be at least 1"
             )
         if end_tokens is None:
-            from groundling.tokenization.end_tokens import EndTokens  # slow to import
+            from groundling.tokenization.encoding import EndTokens  # slow to import
 
             end_tokens = EndTokens.of(tokenizer).ids
         if terminate_on_eos and not end_tokens:

@@ -1,17 +1,58 @@
 """RL4LMs' pools of reviews, concepts, news and stories, and a synthetic one, with the original's prompts."""
 
+import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from groundling.envs.text_generation.columns import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
-from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
-from groundling.envs.text_generation.words import words_of_sentences
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, GroundlingError, unknown
 from groundling.fields import ReadByModel
+
+
+def words(text: str) -> list[str]:
+    """Split a text into words and punctuation as in the Penn Treebank, without NLTK's data. This is NLTK's word
+    tokenizer without three rules added after release 3.7 (opening quotes before whole words, dashes, clitics before
+    line breaks), so that figures and prompts stay comparable with published ones.
+    """
+    return _tokenizer().tokenize(text)
+
+
+def words_of_sentences(text: str) -> list[str]:
+    """Split each sentence into words, as ``word_tokenize`` of NLTK 3.7 does: a full stop ends every sentence."""
+    tokenizer = _tokenizer()
+    import nltk.tokenize
+
+    try:
+        sentences = nltk.tokenize.sent_tokenize(text)
+    except LookupError as error:
+        raise GroundlingError(
+            "words are cut sentence by sentence, which needs NLTK's data: python -m nltk.downloader punkt_tab, or give "
+            "truncate_by=blanks"
+        ) from error
+    return [word for sentence in sentences for word in tokenizer.tokenize(sentence)]
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    try:
+        from nltk.tokenize.destructive import NLTKWordTokenizer
+    except ImportError as error:
+        raise GroundlingError(f"nltk is not installed: pip install 'groundling[metrics]' ({error})") from error
+    opening_quote = re.compile(r"'(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", re.IGNORECASE)
+
+    class Tokenizer(NLTKWordTokenizer):
+        STARTING_QUOTES = (*NLTKWordTokenizer.STARTING_QUOTES[:-1], (opening_quote, "' "))
+        PUNCTUATION = tuple(rule for rule in NLTKWordTokenizer.PUNCTUATION if r"\u2012" not in rule[0].pattern)
+        ENDING_QUOTES = tuple(rule for rule in NLTKWordTokenizer.ENDING_QUOTES if rule[0].pattern != r"\s+")
+
+    return Tokenizer()
+
 
 _IMDB_TEST_SIZE = 5000  # Size of the original's test split
 

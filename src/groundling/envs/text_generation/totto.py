@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import Any, ClassVar, NamedTuple
 
+from groundling.envs.text_generation.columns import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Sample, Split, pools
-from groundling.envs.text_generation.sources import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.errors import ConfigError, unknown
 
 Cell = dict[str, Any]

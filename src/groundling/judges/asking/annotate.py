@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,15 +11,95 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError
-from groundling.io.locks import remove_partial_files
+from groundling.errors import ConfigError, unknown
+from groundling.io.files import remove_partial_files
 from groundling.judges.asking.inquiry import Inquiry, OrderedPair, conversation
-from groundling.judges.asking.judge import Judge
+from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
-from groundling.judges.asking.results import AnnotationEstimate, AnnotationSummary
-from groundling.judges.preferences.labels import Preference
-from groundling.judges.preferences.pairs import ANSWERS, Pairs
+from groundling.judges.preferences.pairs import ANSWERS, Pairs, Preference
 from groundling.judges.preferences.store import Captions, Store, StoredAnswer, answer_key, content_hash
+
+
+@judges.register("score")
+class ScoreJudge(FigureJudge):
+    """Prefers the segment whose episode had the higher game score at that point; equal scores are a tie."""
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        if "score" not in pairs.info:
+            raise ConfigError(f"{pairs.folder}: {unknown('info', 'score', pairs.info)}")
+        return _greater(pairs.info["score"], "score")
+
+
+@judges.register("return")
+class ReturnJudge(FigureJudge):
+    """Prefers the segment with the higher sum of rewards; equal sums are a tie."""
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        return _greater(pairs.returns(), "return")
+
+
+@judges.register("random")
+class RandomJudge(FigureJudge):
+    """Prefers one of the two by a fair coin with this ``seed``; never a tie."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        return np.random.default_rng(self.seed).integers(0, 2, len(pairs)).astype(np.int8)
+
+
+def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
+    """Return the label of each row of the figures ``(N, 2)`` called ``name``, int8 ``(N,)``."""
+    if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would compare as equal
+        raise ConfigError(
+            f"the {name} of {missing.sum()} of {len(figures)} pairs is NaN, the first of them pair {missing.argmax()}: "
+            "record them again, or choose another --judge"
+        )
+    first, second = figures[:, 0], figures[:, 1]
+    labels = np.where(first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE))
+    return labels.astype(np.int8)
+
+
+@dataclass(frozen=True)
+class AnnotationEstimate:
+    """The work left in a chunk, and its approximate cost."""
+
+    rows: int  # pairs in the dataset
+    identical: int  # those with equal captions, which are ties without a request
+    distinct: int  # distinct unordered pairs of unequal captions in the dataset
+    known: int  # the chunk's answers in the store
+    requests: int  # the chunk's missing answers
+    prompt_tokens: int  # read by these requests
+    completion_tokens: int  # written by the judge
+    seconds: float | None  # None if unknown
+    cost: float | None  # in the currency of the judge's prices; None if it has none
+
+
+@dataclass(frozen=True)
+class AnnotationSummary:
+    """The result of an annotation."""
+
+    labels: dict[str, int]  # rows of the dataset by label: first, second, tie, unknown
+    distinct: int  # distinct unordered pairs of unequal captions in the dataset
+    answered: int  # answers in the store about them
+    invalid: int  # those without a verdict
+    first_rate: float | None  # share of the caption shown first, without ties; 0.5 without position bias
+    inconsistent: float | None  # share of pairs with different verdicts in the two orders
+    asked: int  # answers of this call
+    failed: int  # requests of this call without a reply
+    first_failure: str | None  # why the first of them failed
+    invalid_reply: str | None  # the last reply of this call without a verdict, in one line
+    prompt_tokens: int  # of all answers in the store about the dataset, including replaced invalid ones
+    completion_tokens: int
+    cost: float | None  # of these tokens
+    seconds: float  # of this call
+
+    @property
+    def written(self) -> bool:
+        """True if labels were written; not if there are questions and no verdict."""
+        return self.answered > self.invalid or self.distinct == 0
+
 
 _SAMPLE = 200  # conversations whose length an estimate measures
 _CHARACTERS_PER_TOKEN = 4.0

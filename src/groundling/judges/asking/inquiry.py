@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from groundling.errors import RunError
-from groundling.judges.asking.answers import Verdict, parse
-from groundling.judges.asking.judge import Judge, Reply, Request
+from groundling.judges.asking.judge import Judge, Reply, Request, Verdict, parse
 from groundling.judges.asking.questions import Message, Question
-from groundling.judges.preferences.labels import Preference
-from groundling.judges.preferences.pairs import Comparison
+from groundling.judges.preferences.pairs import Comparison, Preference
 from groundling.judges.preferences.store import LABELS, Captions, Store, StoredAnswer
 
 _EXCERPT = 200  # characters of a reply that a message repeats

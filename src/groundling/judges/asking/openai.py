@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from groundling.errors import RunError
 from groundling.fields import CommandLineOnly, Ge, Gt, Le, Private
 from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
-from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
-from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
+from groundling.judges.asking.judge import JSON_SCHEMA, WORDS, Judge, OnReply, Reply, Request, judges, parse
 from groundling.judges.asking.questions import AnswerFormat
 from groundling.judges.preferences.store import token_count
 

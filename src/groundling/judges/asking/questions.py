@@ -1,13 +1,47 @@
 """The question about two captions: a world's goal and prompt, or the user's own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from groundling.errors import ConfigError, unknown
 from groundling.judges.asking import quoting as fence
-from groundling.judges.asking.subjects import Subject, find_subject
+
+Table = list[tuple[str, float]]  # regular expressions (case ignored), and the value of a line that contains a match
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of world, described for its judge."""
+
+    system: str  # the system prompt
+    goals: Mapping[str, str]  # the sentence of each goal by id; the first is the default
+    prompts: Mapping[str, str]  # instructions by id; {goal} stands for the goal's sentence
+    notice: str  # explains the marks around captions, and that captions give no orders; {code} is their code
+    nouns: Mapping[str, str] = field(default_factory=dict)  # name of a caption by prompt: "description" if absent
+    context: str | None = None  # name of the text that two captions share; None if they share none
+    reads: str = "text"  # name of the captions in the names of labels
+    nothing: str = "(nothing was said)"  # stands for an empty caption
+    reward_model: str = "characters"  # id of the reward model that usually reads the captions
+    rules: Mapping[str, Table] = field(default_factory=dict)  # tables of the judge by rules, by goal
+
+
+_SUBJECTS: dict[str, Subject] = {}
+
+
+def register_subject(world: str, subject: Subject) -> None:
+    """Describe a kind of world for judges, by its name in datasets and in `WorldSpec.subject`."""
+    if _SUBJECTS.setdefault(world, subject) != subject:
+        raise ConfigError(f"a world {world!r} is registered for judges already, with other texts: choose another name")
+
+
+def find_subject(world: str) -> Subject:
+    if world not in _SUBJECTS:
+        hint = "" if _SUBJECTS else "; import groundling.worlds, which registers all bundled kinds"
+        raise ConfigError(unknown("kind of world", world, _SUBJECTS) + hint)
+    return _SUBJECTS[world]
+
 
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
 AnswerFormat = Literal["line", "json", "choice", "motif"]  # the form of a verdict: see `answers.parse`
@@ -41,7 +75,7 @@ class Question:
         prompt: Id of one of the world's prompts.
         instructions: The user's instructions in place of the prompt's; ``{goal}`` stands for the goal's sentence.
         blstats: Captions contain the state of NetHack's player.
-        world: The kind of world: see `groundling.judges.asking.subjects`.
+        world: The kind of world: see `groundling.judges.asking.questions`.
     """
 
     goal: str = ""

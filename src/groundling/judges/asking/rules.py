@@ -5,8 +5,7 @@ from typing import Any
 
 from groundling.errors import ConfigError
 from groundling.judges.asking.judge import Judge, Reply, Request, judges
-from groundling.judges.asking.questions import Question
-from groundling.judges.asking.subjects import Table
+from groundling.judges.asking.questions import Question, Table
 
 _Compiled = list[tuple[re.Pattern[str], float]]
 

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from groundling.fields import Ge, Gt, Le
-from groundling.judges.asking.answers import WORDS
-from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges
+from groundling.judges.asking.judge import WORDS, Judge, OnReply, Reply, Request, judges
 from groundling.judges.asking.questions import AnswerFormat, Message
 
 
@@ -43,9 +42,9 @@ class TransformersJudge(Judge):
         seed: int = 0,
     ) -> None:
         from groundling.lm.language_model import LanguageModel  # slow to import
-        from groundling.runtime import kernels
+        from groundling.runtime import devices
 
-        kernels.configure()
+        devices.configure()
         self.answer_format = answer
         self.lm = LanguageModel.from_pretrained(model, revision=revision, dtype=dtype, device=device)
         tokenizer: Any = self.lm.tokenizer

@@ -6,7 +6,7 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.messages import MessagePairs
 from groundling.judges.preferences.pairs import Pairs
-from groundling.judges.preferences.texts import TextPairs
+from groundling.judges.preferences.recording import TextPairs
 
 __all__ = ["MessagePairs", "Pairs", "TextPairs", "open_pairs"]
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from groundling.errors import ConfigError, unknown
 from groundling.io.files import new_folder
 from groundling.judges.preferences import npy, parquet
-from groundling.judges.preferences.captions import caption, decode_pairs
-from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs
+from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs, caption, decode_pairs
 
 Arrays = Mapping[str, NDArray]
 TAILS: dict[str, tuple[int, ...]] = {  # shape after (N, 2, L) by key of the data; other keys may have any

@@ -1,22 +1,129 @@
 """Preference datasets: pairs of segments of one world, and the labels of annotators."""
 
+import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError, unknown
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.judges.preferences import npy, parquet
-from groundling.judges.preferences.labels import check_labels, check_soft_labels
+
+
+class TextSegment(NamedTuple):
+    """A segment of a text world or of writing."""
+
+    context: str  # an agent's goal or a text's prompt; may be empty
+    captions: Annotated[list[str], MinLen(1)]  # the observation and action of each step, or the text
+    outcome: str = ""  # the observation after the last step, which a judge reads and a reward model does not
+
+
+def caption_id(caption: str) -> int:
+    """Return a signed 64-bit hash, equal on all machines; two of a million captions collide with probability 3e-8."""
+    content = caption.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
+def caption_ids(captions: Iterable[str]) -> NDArray[np.int64]:
+    """Return `caption_id` of each caption, int64 ``(n,)``."""
+    return np.fromiter(map(caption_id, captions), np.int64)
+
+
+_ROUNDING = 0.015  # how far the sum of three probabilities may be from 1: each may be rounded to two decimals
+
+
+class Preference(IntEnum):
+    """The codes of a file of labels."""
+
+    FIRST = 0
+    SECOND = 1
+    TIE = 2
+    UNKNOWN = 3  # Without a valid answer: not trained on, and asked again
+
+    @property
+    def swapped(self) -> "Preference":
+        """The preference of the same pair in the other order."""
+        return Preference(1 - self) if self <= Preference.SECOND else self
+
+
+def check_labels(labels: NDArray, count: int, where: str) -> None:
+    """Raise `ConfigError` unless labels are ``count`` integer codes of `Preference`."""
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise ConfigError(f"{where}: {labels.dtype} {labels.shape}, expected int8 ({count},)")
+    if count and not (labels.min() >= 0 and labels.max() <= Preference.UNKNOWN):
+        raise ConfigError(
+            f"{where}: codes from {labels.min()} to {labels.max()}, expected 0 first, 1 second, 2 tie, 3 unknown"
+        )
+
+
+def check_soft_labels(soft: NDArray, count: int, where: str) -> None:
+    """Raise `ConfigError` unless rows are the probabilities of first, second and tie, or contain NaN."""
+    if soft.shape != (count, 3) or soft.dtype.kind != "f":
+        raise ConfigError(f"{where}: {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
+    indices = np.flatnonzero(~np.isnan(soft).any(1))
+    rows = soft[indices].astype(np.float64)
+    outside = ((rows < -_ROUNDING) | (rows > 1 + _ROUNDING)).any(1)
+    wrong = indices[outside | (np.abs(rows.sum(1) - 1) > _ROUNDING)]
+    if len(wrong):
+        raise ConfigError(
+            f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second and "
+            "tie, which sum to 1: write those (of logits the softmax), or NaN where only the label is known"
+        )
+
+
+_HP, _MAX_HP, _DEPTH, _GOLD, _LEVEL, _HUNGER = 10, 11, 12, 13, 18, 21  # indices into NLE's blstats
+_HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainted", "starved")
+
+
+def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
+    """Caption a segment of NetHack: messages, uint8 ``(L, 256)``, and the last of the states ``(L, 27)``, if given."""
+    lines = [joined] if (joined := join_captions(map(decode, messages))) else []
+    return "\n".join([*lines, *([] if blstats is None else [_status(blstats[-1])])])
+
+
+def join_captions(captions: Iterable[str]) -> str:
+    """Join captions by newlines; equal ones in a row become ``caption (xN)``.
+
+    Empty captions are dropped after that, so equal captions on both sides of an empty one stay two.
+    """
+    counted = ((caption, len(list(same))) for caption, same in groupby(captions))
+    return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counted if text)
+
+
+def decode(message: NDArray[np.uint8]) -> str:
+    """Return the text of a message, uint8 ``(256,)``, up to its first NUL."""
+    return message.tobytes().partition(b"\0")[0].decode("latin-1")
+
+
+def decode_pairs(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]]]:
+    """Return uint8 ``(N, 2, L, 256)`` as pairs of L texts; Latin-1 keeps every byte, only padding is removed."""
+    rows = np.ascontiguousarray(messages).reshape(-1, 256).view("S256")[:, 0].tolist()  # without NULs at their ends
+    texts = [row.decode("latin-1") for row in rows]
+    length = messages.shape[2]
+    segments = [texts[start : start + length] for start in range(0, len(texts), length)]
+    return list(zip(segments[::2], segments[1::2], strict=True))
+
+
+def _status(blstats: NDArray[np.integer]) -> str:
+    hunger = int(blstats[_HUNGER])
+    word = _HUNGER_WORDS[hunger] if 0 <= hunger < len(_HUNGER_WORDS) else "not hungry"
+    return (
+        f"Status: depth {blstats[_DEPTH]}, gold {blstats[_GOLD]}, HP {blstats[_HP]} of {blstats[_MAX_HP]}, "
+        f"experience level {blstats[_LEVEL]}, {word}"
+    )
+
 
 Format = Literal["motif", "parquet"]
 FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}  # modules that read and write data and labels
@@ -38,7 +145,7 @@ class Pairs(ABC):
     """A folder with N pairs of segments of one world, opened by `groundling.judges.open_pairs`.
 
     Attributes:
-        world: The kind of world: an id of `groundling.judges.asking.subjects`.
+        world: The kind of world: an id of `groundling.judges.asking.questions`.
         info: Figures of the segments by key, ``(N, 2)``.
     """
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from groundling.io.documents import lines_of, parse_json
-from groundling.io.files import sync, write_atomically
-from groundling.io.locks import locked
+from groundling.io.files import locked, sync, write_atomically
 from groundling.io.redaction import shareable
-from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.pairs import Preference
 
 Captions = tuple[str, str]  # an unordered pair: sorted
 LABELS = ("first", "second", "tie", "invalid")  # labels of answers, by their code of `Preference`

@@ -7,10 +7,13 @@ from safetensors import SafetensorError
 
 from groundling.errors import ConfigError, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
-from groundling.judges.reward_models.characters import CharacterRewardModel
 from groundling.judges.reward_models.language_model import LanguageRewardModel
-from groundling.judges.reward_models.message_network import ClassifierRewardModel, MotifRewardModel
-from groundling.judges.reward_models.message_table import TableRewardModel
+from groundling.judges.reward_models.message_network import (
+    CharacterRewardModel,
+    ClassifierRewardModel,
+    MotifRewardModel,
+    TableRewardModel,
+)
 from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization, RewardModel, reward_models
 from groundling.runtime.devices import find_device
 

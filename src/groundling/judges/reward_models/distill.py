@@ -8,13 +8,19 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from groundling.arguments import check_bounds
 from groundling.errors import RunError
 from groundling.fields import Ge, Gt, Lt
-from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
-from groundling.judges.reward_models.losses import segment_means
-from groundling.judges.reward_models.reward_model import Normalization, RewardModel, chunks
+from groundling.judges.reward_models.reward_model import (
+    Normalization,
+    RewardModel,
+    accuracy,
+    best_temperature,
+    calibration_error,
+    chunks,
+    segment_means,
+)
 from groundling.judges.reward_models.training_pairs import TrainingPairs
+from groundling.registry import check_bounds
 
 
 @dataclass

@@ -46,9 +46,9 @@ class LanguageRewardModel(RewardModel):
             lora=None if lora is None else dict(lora),
         )
         from groundling.lm import LanguageModel, ValueHead  # slow to import
-        from groundling.runtime import kernels
+        from groundling.runtime import devices
 
-        kernels.configure()
+        devices.configure()
         self.lm = LanguageModel.from_pretrained(path, lora=lora)
         if not train_language_model:
             self.lm.requires_grad_(False)

@@ -15,8 +15,60 @@ from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
 from groundling.io.files import replace_file, share_mode, write_atomically
-from groundling.judges.reward_models.losses import preference_loss, segment_means
 from groundling.registry import Registry
+
+
+def preference_loss(rewards: Tensor, targets: Tensor) -> Tensor:
+    """Bradley-Terry cross-entropy: the mean of -Σ_i p_i log softmax(r)_i (Motif, arXiv 2310.00166, equation 1).
+
+    Args:
+        rewards: Float ``(batch, 2)``, of each pair's two segments.
+        targets: Float ``(batch, 2)``, rows that sum to 1: (1, 0) if the first is preferred, (0.5, 0.5) for a tie.
+    """
+    return -(targets * rewards.log_softmax(-1)).sum(-1).mean()
+
+
+def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
+    """Average scores ``(..., L)`` where ``mask`` is True, once or more in each row: length gives no reward (Motif)."""
+    return torch.where(mask, scores, 0.0).sum(-1) / mask.sum(-1)
+
+
+_BINS = 10
+_BISECTIONS = 60
+
+
+def accuracy(margins: Tensor, targets: Tensor) -> float:
+    """Return the share of pairs, without ties (0.5), that rewards order correctly; equal rewards count 1/2."""
+    decided = targets != 0.5
+    agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
+    return ((agreeing[decided] + 1) / 2).mean().item()
+
+
+def calibration_error(margins: Tensor, targets: Tensor) -> float:
+    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3), without ties (0.5); NaN if all tie.
+
+    Mean over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by size, of |confidence - share correct|.
+    """
+    decided = targets != 0.5
+    margins, targets = margins[decided].double(), targets[decided].double()
+    confidence = torch.sigmoid(margins.abs())
+    correct = torch.where(margins > 0, targets, 1 - targets)
+    correct = torch.where(margins == 0, 0.5, correct)
+    bins = ((confidence - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
+    gaps = torch.zeros(_BINS, dtype=torch.float64).index_add(0, bins, confidence - correct)
+    return gaps.abs().sum().item() / len(margins) if len(margins) else float("nan")
+
+
+def best_temperature(margins: Tensor, targets: Tensor) -> float:
+    """Return the T of least cross-entropy of σ(margin / T) (arXiv 1706.04599, section 4.2); overconfident above 1."""
+    margins, targets = margins.double(), targets.double()
+    low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        slope = ((torch.sigmoid(margins * 10**middle) - targets) * margins).mean()
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return float(10 ** -((low + high) / 2))
+
 
 QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # 0.05, 0.1, ..., 0.95
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.judges.preferences.segments import caption_id, caption_ids
+from groundling.judges.preferences.pairs import caption_id, caption_ids
 
 _TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)  # by code of `Preference`
 

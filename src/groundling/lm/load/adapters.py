@@ -17,9 +17,7 @@ from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.lm.load.gguf import name_of
-from groundling.lm.load.model_files import check_model_files
-from groundling.lm.load.sources import first_line, resolve
-from groundling.lm.load.weights import weights_of
+from groundling.lm.load.model_files import check_model_files, first_line, resolve, weights_of
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel

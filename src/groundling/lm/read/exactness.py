@@ -12,8 +12,8 @@ from torch import Tensor
 
 from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.lm.backbone import Backbone
-from groundling.lm.load.sources import first_line
-from groundling.lm.read.layout import ScoringQuestion
+from groundling.lm.load.model_files import first_line
+from groundling.lm.read.batching import ScoringQuestion
 
 # How candidates are read: in one row with the prompt; after copies of the model's memory of the prompt, at once or
 # token by token; or each with the whole prompt.

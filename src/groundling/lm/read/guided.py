@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from groundling.lm.read.layout import ScoringQuestion, Tokens
+from groundling.lm.read.batching import ScoringQuestion, Tokens
 from groundling.lm.read.scoring import Scorer, sums_of
 from groundling.tokenization.chat import common_length
 

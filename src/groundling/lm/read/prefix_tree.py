@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from groundling.lm.read.batching import batches
-from groundling.lm.read.layout import Layout, ScoringQuestion, Tokens, layouts_of
+from groundling.lm.read.batching import Layout, ScoringQuestion, Tokens, batches, layouts_of
 
 _MAX_QUERIES = 512  # Queries of one block: the masks of long texts stay far below tokens x tokens
 _MAX_WASTE = 0.15  # Padding of the keys of blocks that share a call

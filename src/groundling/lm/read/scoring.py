@@ -18,11 +18,17 @@ from torch import Tensor
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.read.batching import TOKENS_AT_ONCE, batches
-from groundling.lm.read.causal import CausalReader
-from groundling.lm.read.encoder_decoder import EncoderDecoderReader
+from groundling.lm.read.batching import (
+    MAX_ROWS,
+    TOKENS_AT_ONCE,
+    RowStates,
+    ScoringQuestion,
+    Tokens,
+    batches,
+    split_wide,
+)
+from groundling.lm.read.causal import CausalReader, EncoderDecoderReader
 from groundling.lm.read.exactness import Way, find_way, same_gradients
-from groundling.lm.read.layout import MAX_ROWS, RowStates, ScoringQuestion, Tokens, split_wide
 from groundling.lm.read.prefix_tree import KeyValueMemory
 from groundling.lm.read.tree_reader import TreeReader
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from groundling.lm.backbone import Backbone
-from groundling.lm.load.weights import is_sharded
-from groundling.lm.read.batching import TOKENS_AT_ONCE
+from groundling.lm.load.model_files import is_sharded
+from groundling.lm.read.batching import TOKENS_AT_ONCE, RowStates, ScoringQuestion, layouts_of
 from groundling.lm.read.exactness import agree, example_tokens
-from groundling.lm.read.layout import RowStates, ScoringQuestion, layouts_of
 from groundling.lm.read.prefix_tree import KeyValueMemory, PrefixTree, Text, joined
 
 MAX_BYTES = 2**29  # Memory of the cached states of one language model's frozen layers: 512 MiB

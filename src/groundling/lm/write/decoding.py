@@ -18,10 +18,9 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.language_model import LanguageModel
 from groundling.lm.read.answers import states_after
 from groundling.lm.read.batching import padded
-from groundling.lm.write.batches import only_settings
-from groundling.lm.write.sampling import Mask, Sampling, draw, filtered
+from groundling.lm.write.generation import only_settings
+from groundling.lm.write.sampling import Mask, Sampling, SetKeeper, draw, filtered
 from groundling.lm.write.steps import Stepper
-from groundling.lm.write.token_sets import SetKeeper
 
 # Tokens after which the host waits for an accelerator, to see which texts have ended and which tokens were allowed;
 # tokens generated meanwhile after a text's end are dropped. CPUs: each token.

@@ -1,14 +1,63 @@
 """Sampling one token from a model's logits: temperature, filters, NLPO's mask, and the draw."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError, unknown
+
+_NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")  # Arguments of generate that its configuration does not have
+_COUNTS = ("num_beams", "num_return_sequences")
+
+
+def check_generation(key: str, settings: Mapping[str, Any], others: Collection[str] = ()) -> None:
+    """Check settings of `generate` before hours of training lead to them, without loading a model.
+
+    Refuses unknown names, invalid values, and settings that have no effect with the others, such as temperature
+    without sampling. ``key`` is the config key for messages; ``others`` are names that are not settings of generate.
+    null: Transformers' default.
+    """
+    if not settings:
+        return
+    from transformers import GenerationConfig
+
+    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    for name in settings:
+        if name not in known and name not in _NOT_OF_CONFIG and name not in others:
+            raise ConfigError(unknown(f"setting of {key}", name, known))
+    _check_values(key, {name: settings[name] for name in known & settings.keys() if settings[name] is not None})
+
+
+def _check_values(key: str, settings: Mapping[str, Any]) -> None:
+    from transformers import GenerationConfig
+
+    for name in _COUNTS:
+        if type(count := settings.get(name, 1)) is not int or count < 1:
+            raise ConfigError(f"{key}.{name} must be a whole number of at least 1, got {count!r}")
+    config = GenerationConfig()
+    for name, value in settings.items():  # as arguments they would cause warnings of several lines
+        setattr(config, name, value)
+    refused: Exception | None = None
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        lines = str(error).splitlines()
+        reasons = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+        raise ConfigError(f"{key} cannot be used: {(reasons or lines)[0]}") from error
+    except TypeError as error:  # a wrong type, for which `Sampling` has better messages
+        refused = error
+    try:
+        Sampling(**{f.name: settings[f.name] for f in fields(Sampling) if f.name in settings})
+    except ConfigError as error:
+        raise ConfigError(f"{key}.{error}") from error
+    if refused is not None:
+        raise ConfigError(f"{key} cannot be used: {refused}") from refused
+
 
 _BLOCK = 64  # Tokens whose probabilities are summed before one of them is drawn
 
@@ -141,3 +190,44 @@ def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Te
     keep[:, :at_least] = True
     keep &= probabilities > 0
     return torch.zeros_like(keep).scatter_(1, order, keep)
+
+
+class SetKeeper:
+    """Collects the sets of a batch of texts step by step, and returns them by text."""
+
+    def __init__(self, num_texts: int) -> None:
+        self.num_texts = num_texts
+        self._waiting: list[Tensor] = []
+        self._steps: list[tuple[int, Tensor]] = []
+        self._bits: list[Tensor] = []
+
+    def add(self, step: int, rows: Tensor, allowed: Tensor) -> None:
+        """Add the sets of a step for the texts ``rows`` (rows,): bool (rows, vocabulary)."""
+        self._steps.append((step, rows))
+        self._waiting.append(allowed)
+
+    def pack(self) -> None:
+        """Pack all sets that were added, on the host, into 6 KiB each for GPT-2."""
+        if self._waiting:
+            packed = np.packbits(torch.cat(self._waiting).cpu().numpy(), axis=1, bitorder="little")
+            self._bits += torch.from_numpy(packed).split([len(allowed) for allowed in self._waiting])
+            self._waiting = []
+
+    def sets(self, lengths: Tensor) -> list[Tensor] | None:
+        """Return the sets of texts of ``lengths`` tokens, uint8 (length, vocabulary / 8); None if none were added."""
+        self.pack()
+        if not self._bits:
+            return None
+        whole = self._bits[0].new_zeros(
+            self.num_texts, 1 + max(step for step, _ in self._steps), len(self._bits[0][0])
+        )
+        for (step, rows), bits in zip(self._steps, self._bits, strict=True):
+            whole[rows.cpu(), step] = bits
+        # Clones, because pickling a view copies the whole tensor.
+        return [of_text[:length].clone() for of_text, length in zip(whole, lengths.tolist(), strict=True)]
+
+
+def allowed_tokens(sets: Sequence[Tensor], vocabulary: int, device: torch.device) -> Tensor:
+    """Return bool (tokens of all texts, vocabulary) on ``device``: the tokens that were allowed at each token."""
+    bits = torch.cat(list(sets)).to(device)[:, :, None]
+    return (bits & 2 ** torch.arange(8, dtype=torch.uint8, device=device)).bool().flatten(1)[:, :vocabulary]

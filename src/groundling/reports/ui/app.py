@@ -1,29 +1,89 @@
 """Pages of `groundling ui`; each view reads its folder again."""
 
 import csv
+import hashlib
+import secrets
 import time
 from collections.abc import Mapping, Sequence
+from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import plotly.offline
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from groundling.errors import GroundlingError
 from groundling.reports.page import DAMAGED
 from groundling.reports.run_folder import RunFolder, figures_of, learning_figures, picture_of, read_run
-from groundling.reports.ui.curves import Curves
-from groundling.reports.ui.folders import Folder, Kind, find_folders
-from groundling.reports.ui.guard import Guard
+from groundling.reports.ui.folders import Curves, Folder, Kind, find_folders
 from groundling.reports.ui.judged import LABELS, PAGE, Selection, select
+
+_HEADERS = {
+    # Files are shown as text; should markup get through, no script of its own would run.
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Middleware that requires the token in the address, or the cookie that is set for it."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+        # Browsers send a cookie to every port of a host, so each instance has its own name.
+        self._cookie = f"groundling-{hashlib.sha256(token.encode()).hexdigest()[:16]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        query = parse_qsl(scope["query_string"].decode("latin-1"))
+        given = dict(query).get("token")
+        if given is not None and self._is_valid(given):
+            # The address, which may be copied or logged, loses its token.
+            rest = urlencode([(key, value) for key, value in query if key != "token"])
+            response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            await response(scope, receive, send_guarded)
+        elif self._is_valid(_cookie(self._cookie, Headers(scope=scope).get("cookie", ""))):
+            await self._app(scope, receive, send_guarded)
+        else:
+            text = "This page needs the token of the address that `groundling ui` printed: open that address.\n"
+            await PlainTextResponse(text, 403)(scope, receive, send_guarded)
+
+    def _is_valid(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self._token.encode())
+
+
+def _cookie(name: str, header: str) -> str:
+    try:
+        cookies = SimpleCookie(header)
+    except CookieError:
+        return ""
+    return cookies[name].value if name in cookies else ""
+
 
 _HERE = Path(__file__).parent
 _HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # names of this machine in requests; no other site can take one of them

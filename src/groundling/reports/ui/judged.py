@@ -10,8 +10,7 @@ import numpy as np
 
 from groundling.io.documents import DocumentError, lines_of, parse_json
 from groundling.judges import open_pairs
-from groundling.judges.preferences.labels import Preference
-from groundling.judges.preferences.pairs import Comparison
+from groundling.judges.preferences.pairs import Comparison, Preference
 
 PAGE = 20  # pairs on a page
 LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Preference.TIE, "none": Preference.UNKNOWN}

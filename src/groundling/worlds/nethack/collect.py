@@ -14,12 +14,12 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
-from groundling.judges.preferences.captions import decode
+from groundling.judges.preferences.pairs import decode
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
 from groundling.rewards import Captions, RewardInputs, RewardModelPart, RewardSum
-from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
+from groundling.worlds.world import Collector
 
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")  # in `nethack.vector.Frames`
 

@@ -5,36 +5,90 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
+from groundling.envs.nethack import RECORDING, TASKS
 from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import SCHEME, held_out_seed
-from groundling.envs.spec import WorldSpec
-from groundling.errors import ConfigError
-from groundling.fields import OfEvaluation
+from groundling.envs.text_env import WorldSpec
+from groundling.errors import ConfigError, unknown
+from groundling.fields import CommandLineOnly, Ge, MayChangeOnResume, NoEffectOnResults, OfEvaluation, TrainingOnly
 from groundling.policies.policy import Policy
-from groundling.worlds.collector import Collector
-from groundling.worlds.display import EpisodeView, Frame, Presentation, ReportTable
-from groundling.worlds.episode import Episode, Played
-from groundling.worlds.nethack.agents import PolicyActor, make_act_for_seed, make_agent, mixed
+from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
+from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ReportTable
 from groundling.worlds.nethack.collect import NetHackCollector
-from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
-from groundling.worlds.nethack.episodes import episode_of, play
-from groundling.worlds.nethack.frames import frames_of, play_steps, view
-from groundling.worlds.nethack.messages import (
+from groundling.worlds.nethack.episodes import PolicyActor, episode_of, make_act_for_seed, make_agent, mixed, play
+from groundling.worlds.nethack.frames import (
     MessageScores,
+    frames_of,
     make_message_scores,
     most_frequent,
+    play_steps,
     table_of,
     top_messages,
+    view,
 )
 from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
 from groundling.worlds.protocols import PairSettings
-from groundling.worlds.world import Demonstrator, Player, World
+from groundling.worlds.world import Collector, Demonstrator, Player, World
+
+
+class NetHackConfig(WorldConfig):
+    """One of NetHack's tasks."""
+
+    PLACE: ClassVar[str] = "env"
+
+    id: str = "nethack"
+    env: Annotated[str, OfEvaluation]
+    """The task, such as NetHackScore-v1: `groundling list envs`."""
+    args: Annotated[dict[str, Any], OfEvaluation, CommandLineOnly.of(*RECORDING), TrainingOnly.of(*RECORDING)] = {}
+    """Keyword arguments of the task, such as vector."""
+    num_envs: Annotated[int, Ge(1)] = 32
+    """Games played together, an even number with workers; Motif played 480."""
+    num_steps: Annotated[int, Ge(1)] = 40
+    """Steps of each game between two updates; Motif took 32."""
+    num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
+    """Processes of each learner that step its envs; 0: the learner itself, fastest on a CPU with a core for each."""
+    ahead: Annotated[bool, MayChangeOnResume] = False
+    """Collect the next rollout while the learner works on this one; for GPUs, with workers."""
+    bootstrap_truncated: bool = False
+    """Value a time-out as if the episode continued (the usual practice), not as its end (Motif)."""
+    entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
+    """For tasks with a goal: stop, with advice, while the policy's entropy (nats) is below this and episodes fail; 0:
+    never."""
+
+    def check(self) -> None:
+        if self.env not in TASKS:
+            raise ConfigError(unknown("NetHack task", self.env, TASKS))
+        if self.num_workers and self.num_envs % 2:
+            raise ConfigError(
+                f"world.num_envs={self.num_envs} is odd, and the workers of world.num_workers={self.num_workers} step "
+                f"one half of the envs while the learner acts in the other: set world.num_envs={self.num_envs + 1}"
+            )
+        limit = self.args.get("max_episode_steps", 1)
+        if type(limit) is not int or limit < 1:  # nle would end each game at once, or never
+            raise ConfigError(f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}")
+
+    def unused(self, use: Use) -> Mapping[str, str]:
+        idle = unused_in_play(use)
+        if TASKS.get(self.env, {}).get("goal") == "score":
+            idle["world.entropy_floor"] = f"{self.env} has no failures, only a score"
+        return idle
+
+
+class NetHackEvaluation(EvaluationConfig):
+    """Held-out games."""
+
+    baselines: list[str] = ["zero-shot", "random", "explorer"]
+    """Agents to compare the trained policy with on the same games: zero-shot, random, explorer."""
+    num_envs: Annotated[int, Ge(1), NoEffectOnResults] = 32
+    """Games played together."""
+    deterministic: Annotated[bool, OfEvaluation] = False
+    """Take the likeliest action instead of drawing one."""
 
 
 class NetHackWorld(World):

@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_episode import Step, TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import RunError
-from groundling.judges.preferences.segments import caption_id, caption_ids
-from groundling.policies.policy import Action, Policy
-from groundling.policies.turns import Turn, TurnTokens
+from groundling.judges.preferences.pairs import caption_id, caption_ids
+from groundling.policies.policy import Action, Policy, Turn, TurnTokens
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, Rewarded, RewardInputs, RewardSum
-from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
 from groundling.worlds.text.episodes import episode_of
 from groundling.worlds.text.pairs import caption_in_context, context
+from groundling.worlds.world import Collector
 
 
 class RolloutBuffer:

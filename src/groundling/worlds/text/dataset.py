@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_episode import Step
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import DocumentError, read_parquet
 from groundling.policies.policy import Policy
-from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
 from groundling.worlds.text.dataset import files_of, schema
+from groundling.worlds.world import Collector
 
 _COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
 

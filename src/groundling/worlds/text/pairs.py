@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import TextObservation
 from groundling.envs.text_episode import Step
 from groundling.errors import ConfigError
 from groundling.judges.preferences import parquet
-from groundling.judges.preferences.recording import Recorded, TextRecording
-from groundling.judges.preferences.segments import TextSegment
-from groundling.judges.preferences.texts import in_context
+from groundling.judges.preferences.pairs import TextSegment
+from groundling.judges.preferences.recording import Recorded, TextRecording, in_context
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import Choice, play_training_episodes

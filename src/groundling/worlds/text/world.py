@@ -16,28 +16,23 @@ from groundling.algorithms.bc import BehaviouralCloning
 from groundling.envs.babyai_text import ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import inspect_env
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import SCHEME, training_seed
-from groundling.envs.spec import Experience, Offer, WorldSpec
-from groundling.envs.text_env import SUCCESSES
+from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.fields import OfEvaluation
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
-from groundling.worlds.collector import Collector
-from groundling.worlds.config import Use
-from groundling.worlds.display import EpisodeView, Frame, Presentation, ProbeHistory, ReportTable
-from groundling.worlds.episode import Episode, Played
+from groundling.worlds.config import Use, ValidationLog
+from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ProbeHistory, ReportTable
 from groundling.worlds.protocols import Collected, PairSettings
 from groundling.worlds.text import pairs
-from groundling.worlds.text.actor import TextActor
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
-from groundling.worlds.text.control_table import FIRST_INTERACTION, MEANINGS, control_table
 from groundling.worlds.text.dataset import check_env, collect_dataset, count_episodes, count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.episodes import (
+    TextActor,
     actions_of,
     chooser_of,
     episode_of,
@@ -46,11 +41,16 @@ from groundling.worlds.text.episodes import (
     make_envs,
     play,
 )
-from groundling.worlds.text.frames import sample_of, select, view, watch
-from groundling.worlds.text.probes import ProbeLog, read_probes, right_actions
-from groundling.worlds.text.suites import SUITE_GROUPS, SUITES, suite_overrides
-from groundling.worlds.validation import ValidationLog
-from groundling.worlds.world import CannotPlay, Demonstrator, Player, World
+from groundling.worlds.text.frames import ProbeLog, read_probes, right_actions, sample_of, select, view, watch
+from groundling.worlds.text.suites import (
+    FIRST_INTERACTION,
+    MEANINGS,
+    SUITE_GROUPS,
+    SUITES,
+    control_table,
+    suite_overrides,
+)
+from groundling.worlds.world import CannotPlay, Collector, Demonstrator, Player, World
 
 _BY_REWARD = (
     "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "

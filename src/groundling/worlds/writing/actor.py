@@ -10,8 +10,8 @@ from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.world import World
+from groundling.worlds.writing.config import make_prompt_encoder
 from groundling.worlds.writing.measures import write
-from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
 
 
 class WritingActor:

@@ -11,12 +11,12 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
-from groundling.policies.texts import TokenPrompt, Writing
+from groundling.policies.text_states import TokenPrompt, Writing
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import GeneratedTexts, RewardInputs, RewardSum
-from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Episode
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.world import Collector
+from groundling.worlds.writing.config import PromptEncoder
 
 
 class PoolCollector(Collector):

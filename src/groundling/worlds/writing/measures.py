@@ -10,21 +10,20 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from groundling.arguments import provided
 from groundling.envs.text_generation import Sample
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
 from groundling.io.files import write_atomically
 from groundling.lm.write.generation import sampling_from
 from groundling.metrics import MetricResult, Scorer
-from groundling.metrics.post_processing import post_processors
-from groundling.policies.texts import TokenPrompt
+from groundling.metrics.tokens import post_processors
+from groundling.policies.text_states import TokenPrompt
 from groundling.policies.token import TokenPolicy
-from groundling.registry import ComponentConfig
+from groundling.registry import ComponentConfig, provided
 from groundling.rewards import RewardContext, RewardSum, chosen_parts, make_parts, measures
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import reward_inputs, texts_so_far
-from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
+from groundling.worlds.writing.config import make_prompt_encoder
 from groundling.worlds.writing.samples import samples_of
 
 

@@ -8,15 +8,14 @@ import torch
 from groundling.envs.seeds import training_seed
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
+from groundling.judges.preferences.pairs import TextSegment
 from groundling.judges.preferences.recording import Recorded, TextRecording
-from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import as_writer, check_lengths, reward_inputs, texts_so_far
-from groundling.worlds.writing.config import WritingConfig
+from groundling.worlds.writing.config import PromptEncoder, WritingConfig, make_prompt_encoder
 from groundling.worlds.writing.measures import make_measured_reward
-from groundling.worlds.writing.prompt_encoder import PromptEncoder, make_prompt_encoder
 from groundling.worlds.writing.samples import samples_of
 
 

@@ -9,10 +9,10 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_generation import SampleOrder
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
-from groundling.policies.texts import Written
+from groundling.policies.text_states import Written
 from groundling.worlds.episode import Episode
 from groundling.worlds.writing.collect import PoolCollector, as_writer, check_room
-from groundling.worlds.writing.prompt_encoder import PromptEncoder
+from groundling.worlds.writing.config import PromptEncoder
 
 
 class References(PoolCollector):

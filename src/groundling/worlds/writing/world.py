@@ -9,28 +9,67 @@ from typing import Any, ClassVar, Self, cast
 import torch
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.envs.spec import WorldSpec
+from groundling.envs.text_env import WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 from groundling.fields import OfEvaluation
 from groundling.io.row_files import BEFORE_ALL, Log, ValidationListener
 from groundling.policies.policy import Policy
-from groundling.worlds.collector import Collector
-from groundling.worlds.display import Frame, Presentation
-from groundling.worlds.episode import Episode, Played
+from groundling.policies.token import TokenPolicy
+from groundling.tokenization.detokenize import Continuation
+from groundling.worlds.config import ValidationLog
+from groundling.worlds.episode import Episode, Frame, Played, Presentation, Summary
 from groundling.worlds.protocols import PairSettings
-from groundling.worlds.validation import ValidationLog
-from groundling.worlds.world import Demonstrator, Player, World
+from groundling.worlds.world import Collector, Demonstrator, Player, World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.actor import WritingActor
-from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths
-from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
-from groundling.worlds.writing.frames import watch
-from groundling.worlds.writing.measures import TextMeasures, write_rows, write_texts
-from groundling.worlds.writing.prompt_encoder import make_prompt_encoder
+from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths, reward_inputs
+from groundling.worlds.writing.config import WritingConfig, WritingEvaluation, make_prompt_encoder
+from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write_rows, write_texts
 from groundling.worlds.writing.references import References
 from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
+
+_ALTERNATIVES = 5
+
+
+@torch.no_grad()
+def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Iterator[Frame]:
+    """Write to a prompt of a split as in training; each frame has a token and the likeliest alternatives."""
+    config = world.config
+    samples = samples_of(config, split)
+    if number >= len(samples):
+        raise RunError(f"the {split} split of pool {config.pool!r} has {len(samples)} samples: ask for fewer")
+    sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
+    num_tokens = config.num_tokens
+    generator = torch.Generator().manual_seed(world.seed + number)
+    uniforms = torch.rand(1, num_tokens, dtype=torch.float64, generator=generator)
+    writing = policy.write(prompts, uniforms, num_tokens)
+    ids = writing.token_ids()[0].tolist()
+    actions = writing.actions[: len(ids)].T  # (1, length)
+    likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
+    tokenizer, read = policy.lm.tokenizer, () if policy.lm.is_encoder_decoder else prompts[0].ids
+    text, written = "", Continuation(tokenizer, read)
+    for position, token in enumerate(ids):
+        values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
+        likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+        likeliest[token] = likely[position, token].item()
+        before = [*read, *ids[:position]]
+        named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
+        text = written.append(token)
+        yield Frame(
+            [sample.prompt, f"> {text}"],
+            action=named[token],
+            probabilities={named[one]: value for one, value in likeliest.items()},
+            is_notable=False,
+        )
+    title = f"text {number} · {len(ids)} tokens"
+    reward = make_measured_reward(world, policy, samples)
+    if reward is not None and not reward.per_token:
+        worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
+        title += f" · reward {worth:.4g}"
+    yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))
+
 
 _SHORT_TEXTS = 8
 
