@@ -118,26 +118,6 @@ def test_a_missing_folder_of_experiments_is_refused(
     assert f"--config-dir: {tmp_path / 'none'} is not a folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train", "FILE", "--dry-run"],
-        ["evaluate", "random"],
-        ["evaluate", "http://127.0.0.1:1/v1", "--protocol", "balrog-babyai", "policy.args.model=m"],
-        ["collect", "random,expert", "--pairs", "1", "--output", "OUTPUT"],
-    ],
-    ids=" ".join,
-)
-def test_a_folder_of_experiments_without_effect_is_refused(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo", [f"run_dir={tmp_path / 'run'}"])))
-    paths = {"FILE": str(tmp_path / "config.yaml"), "OUTPUT": str(tmp_path / "output")}
-    assert main([*(paths.get(word, word) for word in words), "--config-dir", str(tmp_path)]) == 1
-    assert f"--config-dir {tmp_path} does nothing" in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "output").exists()
-
-
 def test_sweeps_spread_into_runs() -> None:
     assert sweep(["seed=1,2", "world.num_envs=8"]) == [["seed=1", "world.num_envs=8"], ["seed=2", "world.num_envs=8"]]
     assert len(sweep(["seed=range(0,5)", "world.history=1,3"])) == 10

@@ -12,7 +12,7 @@ from transformers.models.bert import BertConfig, BertForSequenceClassification, 
 
 from groundling.errors import GroundlingError
 from groundling.metrics.meteor import wordnet
-from tests.convert.rl4lms_configs import config
+from tests.convert.originals import rl4lms
 from tests.lm.conftest import _tokenizer
 from tests.lm.families import CONFIGS, VOCABULARY
 
@@ -62,7 +62,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     def write(name: str, **changes: Any) -> Path:
         path = tmp_path / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = OmegaConf.create(config(name))
+        made = OmegaConf.create(rl4lms(name))
         for key, value in changes.items():
             OmegaConf.update(made, key.replace("__", "."), value, merge=False)
         OmegaConf.save(made, path)

@@ -12,7 +12,8 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.worlds.writing.config import make_prompt_encoder
 from tests.building import policy_of
 from tests.convert import convert_and_train, read
-from tests.convert.glam_configs import ACTIONS, EXAMPLES, NEEDED, STRINGS, needed, write
+from tests.convert.originals import ACTIONS, EXAMPLES, GLAM, NEEDED, needed
+from tests.convert.originals import write_glam as write
 from tests.thorough import some_of
 
 RL = "rl_script_args"
@@ -157,7 +158,7 @@ def test_lamorels_ppo_on_tokens_is_a_writer(tmp_path: Path) -> None:
     assert (world.num_texts, world.num_tokens, config.training.steps) == (52, 5, 100 * 256)
     samples = pools.create(world.pool, **world.args).prepare("train")
     assert (samples[3].prompt, samples[3].references) == ("Say pick_up\nYour turn:", ("pick_up",))
-    assert len(samples) == len(STRINGS)
+    assert len(samples) == len(GLAM["lamorel-rlhf"]["rl_script_args"]["strings"])
     assert (args["epochs"], args["minibatch_size"], args["value_coefficient"]) == (4, 8, 1.0)
     all_notes = "\n".join(notes)
     assert "computed differently from Lamorel's example" in all_notes and "on tokens, which" not in all_notes

@@ -16,7 +16,7 @@ from groundling.config.schema import Config
 from groundling.convert.experiment import convert
 from groundling.errors import ConfigError
 from tests.convert import read
-from tests.convert.rl4lms_configs import NAMES, config
+from tests.convert.originals import RL4LMS, rl4lms
 from tests.thorough import one_in
 
 _PPO, _NLPO, _SUPERVISED = "totto/t5_ppo", "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
@@ -28,11 +28,11 @@ def _parts(config: Config) -> dict[str, Any]:
     return {name: part.args for name, part in config.reward.items() if part is not None}
 
 
-@pytest.mark.parametrize("name", one_in(4, NAMES))
+@pytest.mark.parametrize("name", one_in(4, RL4LMS))
 def test_every_file_is_read_unchanged(name: str, write: Callable[..., Path]) -> None:
     made, notes = read(write(name))
     assert made.name == name.replace("/", "-") and len(set(notes)) == len(notes)
-    entries = config(name)
+    entries = rl4lms(name)
     assert made.world.pool == entries["datapool"]["id"] and made.algorithm.id == entries["alg"]["id"]
     tokens = made.world.num_texts * made.world.num_tokens
     if "env" in entries:
@@ -170,23 +170,6 @@ def test_another_models_tokenizer_is_used_unless_the_model_is_replaced(write: Ca
     assert read(path, [model])[0].model.tokenizer is None
     assert read(path, [model, "tokenizer.model_name=t5-small"])[0].model.tokenizer == "t5-small"
     assert read(write("common_gen/t5_ppo"))[0].model.tokenizer is None
-
-
-def test_a_sweep_is_converted_one_value_at_a_time(write: Callable[..., Path]) -> None:
-    rewards = [{"id": "ter"}, {"id": "rouge_l_max", "args": {"alpha": 0.1}}]
-    path = write(
-        _PPO,
-        alg__args__learning_rate={"expand": True, "values": [1e-6, 1e-5]},
-        reward_fn={"expand": True, "values": rewards},
-    )
-    with pytest.raises(ConfigError, match=r"sweeps over .*alg\.args\.learning_rate=1e-06"):
-        read(path)
-    words = ["alg.args.learning_rate=1e-5", "reward_fn={id: rouge_l_max, args: {alpha: 0.1}}"]
-    made, _ = read(path, words)
-    assert made.algorithm.args["learning_rate"] == 1e-5 and "learning_rate=1e-05" in made.name
-    assert _parts(made) == {"rouge_l_max": {"alpha": 0.1}}
-    with pytest.raises(ConfigError, match="list of at least one"):
-        read(write(_PPO, alg__args__n_steps={"expand": True, "values": 3}))
 
 
 def test_the_experiment_is_complete(write: Callable[..., Path], tmp_path: Path) -> None:

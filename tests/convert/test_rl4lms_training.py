@@ -14,7 +14,7 @@ from groundling.worlds.writing.measures import make_metrics
 from tests.building import policy_of
 from tests.convert import convert_and_train, read
 from tests.convert.conftest import has_wordnet
-from tests.convert.rl4lms_configs import NAMES, config, is_causal
+from tests.convert.originals import RL4LMS, is_causal, rl4lms
 from tests.thorough import some_of
 
 _NLPO, _SUPERVISED = "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
@@ -24,7 +24,7 @@ _USUAL = [_SUPERVISED, "synthetic_generate_increasing_numbers/bart_ppo"]
 
 def _put_in(name: str, models: dict[str, str]) -> list[str]:
     """Words that replace models and data that must be downloaded."""
-    entries = config(name)
+    entries = rl4lms(name)
     kind = "causal" if is_causal(name) else "seq2seq"
     key = "alg.model_name" if entries["alg"]["id"] == "supervised" else "alg.policy.args.model_name"
     given = [f"{key}={models[kind]}"]
@@ -53,7 +53,7 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
     return [*given, f"train_evaluation.metrics=[{metrics_text}]"]
 
 
-@pytest.mark.parametrize("name", some_of(NAMES, _USUAL))
+@pytest.mark.parametrize("name", some_of(RL4LMS, _USUAL))
 def test_every_file_trains(name: str, write: Callable[..., Path], models: dict[str, str], tmp_path: Path) -> None:
     small = [
         "device=cpu",
@@ -65,9 +65,9 @@ def test_every_file_trains(name: str, write: Callable[..., Path], models: dict[s
         "evaluation.episodes=2",
         f"run_dir={tmp_path}/run",
     ]
-    if (config(name).get("train_evaluation").get("generation_kwargs") or {}).get("max_new_tokens"):
+    if (rl4lms(name).get("train_evaluation").get("generation_kwargs") or {}).get("max_new_tokens"):
         small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
-    if config(name)["alg"]["id"] == "supervised":
+    if rl4lms(name)["alg"]["id"] == "supervised":
         small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
     assert convert_and_train(write(name), _put_in(name, models), small) == 0
     assert len(read_metrics(tmp_path / "run")) >= 2

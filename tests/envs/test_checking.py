@@ -142,7 +142,7 @@ def test_texts_with_equal_tokens_are_reported() -> None:
 @pytest.mark.parametrize(
     ("count", "message"),
     [
-        (8, "over 2 lists of 16 (at most 20 actions are scored)"),
+        (8, "over 2 of 16 lists (at most 20 actions are scored)"),
         (30, "these 30 actions are not scored: at most 20 are"),
     ],
 )

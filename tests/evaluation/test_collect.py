@@ -109,8 +109,6 @@ def test_targets_that_cannot_be_collected_are_reported_in_one_line(
     assert "other files" in _error(capsys, tmp_path)
     assert "is a file" in _error(capsys, tmp_path / "bot" / "README.md")
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    for option in (["--length", "5"], ["--stride", "2"], ["--format", "motif"]):
-        assert f"{option[0]} is for --pairs" in _error(capsys, tmp_path / "new", *option)
     for wrong in (["--episodes", "0"], ["--validation", "1"]):
         with pytest.raises(SystemExit):
             _collect(tmp_path / "new", *wrong)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from groundling.judges.preferences.recording import _read as read_recorded
 from groundling.judges.preferences.store import Store, StoredAnswer
 from groundling.reports import rating
 from groundling.reports import run_folder as shown
-from groundling.studies import results as study_results
 from groundling.training import checkpoint
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
@@ -45,19 +43,6 @@ _ANSWERS = (
     _ANSWER + '"prompt_tokens": 1e9, "completion_tokens": 1, "seconds": 1}\n{"key": 1}\n',
 )
 _SEGMENTS: list[Any] = [["go", ["a key", "a ball"], "found", {"return": 1.0}], ["go", ["x"], "", {"return": 0}]]
-
-
-_RESULTS: dict[str, Any] = {
-    "study": "tiny",
-    "episodes": 4,
-    "unfinished": ["slow-seed1"],
-    "suites": {"quick": ["held-out"]},
-}
-_CURVES = "arm,seed,step,seconds,episodes,success_rate\nquick,1,32,0.5,3,0.25\nclone,1,32,0.5,,\n"
-_SCORES = (
-    "arm,seed,agent,suite,task,episodes,success,low,high,first_named,first_none,first_precision,first_chance\n"
-    "quick,1,trained,held-out,all,4,0.5,0.1,0.9,,,,\nquick,1,trained,held-out,go,4,1,0.5,1,1,0,1,0.25\n"
-)
 
 
 def _bytes(seeds: list[Any], lines: bool = False) -> Callable[[Random], bytes]:
@@ -177,29 +162,9 @@ def _form(random: Random) -> tuple[bytes, bytes]:
 def _rated(made: tuple[bytes, bytes], folder: Path) -> None:
     key, sheet = made
     _written(key, folder, rating._KEY)
-    rating._read_key(folder)
+    rating.read_answers(folder, [])
     for where, row in rating._answer_rows(_written(sheet, folder, "sheet.csv")):
         assert where and all(isinstance(value, str) for value in row.values())
-
-
-def _results(random: Random) -> tuple[bytes, bytes, bytes]:
-    place = random.randrange(3)
-    summary = _bytes([_RESULTS])(random) if place == 0 else json.dumps(_RESULTS).encode()
-    sheets = [_CURVES.encode(), _SCORES.encode()]
-    if place:
-        bent = mutation.text(random, (sheets[place - 1].decode(),), (",", "\n", '"', "nan", *mutation.WORDS))
-        sheets[place - 1] = mutation.encoded(random, bent)
-    return summary, sheets[0], sheets[1]
-
-
-def _results_read(made: tuple[bytes, bytes, bytes], folder: Path) -> None:
-    for content, name in zip(made, ("summary.json", "curves.csv", "evaluations.csv"), strict=True):
-        _written(content, folder, name)
-    summary, rows, scores = study_results._read(folder)
-    assert all(isinstance(name, str) for names in summary.suites.values() for name in names)
-    assert all(type(row["seed"]) is int and row["step"] >= 0 for row in rows)
-    for score in scores:
-        assert score.episodes > 0 and math.isfinite(score.success + score.low + score.high), score
 
 
 def _answers(made: bytes, folder: Path) -> None:
@@ -247,7 +212,6 @@ def targets() -> list[Target]:
         Target("samples", _bytes([_SAMPLES]), _samples, "each has its overrides", 4_000),
         Target("predictions", _bytes([_PREDICTIONS], True), _predictions, "only texts", 4_000),
         Target("raters' forms", _form, _rated, "texts by name, each with its row", 3_000),
-        Target("studies' results", _results, _results_read, "counts and finite figures", 6_000),
         Target(
             "judges' answers",
             _bytes(answers, True),

@@ -18,7 +18,7 @@ from groundling.fields import leaves
 from groundling.io.documents import check_depth, read_yaml
 from groundling.studies import definition as studies
 from groundling.studies.definition import read_study
-from tests.convert import glam_configs, rl4lms_configs
+from tests.convert import originals
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
 from tests.hostile.test_command_lines import OVERRIDES
@@ -158,7 +158,7 @@ def _study(made: _StudyFile, folder: Path) -> None:
         raise AssertionError(f"a written file is refused: {error}") from error
 
 
-_GLAM = tuple(glam_configs.FILES.values())
+_GLAM = tuple(originals.GLAM.values())
 
 
 def _convert(made: bytes, folder: Path) -> None:
@@ -177,7 +177,7 @@ def _filled(values: dict[str, Any]) -> dict[str, Any]:
 def targets() -> list[Target]:
     """Return the targets for settings."""
     glam = tuple(map(_filled, _GLAM))
-    rl4lms = tuple(rl4lms_configs.config(name) for name in rl4lms_configs.NAMES[::5])
+    rl4lms = tuple(originals.rl4lms(name) for name in originals.RL4LMS[::5])
     glam_texts, rl4lms_texts = (tuple(map(yaml.safe_dump, values)) for values in (glam, rl4lms))
     documents = lambda random: _yaml(random, _SMALL, (_STUDY, {"a": [1, {"b": "c"}]}))  # noqa: E731
     in_glam, in_rl4lms = "as compose, for the converted config", "the same"

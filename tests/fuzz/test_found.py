@@ -21,7 +21,7 @@ from groundling.judges.asking import judge
 from groundling.judges.preferences.store import Store
 from groundling.worlds.text.dataset import schema
 from groundling.worlds.text.demonstrations import Demonstrations
-from tests.convert import glam_configs, rl4lms_configs
+from tests.convert import originals
 from tests.fuzz.__main__ import targets
 from tests.fuzz.dataset_targets import _LABELS, _MESSAGES, _PAIR, _File, _invalid, _Pairs, _plain
 from tests.fuzz.settings_targets import _filled, _StudyFile, _Words
@@ -32,13 +32,13 @@ _DESCRIPTION = b'{"world": "text"}'
 
 
 def _glam(name: str, key: str, value: Any) -> bytes:
-    values = _filled(glam_configs.FILES[name])
+    values = _filled(originals.GLAM[name])
     values["rl_script_args"][key] = value
     return json.dumps(values).encode()
 
 
 def _rl4lms(change: Callable[[dict[str, Any]], object]) -> bytes:
-    values = rl4lms_configs.config(next(name for name in rl4lms_configs.NAMES if name.endswith("ppo")))
+    values = originals.rl4lms(next(name for name in originals.RL4LMS if name.endswith("ppo")))
     change(values)
     return json.dumps(values).encode()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from groundling.cli.main import main
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, GroundlingError
-from groundling.reports.rating import krippendorff_alpha, rating_tasks, read_answers, write_likert, write_pairwise
+from groundling.reports.rating import krippendorff_alpha, rating_tasks, read_answers, write_form
 from groundling.worlds.writing.measures import MeasuredTexts, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"
@@ -96,10 +96,9 @@ def _answer(folder: Path, path: Path, rater: str, answer: Any) -> Path:
 
 @pytest.mark.parametrize("task", sorted(rating_tasks()))
 @pytest.mark.parametrize("kind", ["likert", "pairwise"])
-def test_each_task_has_both_forms(task: str, kind: str, tmp_path: Path) -> None:
+def test_each_task_has_both_forms(task: str, kind: Any, tmp_path: Path) -> None:
     predictions = {name: _predictions(tmp_path, name) for name in ("ppo", "nlpo")}
-    write = write_likert if kind == "likert" else write_pairwise
-    page = Page(write(predictions, tmp_path / "form", task, num_samples=3))
+    page = Page(write_form(kind, predictions, tmp_path / "form", task, num_samples=3))
     items = 6 if kind == "likert" else 3
     questions = len(rating_tasks()[task].questions)
     assert page.tags["section"] == len(_sheet(tmp_path / "form")) == items
@@ -118,7 +117,7 @@ def test_texts_are_shown_unchanged(tmp_path: Path) -> None:
         "two": _predictions(tmp_path, "two", 2, generation="=HYPERLINK(1)", prompt="<b>prompt</b>"),
     }
     folder = tmp_path / "form"
-    page = Page(write_pairwise(predictions, folder, num_samples=2))
+    page = Page(write_form("pairwise", predictions, folder, num_samples=2))
     assert page.tags["script"] == 1 and page.tags["b"] == 0
     assert Counter(page.texts) == {"<b>prompt</b>": 2, NASTY: 2, "=HYPERLINK(1)": 2}
     cells = [row[name] for row in _sheet(folder) for name in ("text_A", "text_B")]
@@ -127,8 +126,10 @@ def test_texts_are_shown_unchanged(tmp_path: Path) -> None:
 
 def test_raters_cannot_tell_the_systems(tmp_path: Path) -> None:
     predictions = {name: _predictions(tmp_path, name, 40, generation="same") for name in ("ppo", "nlpo")}
-    for write, folder in ((write_likert, tmp_path / "likert"), (write_pairwise, tmp_path / "pairs")):
-        form = write(predictions, folder, num_samples=40)
+    kinds: Any = ("likert", "pairwise")
+    for kind in kinds:
+        folder = tmp_path / kind
+        form = write_form(kind, predictions, folder, num_samples=40)
         assert "ppo" not in form.read_text() and "ppo" not in (folder / "sheet.csv").read_text()
         first = [item["systems"][0] for item in _key(folder)["items"]]
         assert 10 < sum(system == "ppo" for system in first[:40]) < 30  # neither first nor always A
@@ -136,7 +137,7 @@ def test_raters_cannot_tell_the_systems(tmp_path: Path) -> None:
 
 def test_pairs_show_the_text_of_the_system_that_the_key_names(tmp_path: Path) -> None:
     predictions = {name: _predictions(tmp_path, name) for name in ("ppo", "nlpo")}
-    write_pairwise(predictions, tmp_path / "form", num_samples=6)
+    write_form("pairwise", predictions, tmp_path / "form", num_samples=6)
     for item, row in zip(_key(tmp_path / "form")["items"], _sheet(tmp_path / "form"), strict=True):
         number = item["sample"].removeprefix("val_")
         assert row["prompt"] == f"prompt {number}"
@@ -145,7 +146,7 @@ def test_pairs_show_the_text_of_the_system_that_the_key_names(tmp_path: Path) ->
 
 def test_likert_answers_come_back_to_their_systems(tmp_path: Path) -> None:
     folder = tmp_path / "form"
-    write_likert({name: _predictions(tmp_path, name) for name in ("ppo", "nlpo")}, folder, num_samples=6)
+    write_form("likert", {name: _predictions(tmp_path, name) for name in ("ppo", "nlpo")}, folder, num_samples=6)
 
     def strict(item: Any, question: str) -> str:
         return "" if question == "fluency" else "4" if item["systems"] == ["ppo"] else "2"
@@ -174,7 +175,7 @@ def test_likert_answers_come_back_to_their_systems(tmp_path: Path) -> None:
 
 def test_pairwise_answers_count_wins_on_either_side(tmp_path: Path) -> None:
     folder = tmp_path / "form"
-    write_pairwise({name: _predictions(tmp_path, name, 8) for name in ("ppo", "nlpo")}, folder, num_samples=8)
+    write_form("pairwise", {name: _predictions(tmp_path, name, 8) for name in ("ppo", "nlpo")}, folder, num_samples=8)
 
     def prefers_ppo(item: Any, question: str) -> str:
         return "AB"[item["systems"].index("ppo")]
@@ -217,7 +218,7 @@ def test_predictions_of_runs_with_any_text_are_read(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("ppo", "nlpo")}
     for path in files.values():
         write_rows(path, MeasuredTexts(samples, texts, None, {}).rows())
-    page = Page(write_pairwise(files, tmp_path / "form", num_samples=3))
+    page = Page(write_form("pairwise", files, tmp_path / "form", num_samples=3))
     assert {item["sample"] for item in _key(tmp_path / "form")["items"]} == {"val_0", "val_1", "val_2"}
     assert Counter(page.texts) == {"the same prompt": 3} | dict.fromkeys(texts, 2)
 
@@ -227,7 +228,7 @@ def test_a_draw_is_repeatable_and_only_of_common_samples(tmp_path: Path) -> None
     pages = []
     for number, seed in enumerate((0, 0, 1)):
         folder = tmp_path / str(number)
-        pages.append(write_likert(predictions, folder, num_samples=5, seed=seed).read_text())
+        pages.append(write_form("likert", predictions, folder, num_samples=5, seed=seed).read_text())
         assert {item["sample"] for item in _key(folder)["items"]} <= {f"val_{n}" for n in range(7)}
     assert pages[0] == pages[1] != pages[2]
 
@@ -236,39 +237,38 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     good = _predictions(tmp_path, "ppo")
     form = tmp_path / "form"
     with pytest.raises(ConfigError, match="num_samples=50: there are 6"):
-        write_likert({"ppo": good}, form)
-    with pytest.raises(ConfigError, match="two systems, got ppo"):
-        write_pairwise({"ppo": good}, form)
+        write_form("likert", {"ppo": good}, form)
+    with pytest.raises(ConfigError, match="two systems and their predictions, got ppo"):
+        write_form("pairwise", {"ppo": good}, form)
     with pytest.raises(ConfigError, match=r"unknown rating task 'imbd'.*imdb"):
-        write_likert({"ppo": good}, form, "imbd")  # reported before the number of samples
+        write_form("likert", {"ppo": good}, form, "imbd")  # reported before the number of samples
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "a"}\n')
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 .*prompt and generation"):
-        write_likert({"ppo": broken}, form)
+        write_form("likert", {"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n' * 2)
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' comes twice"):
-        write_likert({"ppo": broken}, form)
+        write_form("likert", {"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n')
     with pytest.raises(GroundlingError, match="ppo, x have no sample in common"):
-        write_pairwise({"ppo": good, "x": broken}, form, num_samples=1)
+        write_form("pairwise", {"ppo": good, "x": broken}, form, num_samples=1)
     other = _predictions(tmp_path, "other", prompt="of another pool")
-    for write in (write_likert, write_pairwise):
-        with pytest.raises(GroundlingError, match="ppo and other have different prompts for sample 'val_0'"):
-            write({"ppo": good, "other": other}, form, num_samples=2)
+    with pytest.raises(GroundlingError, match="ppo and other have different prompts for sample 'val_0'"):
+        write_form("pairwise", {"ppo": good, "other": other}, form, num_samples=2)
     broken.write_bytes('{"prompt": "a", "generation": "Bär"}\n'.encode("latin-1"))
     with pytest.raises(
         GroundlingError, match=r"broken\.jsonl:1 is not UTF-8 \(it has a byte 0xe4\): save it as UTF-8"
     ):
-        write_likert({"x": broken}, form, num_samples=1)
+        write_form("likert", {"x": broken}, form, num_samples=1)
     assert not form.exists()
-    write_likert({"ppo": good}, form, num_samples=2)
+    write_form("likert", {"ppo": good}, form, num_samples=2)
     with pytest.raises(ConfigError, match="holds a form already"):
-        write_likert({"ppo": good}, form, num_samples=2)
+        write_form("likert", {"ppo": good}, form, num_samples=2)
 
 
 def test_bad_answers_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "form"
-    write_likert({"ppo": _predictions(tmp_path, "ppo")}, folder, num_samples=6)
+    write_form("likert", {"ppo": _predictions(tmp_path, "ppo")}, folder, num_samples=6)
     answers = tmp_path / "answers.csv"
     for text, message in (
         ("item,quality\nitem0000,3\n", "unknown column 'rater'"),
@@ -289,7 +289,7 @@ def test_bad_answers_are_reported(tmp_path: Path) -> None:
 def test_a_spreadsheet_keeps_the_sheets_cells(tmp_path: Path) -> None:
     """Excel takes a file for UTF-8 if it has a byte order mark; a text may be longer than the csv module likes."""
     folder, long = tmp_path / "form", "ä" * 200_000
-    write_likert({"ppo": _predictions(tmp_path, "ppo", 1, generation=long)}, folder, num_samples=1)
+    write_form("likert", {"ppo": _predictions(tmp_path, "ppo", 1, generation=long)}, folder, num_samples=1)
     sheet = (folder / "sheet.csv").read_bytes()
     assert sheet.startswith(b"\xef\xbb\xbfrater,item,")
     answers = tmp_path / "answers.csv"

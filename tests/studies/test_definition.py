@@ -36,7 +36,7 @@ def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
         (WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference=plain does nothing"),
         (
             WRITING.replace('metrics=[]"]', 'metrics=[]"], suites: [val]'),
-            "arm plain is tested in val first, and arm measured in test",
+            "give all arms the same first suite, not test, val",
         ),
     ],
 )

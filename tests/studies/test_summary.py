@@ -2,8 +2,7 @@
 
 import pytest
 
-from groundling.studies.page import SHARED, by_arm, changes, differences, rows_of, shared_suites, with_shared
-from groundling.studies.results import Score
+from groundling.studies.page import SHARED, Score, by_arm, changes, differences, rows_of, shared_suites, with_shared
 
 
 def _score(arm: str, seed: int, suite: str, success: float, agent: str = "trained") -> Score:

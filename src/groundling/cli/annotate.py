@@ -170,19 +170,6 @@ def _annotate(annotation: "Annotation", name: str, chunk: int, chunks: int, requ
 
 def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, console: "Console") -> int:
     """Write labels that are computed from figures, without questions."""
-    options = {
-        "--chunks": arguments.chunks != 1,
-        "--chunk": arguments.chunk is not None,
-        "--prompt": arguments.prompt != "default",
-        "--goal": arguments.goal,
-        "--question": arguments.question,
-        "--blstats": arguments.blstats,
-        "--both-orders": arguments.both_orders,
-        "--store": arguments.store,
-    }
-    for option, given in options.items():
-        if given:
-            raise ConfigError(f"--judge {arguments.judge[0]} asks no question: leave {option} out")
     name = arguments.name or arguments.judge[0]
     labels = judge.prefer(pairs)
     counts = ", ".join(

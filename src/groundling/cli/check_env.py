@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ from groundling.io.terminal import make_console, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import Tensor
 
     from groundling.config.schema import Config
     from groundling.envs.checking import RandomPlay
-    from groundling.envs.text_env import TextObservation
     from groundling.evaluation.preferences import Preferences
     from groundling.policies.policy import Policy
 
@@ -49,6 +49,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from groundling.envs.checking import check_env
+    from groundling.evaluation.preferences import preferences
+    from groundling.policies.prompt_policy import PromptPolicy
     from groundling.training.build import make_policy, world_of
 
     config = _config(arguments)
@@ -58,16 +60,30 @@ def run(arguments: argparse.Namespace) -> int:
     policy = make_policy(config.policy, config.model, config.algorithm, world_of(config))
     for doubt in (*played.doubts, *texts_alike(policy, played)):
         warn(f"{world.env}: {doubt}")
-    scored = _select_scored(played)
-    with policy.unchanged():  # the shown observations are scored twice
-        for taken, observation in played.shown.items():
-            console.rule(f"what a model reads after {taken} actions", align="left")
-            for prompt in policy.prompts([observation]) or ():
-                console.print(prompt)
-            _print_preferred(console, policy, observation, scored)
-        console.rule("random play", align="left")
-        _print_table(console, _figures(played))
-        _print_exploration(console, policy, played, scored, f"{config.policy.id}, untrained")
+    several = {id(one): one for one in (*played.shown.values(), *played.choices) if len(one.actions) > 1}
+    scored, left = [], _MOST_READ
+    for observation in several.values():
+        if len(observation.actions) <= left:
+            scored.append(observation)
+            left -= len(observation.actions)
+    preferred = preferences(policy, scored) if scored and isinstance(policy, PromptPolicy) else None
+    for taken, observation in played.shown.items():
+        console.rule(f"what a model reads after {taken} actions", align="left")
+        for prompt in policy.prompts([observation]) or ():
+            console.print(prompt)
+        place = next((i for i, one in enumerate(scored) if one is observation), None)
+        if id(observation) in several and place is None:
+            count = len(observation.actions)
+            console.print(f"these {count} actions are not scored: at most {_MOST_READ:,} are, of all lists")
+        elif preferred is not None and place is not None:
+            _print_likeliest(console, preferred.probabilities[place], observation.actions)
+    console.rule("random play", align="left")
+    _print_table(console, _figures(played))
+    if preferred is not None:
+        lists = f"{len(scored)} of {len(several)} lists (at most {_MOST_READ:,} actions are scored)"
+        entropy = f"{preferred.entropy:.3f} nats over {lists}; uniform: {preferred.uniform_entropy:.3f}"
+        _print_table(console, [(f"entropy ({config.policy.id}, untrained)", entropy)])
+        _warn_of_exploration(preferred, policy.exploration_advice())
     if played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         resumed = f"one that was left after {steps} continued as before: a run in this env can be resumed exactly"
@@ -95,10 +111,6 @@ def _config(arguments: argparse.Namespace) -> "Config":
             raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
     if arguments.experiment is not None:
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
-    if arguments.config_dir is not None:
-        raise ConfigError(
-            "--config-dir is where --experiment is looked for: give --experiment too, or leave --config-dir out"
-        )
     base = [f"world.env={id}", "~world.args", "model.path=starter"]
     return compose("glam/mixed", [*base, *arguments.overrides])
 
@@ -111,75 +123,33 @@ def texts_alike(policy: "Policy", played: "RandomPlay") -> Iterator[str]:
     if lm is None:
         return
     for kind, texts in played.texts.items():
-        groups = indistinguishable(lm.tokenizer, list(texts))
-        shown = "; ".join(" and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS])
-        more = f"; and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
-        if groups:
+        if groups := indistinguishable(lm.tokenizer, list(texts)):
+            shown = "; ".join(" and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS])
             yield (
-                f"the model cannot distinguish these {kind}, whose tokens are equal: {shown}{more}; write them in "
-                "characters that its tokenizer has"
+                f"the model cannot distinguish these {kind}, whose tokens are equal: {shown}"
+                f"{'; …' if len(groups) > _SHOWN_GROUPS else ''}; write them in characters that its tokenizer has"
             )
 
 
-def _select_scored(played: "RandomPlay") -> list["TextObservation"]:
-    """Select the observations whose actions are scored: the shown ones, then others up to `_MOST_READ` actions."""
-    scored: list[TextObservation] = []
-    left = _MOST_READ
-    for observation in (*played.shown.values(), *played.choices):
-        count = len(observation.actions)
-        if 1 < count <= left and not any(observation is one for one in scored):
-            scored.append(observation)
-            left -= count
-    return scored
+def _print_likeliest(console: "Console", probabilities: "Tensor", actions: Sequence[str]) -> None:
+    likeliest = probabilities.topk(min(_SHOWN_ACTIONS, len(actions)))
+    pairs = zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
+    rows = [(f"{probability:.3f}", actions[index]) for probability, index in pairs]
+    console.rule(f"what it prefers, untrained: {len(rows)} of {len(actions)} actions", align="left")
+    _print_table(console, rows)
 
 
-def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Preferences | None":
-    """Return action probabilities, or None without observations or if the policy does not read."""
-    from groundling.evaluation.preferences import preferences
-    from groundling.policies.prompt_policy import PromptPolicy
-
-    return preferences(policy, observations) if observations and isinstance(policy, PromptPolicy) else None
-
-
-def _print_preferred(
-    console: "Console", policy: "Policy", observation: "TextObservation", scored: list["TextObservation"]
-) -> None:
-    """Print the likeliest actions of an observation."""
-    is_scored, actions = any(observation is one for one in scored), observation.actions
-    preferences = _preferences(policy, [observation] if is_scored else [])
-    if preferences is not None:
-        likeliest = preferences.probabilities[0].sort(descending=True)
-        count = min(_SHOWN_ACTIONS, len(actions))
-        console.rule(f"what it prefers, untrained: {count} of {len(actions)} actions", align="left")
-        pairs = zip(likeliest.values.tolist()[:count], likeliest.indices.tolist()[:count], strict=True)
-        _print_table(console, [(f"{probability:.3f}", actions[index]) for probability, index in pairs])
-    elif len(actions) > 1 and not is_scored:
-        console.print(f"these {len(actions)} actions are not scored: at most {_MOST_READ:,} are, of all lists")
-
-
-def _print_exploration(
-    console: "Console", policy: "Policy", played: "RandomPlay", scored: list["TextObservation"], name: str
-) -> None:
-    """Print how much the untrained policy would explore, and warn if it would hardly take some actions."""
-    choices = [one for one in played.choices if any(one is other for other in scored)]
-    preferences = _preferences(policy, choices)
-    if preferences is None:
-        return
-    lists = f"{len(choices)} list{'s' * (len(choices) > 1)}"
-    if len(choices) < len(played.choices):
-        lists += f" of {len(played.choices)} (at most {_MOST_READ:,} actions are scored)"
-    entropy = f"{preferences.entropy:.3f} nats over {lists}; uniform: {preferences.uniform_entropy:.3f}"
-    _print_table(console, [(f"entropy ({name})", entropy)])
-    short, advice = preferences.short, policy.exploration_advice()
-    mend = "" if advice is None else f": {advice}"
+def _warn_of_exploration(preferred: "Preferences", advice: str | None) -> None:
+    """Warn if the untrained policy would hardly take some actions."""
+    short, mend = preferred.short, "" if advice is None else f": {advice}"
     if short.are_nearly_all:
         warn(
             f"the untrained policy gives {short.probability:.4f} of the probability to {short.share:.2f} of the "
             f"actions, the short ones (at most half the longest one's words; {short.lists} lists), and will hardly "
             f"explore the others{mend}"
         )
-    elif preferences.rare:
-        rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(preferences.rare.items())[:_SHOWN_ACTIONS]]
+    elif preferred.rare:
+        rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(preferred.rare.items())[:_SHOWN_ACTIONS]]
         warn(
             f"the untrained policy will hardly ever try {', '.join(rarest)}; in brackets the mean probability, at "
             f"most a fiftieth of an even share{mend}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, positive
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError
 from groundling.io.terminal import episode_bars, make_console, warn
 
@@ -53,14 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError("give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts")
-    if arguments.pairs is not None and (arguments.only_success or arguments.validation):
-        raise ConfigError("--only-success and --validation are for --episodes, not for --pairs: leave them out")
-    for option in ("length", "stride", "format", "screens"):
-        if arguments.pairs is None and getattr(arguments, option) not in (None, False):
-            raise ConfigError(f"--{option} is for --pairs, not for --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
-    check_used(arguments.config_dir, list(zip(names, targets, strict=True)))
     with locked(output_lock(arguments.output), f"is collecting into {arguments.output}"):
         if arguments.pairs is not None:
             return _record_pairs(arguments, targets)

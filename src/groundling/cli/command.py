@@ -2,15 +2,10 @@
 
 import argparse
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from groundling.errors import ConfigError
 from groundling.io.terminal import plain
-
-if TYPE_CHECKING:
-    from groundling.evaluation.target import Target
 
 INTERRUPTED = 130  # Exit status of a run that was stopped, as of a shell's Ctrl-C
 
@@ -56,20 +51,6 @@ def _folder(text: str) -> Path:
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text} is not a folder: name the one that holds your experiment/*.yaml")
     return Path(text)
-
-
-def check_used(config_dir: Path | None, players: "Sequence[tuple[str, Target]]") -> None:
-    """Raise `ConfigError` if ``--config-dir`` is given and no player, by its name and target, is an experiment."""
-    if config_dir is None:
-        return
-    from groundling.config.compose import experiments
-
-    known = experiments(config_dir)
-    if not any(target.agent == "zero-shot" and name in known for name, target in players):
-        names = ",".join(name for name, _ in players)
-        raise ConfigError(
-            f"--config-dir {config_dir} does nothing: {names} is not an experiment; leave it out, or name one"
-        )
 
 
 def duration(seconds: float) -> str:

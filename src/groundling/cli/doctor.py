@@ -79,10 +79,11 @@ def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:
 
 def _package(package: str) -> tuple[bool, str]:
     try:
-        version = importlib.metadata.version(package)
+        version, requirements = importlib.metadata.version(package), importlib.metadata.requires("groundling") or ()
     except importlib.metadata.PackageNotFoundError:
         return False, "not installed: run make install"
-    needed = _needed(package)
+    required = map(Requirement, requirements)
+    needed = next((one.specifier for one in required if one.name == package and one.marker is None), SpecifierSet())
     if not needed.contains(version, prereleases=True):
         return False, f"{version}, and groundling needs {needed}: run make install"
     if package in _IMPORTED:
@@ -91,16 +92,6 @@ def _package(package: str) -> tuple[bool, str]:
         except Exception as error:  # any error is a finding
             return False, f"{version} cannot be imported: {type(error).__name__}: {error}"
     return True, version
-
-
-def _needed(package: str) -> SpecifierSet:
-    """Return the versions of a package that Groundling's metadata require; all if it is not installed."""
-    try:
-        required = importlib.metadata.requires("groundling") or []
-    except importlib.metadata.PackageNotFoundError:
-        return SpecifierSet()
-    matching = (one.specifier for one in map(Requirement, required) if one.name == package and one.marker is None)
-    return next(matching, SpecifierSet())
 
 
 def _devices() -> Iterator[tuple[str, bool | None, str]]:

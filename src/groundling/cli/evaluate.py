@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, one_line, positive
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, one_line, positive
 from groundling.errors import ConfigError, RunError
 from groundling.io.terminal import episode_bars, make_console, warn
 from groundling.registry import import_words
@@ -64,16 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
         target = protocols.find_player(arguments.agent, protocol, arguments.overrides, warn, arguments.config_dir)
         num_episodes = protocols.num_episodes(target, protocol)
     target = target.named(arguments.name)
-    check_used(arguments.config_dir, [(arguments.agent, target)])
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
         raise ConfigError(
             f"--suite {arguments.suite} names suites that the protocol {protocol} does not have: leave it out"
-        )
-    if arguments.jobs > 1 and len(suites) == 1:
-        raise ConfigError(
-            f"--jobs {arguments.jobs} plays suites in parallel, and {suites[0]} is the only one: leave --jobs out"
         )
     if arguments.jobs > 1:
         evaluated = _evaluate_parallel(arguments, target, suites, console)

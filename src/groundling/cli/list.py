@@ -3,16 +3,17 @@
 import argparse
 import inspect
 import json
-import pkgutil
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 from groundling.cli.command import Commands, add_command
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, unknown
 
 BUNDLED = Path(__file__).parent / "bundled.json"
 """By kind, the components of the `SLOW` packages; written by `python -m scripts.bundled`, checked by a test."""
@@ -26,20 +27,20 @@ def inventory() -> dict[str, Callable[[], Mapping[str, str]]]:
     Packages that take seconds to import are read from `BUNDLED`, unless a user's module has already imported one.
     """
     kinds: dict[str, Callable[[], Mapping[str, str]]] = {
-        "worlds": lambda: _components("groundling.worlds:worlds"),
+        "worlds": partial(_components, "groundling.worlds:worlds"),
         "envs": _envs,
-        "algorithms": lambda: _components("groundling.algorithms.algorithm:algorithms"),
-        "policies": lambda: _components("groundling.policies.policy:policies"),
-        "prompts": lambda: _components("groundling.prompts:prompts"),
-        "pools": lambda: _components("groundling.envs.text_generation:pools"),
-        "metrics": lambda: _components("groundling.rewards:measures"),
-        "rewards": lambda: _components("groundling.rewards:parts"),
-        "judges": lambda: _components("groundling.judges:judges"),
+        "algorithms": partial(_components, "groundling.algorithms.algorithm:algorithms"),
+        "policies": partial(_components, "groundling.policies.policy:policies"),
+        "prompts": partial(_components, "groundling.prompts:prompts"),
+        "pools": partial(_components, "groundling.envs.text_generation:pools"),
+        "metrics": partial(_components, "groundling.rewards:measures"),
+        "rewards": partial(_components, "groundling.rewards:parts"),
+        "judges": partial(_components, "groundling.judges:judges"),
         "models": _models,
         "agents": _agents,
         "suites": _suites,
-        "experiments": _experiments,
-        "studies": _studies,
+        "experiments": lambda: dict(resolve_name("groundling.config:experiments")()),
+        "studies": lambda: dict(resolve_name("groundling.studies.definition:studies")()),
     }
     if any(f"groundling.{package}" in sys.modules for package in SLOW):
         return kinds
@@ -66,7 +67,7 @@ def _envs() -> dict[str, str]:
 
 def _components(registry: str) -> dict[str, str]:
     """List a registry, named as for `pkgutil.resolve_name`."""
-    known = pkgutil.resolve_name(registry)
+    known = resolve_name(registry)
     return {id: (inspect.getdoc(known.get(id)) or "").partition("\n")[0] for id in known}
 
 
@@ -89,18 +90,6 @@ def _suites() -> dict[str, str]:
     from groundling.worlds import kind, worlds
 
     return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).suites.items()}
-
-
-def _experiments() -> dict[str, str]:
-    from groundling.config import experiments
-
-    return experiments()
-
-
-def _studies() -> dict[str, str]:
-    from groundling.studies.definition import studies
-
-    return studies()
 
 
 _MANY = 30  # Names of a kind that the overview shows in full; more are grouped by their beginning
@@ -126,15 +115,20 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-
     kinds = inventory()
     if arguments.kind is not None and arguments.kind not in kinds:
-        from groundling.errors import unknown
-
         raise ConfigError(unknown("kind", arguments.kind, kinds))
     things = {kind: kinds[kind]() for kind in ([arguments.kind] if arguments.kind else kinds)}
     if arguments.search:
-        things = {kind: _matching(kind, abouts, arguments.search) for kind, abouts in things.items()}
+        words = [word.lower() for word in arguments.search]
+        things = {
+            kind: {
+                name: about
+                for name, about in abouts.items()
+                if all(word in f"{kind} {name} {about}".lower() for word in words)
+            }
+            for kind, abouts in things.items()
+        }
         if not any(things.values()):
             kind = f"of {arguments.kind} " if arguments.kind else ""
             raise ConfigError(
@@ -154,15 +148,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not whole:
         print("\nDescriptions: groundling list KIND. Search: groundling list --search WORD")
     return 0
-
-
-def _matching(kind: str, abouts: Mapping[str, str], words: list[str]) -> dict[str, str]:
-    """Return the entries with all words in their kind, name or description, ignoring case."""
-    return {
-        name: about
-        for name, about in abouts.items()
-        if all(word.lower() in f"{kind} {name} {about}".lower() for word in words)
-    }
 
 
 def _overview(abouts: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Literal
 
 from groundling.cli.command import Commands, add_command, positive
 from groundling.errors import ConfigError
@@ -30,7 +31,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from groundling.reports.rating import read_answers, write_likert, write_pairwise
+    from groundling.reports.rating import read_answers, write_form
 
     if arguments.answers:
         if arguments.predictions or arguments.pairwise:
@@ -40,17 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
             figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"
             print(plain(f"{rating.question:16} {rating.system:24} {figures}"))
         return 0
-    write = write_pairwise if arguments.pairwise else write_likert
-    form = write(_files(arguments.predictions), arguments.folder, arguments.task, arguments.samples, arguments.seed)
-    print(f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json secret from the raters)")
-    return 0
-
-
-def _files(predictions: list[str]) -> dict[str, Path]:
-    files = {}
-    for word in predictions:
+    files: dict[str, Path] = {}
+    for word in arguments.predictions:
         system, equals, path = word.partition("=")
         if not equals or not system or system in files:
             raise ConfigError(f"{word!r}: name each system once and its predictions, as ppo=predictions.jsonl")
         files[system] = Path(path)
-    return files
+    kind: Literal["pairwise", "likert"] = "pairwise" if arguments.pairwise else "likert"
+    form = write_form(kind, files, arguments.folder, arguments.task, arguments.samples, arguments.seed)
+    print(f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json secret from the raters)")
+    return 0

@@ -1,7 +1,6 @@
 """`groundling study`."""
 
 import argparse
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,6 @@ from groundling.io.terminal import make_console, warn
 from groundling.registry import import_words
 
 if TYPE_CHECKING:
-    from groundling.studies.definition import Study
-    from groundling.studies.results import RunResult
     from groundling.studies.run import StudyJob
 
 
@@ -36,8 +33,6 @@ def add_parser(commands: Commands) -> None:
     add("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
     text = "parallel processes of one thread each (default: all in this process)"
     add("--jobs", type=positive, default=1, help=text)
-    text = "the --output of the same study on another machine, whose runs are not repeated here; may be repeated"
-    add("--add", type=Path, action="append", default=[], metavar="FOLDER", help=text)
     add("--no-results", action="store_true", help="write only the runs' own folders")
 
 
@@ -46,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures
     from groundling.studies.page import write_page
-    from groundling.studies.run import StudyJob, make_jobs, run_here, run_in_processes
+    from groundling.studies.run import make_jobs, run_here, run_in_processes
     from groundling.studies.success import page_of_success
     from groundling.worlds import kind
 
@@ -56,33 +51,37 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = make_jobs(study, arms, runs, arguments.config_dir)
     world = kind(jobs[0].config.world.id)
     by_success = world.presentation.study == "success"
-    _check(arguments, study, jobs, by_success)
+    if study.reference is not None and not by_success:
+        raise ConfigError(
+            f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "
+            "leave it out"
+        )
+    if not by_success and len({job.suites[0] for job in jobs}) > 1:
+        raise ConfigError(
+            f"the results of {study.name} report one suite: give all arms the same first suite, not "
+            f"{', '.join(sorted({job.suites[0] for job in jobs}))}"
+        )
     console = make_console()
 
     def report(text: str) -> None:
         console.print(text, soft_wrap=True)
 
-    elsewhere = _read_added(arguments.add, study, jobs, report)
-    needed = {job.name for job in jobs} - elsewhere.keys()
-    needed |= {job.teacher.name for job in jobs if job.teacher and job.name in needed}
-    left = [job for job in jobs if job.name in needed]
     options = import_words(arguments.imports)
     if arguments.config_dir is not None:
         options += ["--config-dir", str(arguments.config_dir)]
     command = ["study", arguments.study, *arguments.overrides, *options]
     if arguments.jobs == 1:
-        failed = run_here(left, report, console, warn)
+        failed = run_here(jobs, report, console, warn)
     else:
 
-        def words(job: StudyJob) -> list[str]:
+        def words(job: "StudyJob") -> list[str]:
             one = [f"arms={job.arm}", f"seeds={job.seed}"]
             return [*command, *one, "--runs", str(runs), "--no-results"]
 
-        failed = run_in_processes(left, words, arguments.jobs, report)
+        failed = run_in_processes(jobs, words, arguments.jobs, report)
     if not arguments.no_results:
-        added = [word for folder in arguments.add for word in ("--add", str(folder))]
-        folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
-        page = page_of_success(study, jobs, world, elsewhere) if by_success else page_of_figures(study, jobs, world)
+        folders = ["--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
+        page = (page_of_success if by_success else page_of_figures)(study, jobs, world)
         write_page(study, page, output, shareable_words([*command, *folders]))
         report(f"results: {output / 'README.md'}")
     if failed:
@@ -91,39 +90,3 @@ def run(arguments: argparse.Namespace) -> int:
             f"{len(failed)} of {len(jobs)} failed ({names}): fix these errors and run the same command again"
         )
     return 0
-
-
-def _check(arguments: argparse.Namespace, study: "Study", jobs: "Sequence[StudyJob]", by_success: bool) -> None:
-    """Raise `ConfigError` if an option does nothing, or the arms cannot be compared."""
-    if study.reference is not None and not by_success:
-        raise ConfigError(
-            f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "
-            "leave it out"
-        )
-    if arguments.add and not by_success:
-        raise ConfigError(f"--add is for studies that report success rates, and {study.name} does not: leave it out")
-    if arguments.add and arguments.no_results:
-        raise ConfigError("--add does nothing with --no-results: leave one of them out")
-    first = jobs[0]
-    for job in () if by_success else jobs:
-        if job.suites[0] != first.suites[0]:
-            raise ConfigError(
-                f"arm {job.arm} is tested in {job.suites[0]} first, and arm {first.arm} in {first.suites[0]}: the "
-                f"results of {study.name} report one suite, so give all arms the same first suite"
-            )
-
-
-def _read_added(
-    folders: Sequence[Path], study: "Study", jobs: "Sequence[StudyJob]", report: Callable[[str], None]
-) -> "dict[str, RunResult]":
-    """Read the results of runs on other machines, by the name of the run."""
-    from groundling.studies.results import read_results
-
-    results: dict[str, RunResult] = {}
-    for folder in folders:
-        found = read_results(folder, study, jobs, report)
-        if twice := sorted(found.keys() & results.keys()):
-            raise ConfigError(f"{folder} has {', '.join(twice)}, as another folder of --add: name one of them")
-        report(f"{folder}: {len(found)} of {len(jobs)} runs are taken over")
-        results |= found
-    return results

@@ -41,11 +41,6 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from groundling.config.overrides import sweep
 
-    if arguments.config_dir is not None and _is_file(arguments.experiment):
-        raise ConfigError(
-            f"--config-dir {arguments.config_dir} does nothing: {arguments.experiment} is a file, not an experiment of "
-            "that folder; leave --config-dir out, or name an experiment"
-        )
     overrides: list[str] = arguments.overrides
     runs = sweep(overrides)
     if any(text.startswith("imports") for text in overrides):

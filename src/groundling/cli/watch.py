@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, check_used, positive
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
 from groundling.errors import ConfigError
 from groundling.io.terminal import make_console, warn
 
@@ -50,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
         raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
     target = find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir)
-    check_used(arguments.config_dir, [(arguments.agent, target)])
     console = make_console()
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:

@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -15,7 +17,6 @@ from groundling.config.overrides import read
 from groundling.errors import ConfigError, unknown
 from groundling.io.documents import DocumentError, check_expansion, read_yaml
 
-_MOST_BITS = 1000  # Largest size of a whole number: a float holds at most 1024 bits
 _TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", "device")
 """Keys of texts, which stay texts where they look like numbers."""
 
@@ -61,6 +62,13 @@ def load(path: Path) -> dict[str, Any]:
     return dict(resolved)
 
 
+def read_table(name: str) -> tuple[Format, dict[str, Any]]:
+    """Read the bundled table of a system's entries: its format, and what else its reader needs."""
+    text = (resources.files("groundling.convert") / f"{name}.yaml").read_text(encoding="utf-8")
+    table = yaml.safe_load(text)
+    return Format(**table.pop("format")), table
+
+
 class Entries:
     """Entries of a file with overrides (``rl_script_args.seed=1``, ``~KEY``), and notes about what differs here."""
 
@@ -69,9 +77,6 @@ class Entries:
         self.values: dict[str, Any] = {}
         self.notes: list[str] = []
         self.overridden: set[str] = set()
-        self.chosen: dict[str, Any] = {}
-        """Values that overrides give to entries over which the file sweeps."""
-        self._sweeps: dict[str, list[Any]] = {}
         for key, value in tree.items():
             self._add(key, value, strict=format.strict)
         for word in words:
@@ -82,18 +87,9 @@ class Entries:
         for key, value in self.values.items():
             if isinstance(value, list) and key in single:
                 raise ConfigError(f"{path}: {key} must be one value, got {value!r:.80}")
-        if self._sweeps:
-            example = ", ".join(f"{key}={values[0]}" for key, values in self._sweeps.items())
-            raise ConfigError(
-                f"{path} sweeps over {', '.join(self._sweeps)}: convert it with one value of each, such as {example}"
-            )
 
     def _add(self, key: str, value: Any, strict: bool) -> None:
-        if isinstance(value, Mapping) and set(value) == {"expand", "values"} and value["expand"]:
-            if not isinstance(value["values"], list) or not value["values"]:
-                raise ConfigError(f"{key}.values must be a list of at least one, got {value['values']!r:.80}")
-            self._sweeps[key] = value["values"]
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             for name, item in value.items():
                 self._add(f"{key}.{name}", item, strict)
         elif key in self.format.sections:
@@ -107,15 +103,11 @@ class Entries:
             self.values[key] = _boolean(value)
 
     def _override(self, override: Override) -> None:
-        key, takes_out = override.key_or_group, override.is_delete()
+        key = override.key_or_group
         if not self._is_known(key) and key not in self.format.sections:
             raise ConfigError(unknown(f"entry of {self.format.system}'s files", key, self.format.known))
-        if key in self._sweeps and not takes_out:
-            self.chosen[key] = override.value()
-        for old in [old for old in (*self.values, *self._sweeps) if f"{old}.".startswith(f"{key}.")]:
-            self.values.pop(old, None)
-            self._sweeps.pop(old, None)
-        if not takes_out:
+        self.remove([old for old in self.values if f"{old}.".startswith(f"{key}.")])
+        if not override.is_delete():
             self.overridden.add(key)
             self._add(key, override.value(), strict=True)
 
@@ -196,11 +188,12 @@ def number(value: Any) -> Any:
 
 def real(key: str, value: Any) -> float:
     """Return a number as a float; raise `ConfigError` if it is no number, or one that no float holds."""
-    parsed = number(value)
-    is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
-    if not is_number or (isinstance(parsed, int) and parsed.bit_length() > _MOST_BITS):
-        raise ConfigError(f"{key} must be a number, got {value!r:.80}")
-    return float(parsed)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{key} must be a number, got {value!r:.80}") from None
 
 
 def _boolean(value: Any) -> Any:

@@ -1,31 +1,26 @@
-"""Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``): each entry as a `Config` value, or a note."""
+"""Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``): each entry as a `Config` value, or a note.
 
+They train GLAM's PPO, its DRRN agent, and Lamorel's PPO examples: on actions, and on the tokens of texts.
+"""
+
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groundling.convert import lamorel
-from groundling.convert.entries import Entries
-from groundling.convert.glam_entries import (
-    FORMAT,
-    LLM,
-    NOT_DRRN,
-    NOT_WRITER,
-    OPEN,
-    PROCESSES,
-    RL,
-    SAYCAN,
-    SHIPPED_ON,
-    STRINGS,
-    TESTS,
-    TOKENS,
-)
+from groundling.convert.entries import Entries, read_table
 from groundling.envs.babyai_text import ACTIONS, translate_actions
 from groundling.errors import ConfigError
 from groundling.worlds.text.config import TextConfig
+from groundling.worlds.writing.config import WritingConfig
 
 Values = dict[str, Any]
+FORMAT, TABLE = read_table("glam")
+OPEN = "???"  # Value of an entry that must be given on the command line
+LLM, RL = "lamorel_args.llm_args", "rl_script_args"
+PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
+STRINGS = f"{RL}.strings"  # Texts to be written: a file with this entry trains a writer
 _REWARD_SCALE = 20  # Factor on the env's reward in the original's code
 
 
@@ -78,18 +73,19 @@ class _Reader:
             )
         script = Path(str(self._get(f"{RL}.path", ""))).stem
         is_test = bool({"test", "tests"} & set(re.split("[-_]", script)))
-        switches = [name for name in TESTS if self._get(f"{RL}.{name}") is True]
+        switches = [name for name in TABLE["tests"] if self._get(f"{RL}.{name}") is True]
         if is_test:
             switches = switches or ["zero_shot"]
         elif "train" in script:
             return  # the original's training reads no switch
         else:
             given = self.entries.overridden
-            switches = [name for name in switches if name not in SHIPPED_ON or f"{RL}.{name}" in given]
+            switches = [name for name in switches if name not in TABLE["shipped_on"] or f"{RL}.{name}" in given]
         if switches:
             why = f"path={self._get(f'{RL}.path')}" if is_test else f"{switches[0]}=true"
+            command = TABLE["tests"][switches[0]]
             raise ConfigError(
-                f"{RL}.{why} is for the original's tests, not for training: run {TESTS[switches[0]]}; to train, give "
+                f"{RL}.{why} is for the original's tests, not for training: run {command}; to train, give "
                 f"{RL}.path=train_language_agent.py"
             )
 
@@ -103,12 +99,12 @@ class _Reader:
                     f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, and "
                     f"{PROCESSES}=0 trains DRRN, which has no language model: give 0"
                 )
-            keys = self.entries.remove(NOT_DRRN)
+            keys = self.entries.remove(TABLE["not_drrn"])
             self.notes.append(
                 f"{PROCESSES}=0 trains the original's DRRN agent, which has its own settings and does not read "
                 f"{', '.join(keys)}"
             )
-        if self.is_writer and (keys := self.entries.remove(NOT_WRITER)):
+        if self.is_writer and (keys := self.entries.remove(TABLE["not_writer"])):
             self.notes.append(
                 f"{', '.join(keys)}: no effect here ({STRINGS} asks for PPO on tokens, which has no env)"
             )
@@ -139,9 +135,9 @@ class _Reader:
         if self.is_drrn:
             values |= self._drrn()
         elif self.is_writer:
-            values |= lamorel.writer(self.entries)
+            values |= _lamorel_writer(self.entries)
         elif self.is_lamorel:
-            values |= lamorel.ppo(self.entries)
+            values |= _lamorel_ppo(self.entries)
         else:
             values |= self._glam_ppo(len(values.get("world.actions", ACTIONS["english"])))
         if not self.is_drrn:
@@ -149,26 +145,23 @@ class _Reader:
         if not self.is_lamorel:
             self._note_differences_from_glam()
         if values["world.id"] == "text" and "world.env" not in values:
-            raise ConfigError(self._message_without_env())
+            reasons = {FORMAT.ignored.get(key) for key in self.entries.values}
+            because = "".join(f" ({reason})" for reason in TABLE["without_env"] if reason in reasons)
+            raise ConfigError(
+                f"{self.entries.path} names no env{because}: give {RL}.name_environment=BabyAI-MixedTrainLocal-v0, or "
+                "another of `groundling list envs`"
+            )
         micro, minibatch = (values.get(f"algorithm.args.{key}_size") for key in ("micro_batch", "minibatch"))
         if isinstance(micro, int) and isinstance(minibatch, int):  # otherwise the algorithm refuses them
             values["algorithm.args.micro_batch_size"] = min(micro, minibatch)
         return values
-
-    def _message_without_env(self) -> str:
-        reasons = {FORMAT.ignored.get(key) for key in self.entries.values} & {SAYCAN, TOKENS}
-        because = f" ({reasons.pop()})" if reasons else ""
-        return (
-            f"{self.entries.path} names no env{because}: give {RL}.name_environment=BabyAI-MixedTrainLocal-v0, or "
-            "another of `groundling list envs`"
-        )
 
     def _actions(self) -> list[str]:
         """Action names; in French where a French file names them in English."""
         actions = self._get(f"{RL}.action_space")
         if not isinstance(actions, list):
             raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
-        names = [_action_name(action) for action in actions]
+        names = [str(action).replace("_", " ") for action in actions]
         if self._get(f"{RL}.language") == "french" and set(names) & set(ACTIONS["english"]):
             return translate_actions(names, "french")
         return names
@@ -301,5 +294,82 @@ class _Reader:
             )
 
 
-def _action_name(action: Any) -> str:
-    return str(action).replace("_", " ")
+def _lamorel_ppo(entries: Entries) -> Values:
+    """Values of Lamorel's PPO examples, whose epoch is an update."""
+    num_envs = entries.count(f"{RL}.number_envs", 1, least=0)
+    per_env = max(1, entries.count(f"{RL}.steps_per_epoch", 256, least=0) // max(1, num_envs))
+    entries.notes.append(
+        "computed differently from Lamorel's example: advantages are normalised over all envs, values learn "
+        "λ-returns, and the prompt is GLAM's with one observation"
+    )
+    return _lamorel_common(entries) | {
+        "world.num_envs": num_envs,
+        "world.history": 1,
+        "world.num_steps": per_env,
+        "training.steps": entries.count(f"{RL}.epochs", 100, least=0) * per_env * num_envs,
+    }
+
+
+def _lamorel_writer(entries: Entries) -> Values:
+    """Values of Lamorel's PPO on tokens, whose step is a token: it learns to write the text that its prompt names."""
+    texts = entries.get(STRINGS)
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+        raise ConfigError(f"{STRINGS} must be a list of texts, as in [turn left], got {texts!r:.80}")
+    longest = entries.count(f"{RL}.max_ep_len", WritingConfig.defaults()["num_tokens"], least=0)
+    if longest < 1:
+        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no token to write: give at least 1")
+    tokens = entries.count(f"{RL}.steps_per_epoch", 256, least=0)
+    values = {
+        "world.id": "writing",
+        "world.pool": "listed",
+        "world.args.samples": [{"text": text} for text in texts],
+        "world.args.prompt_column": "text",
+        "world.args.reference_column": "text",
+        "world.args.prompt_prefix": "Say ",
+        "world.args.prompt_suffix": "\nYour turn:",
+        "world.num_texts": math.ceil(tokens / longest),
+        "world.num_tokens": longest,
+        "reward.says_reference": {},
+        "policy.id": "token",
+        # One head of two hidden layers on the policy's own states.
+        "policy.args.value": "shared",
+        "policy.args.value_hidden_sizes": [1024, 1024],
+        "policy.args.value_bias": True,
+        "training.steps": entries.count(f"{RL}.epochs", 100, least=0) * tokens,
+        "evaluation.episodes": len(texts),
+        "evaluation.baselines": ["zero-shot"],
+        "evaluation.metrics": [{"id": "says_reference", "args": {}}],
+    } | _lamorel_common(entries)
+    if penalty := entries.real(f"{RL}.kl_coef", 0):
+        values["algorithm.args.kl_coefficient"] = penalty
+        entries.notes.append(f"{RL}.kl_coef={penalty}: the penalty is part of the rewards here, not of the loss")
+    if entries.get(f"{RL}.skip_ratio_spikes"):
+        entries.notes.append(
+            f"{RL}.skip_ratio_spikes: no effect here (algorithm.args.target_kl=0.1, for example, stops learning "
+            "from a rollout once the policy has moved far from it)"
+        )
+    entries.notes.append(
+        "computed differently from Lamorel's example: advantages are normalised over all texts, values learn "
+        "λ-returns, blanks at a text's ends do not count, a text that contains its string continues to its end "
+        "token or to world.num_tokens (which changes no reward), and an update has whole texts"
+    )
+    entries.remove([f"{RL}.{name}" for name in ("max_ep_len", "kl_coef", "skip_ratio_spikes")])
+    return values
+
+
+def _lamorel_common(entries: Entries) -> Values:
+    entries.note_unused(f"{LLM}.minibatch_size", "algorithm.args.micro_batch_size limits memory here")
+    values: Values = {
+        "algorithm.args.normalize_advantages": True,
+        "algorithm.args.adam_epsilon": 1e-8,
+        "model.add_special_tokens": False,
+    }
+    entries.notes.append(
+        "prompts have no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; as in older "
+        "versions: model.add_special_tokens=true"
+    )
+    if entries.get(f"{RL}.minibatch_size") is not None:  # for each of its model processes
+        processes = entries.count(PROCESSES, 1, least=0)
+        size = entries.count(f"{RL}.minibatch_size", least=0)
+        values["algorithm.args.minibatch_size"] = size * processes
+    return values

@@ -13,29 +13,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from groundling.convert.entries import Entries, check_section, real
-from groundling.convert.rl4lms_entries import (
-    DEFAULTS,
-    EVALUATION,
-    FORMAT,
-    FREE,
-    MASK,
-    METRIC_IGNORED,
-    OPTIMIZER,
-    OPTIMIZER_IGNORED,
-    POLICY,
-    ROLLOUT,
-    TRAINING,
-)
+from groundling.convert.entries import Entries, check_section, read_table, real
 from groundling.errors import ConfigError, unknown
-from groundling.lm.write.sampling import check_generation
+from groundling.lm.write.sampling import Sampling, check_generation
 
 Values = dict[str, Any]
+FORMAT, TABLE = read_table("rl4lms")
+POLICY, TRAINING, EVALUATION = "alg.policy.args", "alg.training_args", "train_evaluation"
+ROLLOUT, OPTIMIZER = f"{POLICY}.generation_kwargs", f"{POLICY}.optimizer_kwargs"
 _DEFAULT_TOP_K = 50  # Transformers' default when RL4LMs was released
 _LONGEST = 512  # Default of tokenizer.max_length: T5's own
 _WHOLE_SPLIT = 1_000_000  # More samples than any split has: the original measures all of them
-_CORRECTED = ("cider", "causal_perplexity", "intent_accuracy", "meteor", "rouge", "rouge_l_max")
-"""Metrics and rewards that the original computes wrongly."""
 _STEPS_PER_UPDATE = 100  # Largest number of optimizer steps in a supervised update, which a killed run loses
 
 
@@ -53,9 +41,9 @@ class _Reader:
     def __init__(self, entries: Entries) -> None:
         self.entries, self.notes = entries, entries.notes
         self.kind = str(entries.need("alg.id"))
-        if self.kind not in DEFAULTS:
+        if self.kind not in TABLE["defaults"]:
             own = "one of Stable-Baselines3 must become a subclass of groundling.algorithms.Algorithm; "
-            raise ConfigError(unknown("algorithm of RL4LMs, alg.id", self.kind, DEFAULTS, own))
+            raise ConfigError(unknown("algorithm of RL4LMs, alg.id", self.kind, TABLE["defaults"], own))
         if "causal" in str(entries.get("alg.model_type") or entries.get("alg.policy.id")):
             # The original adds the prompt's length to the min_length of a causal model: the text's own tokens count.
             entries.values = {
@@ -64,11 +52,10 @@ class _Reader:
             }
 
     def values(self) -> Values:
-        values: Values = {"world.id": "writing", "policy.id": "token", **DEFAULTS[self.kind]}
+        values: Values = {"world.id": "writing", "policy.id": "token", **TABLE["defaults"][self.kind]}
         values |= self.entries.same()
-        for section, ours in FREE.items():
-            if ours is not None:
-                values |= {f"{ours}.{name}": value for name, value in self.entries.within(section).items()}
+        for section, ours in TABLE["sections"].items():
+            values |= {f"{ours}.{name}": value for name, value in self.entries.within(section).items()}
         values |= self._name() | self._tokenizer() | self._reward() | self._evaluation()
         if self.kind == "supervised":
             values |= self._supervised(values["algorithm.args.minibatch_size"])
@@ -80,9 +67,7 @@ class _Reader:
 
     def _name(self) -> Values:
         path = self.entries.path.resolve()
-        sweep = (f"{key.rpartition('.')[2]}={value}" for key, value in self.entries.chosen.items())
-        name = "-".join([path.parent.name, path.stem, *sweep])
-        return {"name": re.sub(r"[^\w.=+-]+", "_", name)}
+        return {"name": re.sub(r"[^\w.=+-]+", "_", f"{path.parent.name}-{path.stem}")}
 
     def _tokenizer(self) -> Values:
         """The tokenizer, where it is another model's: the original saved models without one."""
@@ -103,6 +88,7 @@ class _Reader:
         """Metrics, and how texts are generated for them."""
         metrics: list[dict[str, Any]] = []
         unused: set[str] = set()
+        reasons = TABLE["metric_ignored"]
         for metric in self.entries.get(f"{EVALUATION}.metrics", []):
             if (
                 not isinstance(metric, Mapping)
@@ -111,15 +97,16 @@ class _Reader:
             ):
                 raise ConfigError(f"{EVALUATION}.metrics: expected {{id: …, args: …}}, got {metric!r:.80}")
             given = check_section(self.entries.path, f"{EVALUATION}.metrics.[].args", metric.get("args"))
-            unused |= given.keys() & METRIC_IGNORED
-            args = {name: value for name, value in given.items() if name not in METRIC_IGNORED}
+            unused |= given.keys() & reasons
+            args = {name: value for name, value in given.items() if name not in reasons}
             if (one := {"id": metric["id"], "args": args}) not in metrics:  # one file names BLEU twice
                 metrics.append(one)
         self.notes += [
-            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({METRIC_IGNORED[name]})" for name in sorted(unused)
+            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({TABLE['metric_ignored'][name]})"
+            for name in sorted(unused)
         ]
         names = {self.entries.get("reward_fn.id"), *(metric["id"] for metric in metrics)}
-        if corrected := sorted({*_CORRECTED} & names):
+        if corrected := sorted({*TABLE["corrected"]} & names):
             self.notes.append(
                 f"computed differently from the original code: {', '.join(corrected)}; 'Metrics and rewards of "
                 "text' in the docs says how, and compat: rl4lms in the args of a metric or reward gives the "
@@ -176,8 +163,8 @@ class _Reader:
             key = f"{OPTIMIZER}.{name}"
             if self.kind in ("a2c", "trpo"):
                 self.entries.note_unused(key, "A2C's RMSprop and TRPO's Adam take other arguments or none")
-            elif name in OPTIMIZER_IGNORED:
-                self.entries.note_unused(key, OPTIMIZER_IGNORED[name])
+            elif name in TABLE["optimizer_ignored"]:
+                self.entries.note_unused(key, TABLE["optimizer_ignored"][name])
             elif name == "eps":
                 values["algorithm.args.adam_epsilon"] = real(key, value)
             elif name == "betas" and isinstance(value, list) and len(value) == 2:
@@ -190,8 +177,6 @@ class _Reader:
         return values
 
     def _rollouts(self) -> Values:
-        from groundling.lm.write.sampling import Sampling
-
         settings = self.entries.within(ROLLOUT)
         if (beams := settings.pop("num_beams", 1)) not in (1, "1"):
             raise ConfigError(
@@ -222,7 +207,7 @@ class _Reader:
         values: Values = {}
         if policy.startswith("maskable_"):
             values = {"policy.args.mask_type": "learned_top_k", "algorithm.args.target_update_iterations": 1000}
-            found = {ours: self.entries.get(key) for key, ours in MASK.items()}
+            found = {ours: self.entries.get(key) for key, ours in TABLE["mask"].items()}
             values |= {ours: value for ours, value in found.items() if value is not None}
             if values["policy.args.mask_type"] != "learned_top_p":
                 values.pop("policy.args.min_tokens_to_keep", None)

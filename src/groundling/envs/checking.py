@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -94,7 +94,8 @@ def check_env(
         )
 
     played = RandomPlay()
-    _play(played, id, make(), history, num_episodes, max_steps, np.random.default_rng(seed))
+    with closing(make()) as envs:
+        _play(played, id, envs, history, num_episodes, max_steps, np.random.default_rng(seed))
     backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
     again = list(zip(played.episodes, played.hashes, strict=True))
     when = "the second time, in reverse order and next to another env in one process"
@@ -137,7 +138,6 @@ def _play(
                 "(truncated; gymnasium.register takes max_episode_steps)"
             )
     played.seconds = time.monotonic() - started
-    envs.close()
 
 
 @dataclass(frozen=True)
@@ -207,11 +207,10 @@ def _play_again(
                     refuse(before, f"it ended after {taken + 1} steps")
             if make is not None and before is longest and before.length > 1:
                 resumed_after = before.length - 1
-                resumed = make()
-                _resume(refuse, resumed, envs, before)
-                last = [before.actions[-1], *[None] * (envs.num_envs - 1)]
-                _compare_end(refuse, resumed.step(last).episodes, before)
-                resumed.close()
+                with closing(make()) as resumed:
+                    _resume(refuse, resumed, envs, before)
+                    last = [before.actions[-1], *[None] * (envs.num_envs - 1)]
+                    _compare_end(refuse, resumed.step(last).episodes, before)
             _compare_end(refuse, step(before.actions[-1]), before)
     finally:
         envs.close()

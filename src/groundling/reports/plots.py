@@ -144,7 +144,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
     for axes, key in zip(panels, present, strict=True):
         for place, runs in enumerate(groups.values()):
             for rows in runs:
-                axes.plot(*thinned(*_points(rows, key)), color=_colour(place), linewidth=1)
+                axes.plot(*thinned(*points(rows, key)), color=_colour(place), linewidth=1)
         _title(axes, key.replace("_", " "))
     return svg(figure)
 
@@ -234,8 +234,8 @@ def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return steps[order], values[order]
 
 
-def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of a metric, each ``(points,)``."""
+def points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of a metric, each ``(points,)``, where it is present."""
     values = np.array([row.get(key) for row in rows], dtype=float)  # NaN where it is missing
     steps, present = np.array([row["step"] for row in rows], dtype=float), ~np.isnan(values)
     return steps[present], values[present]
@@ -243,7 +243,7 @@ def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _curve(rows: Rows, key: str) -> Curve:
     """A metric's curve, weighted by the episodes of each value; by 1 if updates without ended episodes have values."""
-    steps, values = _points(rows, key)
+    steps, values = points(rows, key)
     present = np.array([row.get(key) is not None for row in rows], dtype=bool)
     ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[present]
     return steps, values, ended if (ended > 0).all() else np.ones_like(ended)

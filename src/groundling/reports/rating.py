@@ -107,51 +107,65 @@ class Rating:
     agreement: float  # Krippendorff's alpha of the question, over all systems; NaN without two comparable raters
 
 
-def write_likert(
-    predictions: Mapping[str, Path], folder: Path, task: str = "general", num_samples: int = 50, seed: int = 0
+def write_form(
+    kind: Kind,
+    predictions: Mapping[str, Path],
+    folder: Path,
+    task: str = "general",
+    num_samples: int = 50,
+    seed: int = 0,
 ) -> Path:
-    """Write a form on which each text is rated by itself, in random order; return its path.
+    """Write a form on which texts are rated, in random order; return its path.
 
     Args:
+        kind: ``likert`` rates each text by itself, ``pairwise`` compares the texts of two systems, in a random order
+            for each pair.
         predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``sample_id`` if prompts repeat), as
             runs write it.
         folder: A folder without a form.
         num_samples: Number of random samples; every system's text of each is rated.
     """
-    if not predictions:
-        raise ConfigError("name at least one system and its predictions")
-    find_rating_task(task)
+    if len(predictions) != 2 and (kind == "pairwise" or not predictions):
+        needed = "two systems" if kind == "pairwise" else "at least one system"
+        raise ConfigError(f"the form needs {needed} and their predictions, got {', '.join(predictions) or 'none'}")
+    rating_task = find_rating_task(task)
     rng = np.random.default_rng(seed)
     drawn = _draw(predictions, num_samples, rng)
-    shown = [(sample, system) for sample in drawn for system in predictions]
-    items = []
-    for number, place in enumerate(rng.permutation(len(shown))):
-        sample, system = shown[place]
-        row = drawn[sample][system]
-        texts = [row["generation"]]
-        items.append(
-            RatedItem(id=f"item{number:04d}", sample=sample, systems=[system], prompt=row["prompt"], texts=texts)
+    if kind == "likert":
+        each = [(sample, [system]) for sample in drawn for system in predictions]
+        shown = [each[place] for place in rng.permutation(len(each))]
+    else:
+        shown = [(sample, [list(rows)[place] for place in rng.permutation(2)]) for sample, rows in drawn.items()]
+    items = [
+        RatedItem(
+            id=f"{'item' if kind == 'likert' else 'pair'}{number:04d}",
+            sample=sample,
+            systems=systems,
+            prompt=drawn[sample][systems[0]]["prompt"],
+            texts=[drawn[sample][system]["generation"] for system in systems],
         )
-    return _write(folder, "likert", task, items)
-
-
-def write_pairwise(
-    predictions: Mapping[str, Path], folder: Path, task: str = "general", num_samples: int = 50, seed: int = 0
-) -> Path:
-    """Write a form, as `write_likert`, on which texts of two systems are compared, in a random order for each pair."""
-    if len(predictions) != 2:
-        raise ConfigError(f"a comparison needs two systems, got {', '.join(predictions) or 'none'}")
-    find_rating_task(task)
-    rng = np.random.default_rng(seed)
-    items = []
-    for number, (sample, rows) in enumerate(_draw(predictions, num_samples, rng).items()):
-        first, second = (list(rows)[place] for place in rng.permutation(2))
-        texts = [rows[first]["generation"], rows[second]["generation"]]
-        prompt = rows[first]["prompt"]
-        items.append(
-            RatedItem(id=f"pair{number:04d}", sample=sample, systems=[first, second], prompt=prompt, texts=texts)
-        )
-    return _write(folder, "pairwise", task, items)
+        for number, (sample, systems) in enumerate(shown)
+    ]
+    if (folder / _KEY).exists():
+        raise ConfigError(f"{folder} holds a form already, and its answers need its key: name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    key = json.dumps(_Key(kind=kind, task=task, items=items).model_dump(), indent=1, ensure_ascii=False) + "\n"
+    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, rating_task, items))  # Excel then reads UTF-8
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("groundling.reports", "."), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    page = environment.get_template("rating.html.j2").render(
+        kind=kind,
+        task=rating_task,
+        items=items,
+        points=LIKERT_POINTS,
+        sides=_SIDES,
+        tie=TIE,
+        form=hashlib.sha256(key.encode()).hexdigest()[:16],  # under which a browser stores the answers
+    )
+    write_atomically(folder / _FORM, page)
+    write_atomically(folder / _KEY, key)  # last: a folder with a key holds a complete form
+    return folder / _FORM
 
 
 def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
@@ -159,7 +173,11 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
 
     ``answers`` are CSV files with the columns ``rater``, ``item`` and the questions; an empty cell is no answer.
     """
-    key = _read_key(folder)
+    try:
+        key = _Key.model_validate(read_object(folder / _KEY))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / _KEY} cannot be read: name the folder that the form was written to") from error
+    allowed = [*map(str, range(1, LIKERT_POINTS + 1))] if key.kind == "likert" else [*_SIDES, TIE]
     systems = {item.id: item.systems for item in key.items}
     questions = [question.id for question in find_rating_task(key.task).questions]
     given: dict[str, dict[tuple[str, str], str]] = {question: {} for question in questions}  # by (item, rater)
@@ -170,7 +188,10 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
                 raise GroundlingError(f"{place}: there is no item {item!r} in {folder / _KEY}")
             for question in questions:
                 if answer := row.get(question, "").strip():
-                    _check_answer(place, question, answer, key.kind)
+                    if answer not in allowed:
+                        raise GroundlingError(
+                            f"{place}: {question} is {answer!r}, expected one of {', '.join(allowed)}"
+                        )
                     if (item, rater) in given[question]:
                         raise GroundlingError(f"{place}: rater {rater!r} answers {item} twice")
                     given[question][item, rater] = answer
@@ -218,30 +239,6 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _write(folder: Path, kind: Kind, task_id: str, items: list[RatedItem]) -> Path:
-    task = find_rating_task(task_id)
-    if (folder / _KEY).exists():
-        raise ConfigError(f"{folder} holds a form already, and its answers need its key: name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    key = json.dumps(_Key(kind=kind, task=task_id, items=items).model_dump(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then reads UTF-8
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("groundling.reports", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    page = environment.get_template("rating.html.j2").render(
-        kind=kind,
-        task=task,
-        items=items,
-        points=LIKERT_POINTS,
-        sides=_SIDES,
-        tie=TIE,
-        form=hashlib.sha256(key.encode()).hexdigest()[:16],  # under which a browser stores the answers
-    )
-    write_atomically(folder / _FORM, page)
-    write_atomically(folder / _KEY, key)  # last: a folder with a key holds a complete form
-    return folder / _FORM
-
-
 def _sheet(kind: Kind, task: RatingTask, items: Sequence[RatedItem]) -> str:
     texts = ["text"] if kind == "likert" else [f"text_{side}" for side in _SIDES]
     lines = io.StringIO()
@@ -251,13 +248,6 @@ def _sheet(kind: Kind, task: RatingTask, items: Sequence[RatedItem]) -> str:
         cells = [harmless_cell(text) for text in (item.prompt, *item.texts)]
         writer.writerow(["", item.id, *cells, *[""] * len(task.questions)])
     return lines.getvalue()
-
-
-def _read_key(folder: Path) -> _Key:
-    try:
-        return _Key.model_validate(read_object(folder / _KEY))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / _KEY} cannot be read: name the folder that the form was written to") from error
 
 
 def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -270,12 +260,6 @@ def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 raise GroundlingError(f"{path}: {unknown('column', column, rows.fieldnames or ())}")
         for number, row in enumerate(rows, start=1):
             yield f"{path}, row {number}", {name: value or "" for name, value in row.items() if name}
-
-
-def _check_answer(place: str, question: str, answer: str, kind: Kind) -> None:
-    allowed = [*map(str, range(1, LIKERT_POINTS + 1))] if kind == "likert" else [*_SIDES, TIE]
-    if answer not in allowed:
-        raise GroundlingError(f"{place}: {question} is {answer!r}, expected one of {', '.join(allowed)}")
 
 
 def _ratings(

@@ -3,20 +3,73 @@
 import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from groundling.config.facts import shareable
+from groundling.config.schema import Config
 from groundling.evaluation.evaluate import write_csv
 from groundling.intervals import IntervalEstimate, area_under_curve, estimate
 from groundling.io.files import remove_partial_files, write_atomically
 from groundling.reports import plots
 from groundling.studies.definition import Study
-from groundling.studies.results import FIRST, SUMMARY, RunResult, Score, write_arms
 from groundling.studies.run import StudyJob
+from groundling.training.tracking import read_metrics
+
+FIRST = ("first_named", "first_none", "first_precision", "first_chance")  # of the first interaction
+_SUMMARY, _ARMS = "summary.json", "arms"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Success of one run's agent in one suite and family of tasks."""
+
+    arm: str
+    seed: int
+    agent: str  # trained, zero-shot, random or expert
+    suite: str
+    task: str  # a family of tasks, or all
+    episodes: int
+    success: float
+    low: float  # lower end of the 95 % Wilson interval over the episodes
+    high: float
+    first_named: float | None  # share of episodes whose first interaction is with the named thing, if reported
+    first_none: float | None  # share of the episodes without an interaction
+    first_precision: float | None  # the same among episodes with an interaction; None without any
+    first_chance: float | None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Result of a job that is trained, or needs no training."""
+
+    job: StudyJob
+    rows: Sequence[Mapping[str, Any]]  # training metrics, one row for each update; empty for an untrained agent
+    scores: Sequence[Score]
+    is_complete: bool  # true if all its evaluations are present
+
+
+def result_of(job: StudyJob) -> RunResult | None:
+    """Read the result in the job's folder; None before it is trained."""
+    if not job.is_trained():
+        return None
+    evaluations, scores = job.evaluations(), []
+    for suite, evaluation in evaluations.items():
+        for agent, summary in evaluation["agents"].items() if evaluation is not None else ():
+            for task, one in {"all": summary, **evaluation["tasks"][agent]}.items():
+                figures = one["figures"]
+                success = (figures["success"][name] for name in ("value", "low", "high"))
+                first = (figures.get(name, {}).get("value") for name in FIRST)
+                scores.append(
+                    Score(job.arm, job.seed, agent, suite, shareable(task), one["episodes"], *success, *first)
+                )
+    rows = read_metrics(job.run_dir) if job.agent == "trained" else ()
+    return RunResult(job, rows, scores, all(evaluations.values()))
+
 
 SHARED = "(shared)"
 """In place of a suite: each seed's mean over the suites of every trained arm, without controls (in which an agent that
@@ -159,7 +212,7 @@ class StudyPage:
     figures: Sequence[Mapping[str, Any]]  # the figures of summary.json
     unfinished: Sequence[str]  # names of jobs that are missing or incomplete
     about: Mapping[str, Any]  # further entries of summary.json
-    arms: Sequence[StudyJob] = ()  # jobs whose arms' settings are written
+    arms: Mapping[str, Config] = field(default_factory=dict)  # arms' settings to write, without seeds
 
 
 def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[str]) -> None:
@@ -167,9 +220,11 @@ def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[st
     made_by = shlex.join(["groundling", *command])
     output.mkdir(parents=True, exist_ok=True)
     remove_partial_files(output)
-    (output / SUMMARY).unlink(missing_ok=True)
-    if page.arms:
-        write_arms(output, page.arms)
+    (output / _SUMMARY).unlink(missing_ok=True)
+    for arm, config in page.arms.items():
+        (output / _ARMS).mkdir(exist_ok=True)
+        settings = OmegaConf.to_yaml(OmegaConf.create(shareable(config.model_dump())))
+        write_atomically(output / _ARMS / f"{arm}.yaml", settings)
     for name, (header, rows) in page.tables.items():
         write_csv(output / f"{name}.csv", header, rows)
     for name, picture in page.pictures.items():
@@ -191,7 +246,7 @@ def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[st
         "unfinished": page.unfinished,
         "figures": page.figures,
     }
-    write_atomically(output / SUMMARY, json.dumps(shareable(summary), indent=1) + "\n")
+    write_atomically(output / _SUMMARY, json.dumps(shareable(summary), indent=1) + "\n")
 
 
 def curves_table(

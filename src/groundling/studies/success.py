@@ -10,19 +10,27 @@ from groundling.evaluation.evaluate import estimate_cell, markdown_table
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.reports import plots
 from groundling.studies.definition import Study
-from groundling.studies.page import SHARED, StudyPage, SummaryRow, agents_of, by_suite, curves_table, summarize
-from groundling.studies.results import RunResult, Score, result_of
+from groundling.studies.page import (
+    SHARED,
+    RunResult,
+    Score,
+    StudyPage,
+    SummaryRow,
+    agents_of,
+    by_suite,
+    curves_table,
+    result_of,
+    summarize,
+)
 from groundling.studies.run import StudyJob
 from groundling.worlds import World
 
 _FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", "first_chance")  # in some worlds
 
 
-def page_of_success(
-    study: Study, jobs: Sequence[StudyJob], world: type[World], elsewhere: Mapping[str, RunResult]
-) -> StudyPage:
-    """Make the results page of the finished jobs; ``elsewhere`` are results of other machines (`read_results`)."""
-    by_job = {job.name: elsewhere.get(job.name) or result_of(job) for job in jobs}
+def page_of_success(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
+    """Make the results page of the finished jobs."""
+    by_job = {job.name: result_of(job) for job in jobs}
     results = [one for one in by_job.values() if one is not None]
     if not results:
         raise RunError(f"no run of {study.name} is finished yet: run the same command again")
@@ -53,12 +61,8 @@ def page_of_success(
         pictures=pictures,
         figures=[asdict(row) for row in rows],
         unfinished=[name for name, one in by_job.items() if one is None or not one.is_complete],
-        about={
-            "suites": {job.arm: job.suites for job in jobs},
-            "tested": {job.arm: list(dict.fromkeys(s.suite for s in scores if s.arm == job.arm)) for job in jobs},
-            "episode_seeds": SCHEME,
-        },
-        arms=[one.job for one in results],
+        about={"episode_seeds": SCHEME},
+        arms={one.job.arm: one.job.arm_config for one in results},
     )
 
 

@@ -334,10 +334,10 @@ def flat(node: Any, prefix: str = "") -> dict[str, Any]:
 
 def compare_files(checkout: Path) -> tuple[dict[str, str], list[str]]:
     """Fingerprints of the original's files; and the entries that differ from the rebuilt ones."""
-    from tests.convert.rl4lms_configs import NAMES, config
+    from tests.convert.originals import RL4LMS, rl4lms
 
     real = files(checkout)
-    rebuilt = {name: flat(config(name)) for name in NAMES}
+    rebuilt = {name: flat(rl4lms(name)) for name in RL4LMS}
     differing = [
         f"{name} {key}: {real.get(name, {}).get(key, '(none)')!r}, rebuilt {rebuilt.get(name, {}).get(key, '(none)')!r}"
         for name in sorted({*real, *rebuilt})

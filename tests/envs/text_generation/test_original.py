@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("nltk")
 
-from tests.convert.rl4lms_configs import NAMES, config
+from tests.convert.originals import RL4LMS, rl4lms
 from tests.envs.text_generation import oracle
 
 KNOWN = json.loads(oracle.TABLE.read_text("utf-8"))
@@ -33,13 +33,13 @@ def test_all_pools_of_the_original_are_known() -> None:
     assert set(KNOWN["pools"]) == set(oracle.CASES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RL4LMS)
 def test_rebuilt_files_equal_the_originals(name: str) -> None:
-    assert oracle.fingerprint([oracle.flat(config(name))])["sha256"] == KNOWN["files"][name]
+    assert oracle.fingerprint([oracle.flat(rl4lms(name))])["sha256"] == KNOWN["files"][name]
 
 
 def test_all_files_of_the_original_are_rebuilt() -> None:
-    assert set(KNOWN["files"]) == set(NAMES) and len(NAMES) == 44
+    assert set(KNOWN["files"]) == set(RL4LMS) and len(RL4LMS) == 44
 
 
 @pytest.mark.skipif("RL4LMS" not in os.environ, reason="RL4LMS names no checkout of the original")

@@ -107,10 +107,6 @@ _OPENAI = ["--judge", "openai", "model=m"]
         (["--chunks", "2"], "needs --chunk I"),
         (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
         (["--judge", "score"], "unknown info 'score'"),
-        (["--judge", "score", "--prompt", "reworded"], "--judge score asks no question: leave --prompt out"),
-        (["--judge", "return", "--goal", "gold"], "leave --goal out"),
-        (["--judge", "random", "--chunks", "2", "--chunk", "0"], "leave --chunks out"),
-        (["--judge", "score", "--chunk", "0"], "leave --chunk out"),
         (["--blstats"], "no blstats"),
     ],
 )

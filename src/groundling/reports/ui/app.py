@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from groundling.errors import GroundlingError
 from groundling.reports.page import DAMAGED
 from groundling.reports.run_folder import RunFolder, figures_of, learning_figures, picture_of, read_run
-from groundling.reports.ui.folders import Curves, Folder, Kind, find_folders
+from groundling.reports.ui.folders import Folder, Kind, curves_of, find_folders, metrics_of
 from groundling.reports.ui.judged import LABELS, PAGE, Selection, select
 
 _HEADERS = {
@@ -120,9 +120,8 @@ class _Views:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = list(roots)
-        self._curves: dict[Path, Curves] = {}
         self._templates = Jinja2Templates(directory=_HERE / "templates")
-        self._templates.env.filters.update(ago=_ago)
+        self._templates.env.filters.update(time=lambda at: time.strftime("%Y-%m-%d %H:%M", time.localtime(at)))
         self._templates.env.globals.update(figures=figures_of)
         self._templates.env.finalize = _utf8
 
@@ -139,7 +138,11 @@ class _Views:
 
     def run(self, request: Request) -> Response:
         folder = self._folder(request, "run")
-        run = self._read(folder)
+        run = _read(folder)
+        episodes: dict[str, list[dict[str, Any]]] = {}  # by suite, without replaying them
+        for one in run.samples:
+            about = one.get("mission") or one.get("task") or "episode"
+            episodes.setdefault(str(one["suite"]), []).append({"about": str(about), "success": one.get("success")})
         return self._page(
             request,
             "run.html",
@@ -147,24 +150,24 @@ class _Views:
             run=run,
             figures_drawn=_drawn([run]),
             by_suite=run.by_suite() if run.evaluations else None,
-            episodes=_titles(run),
+            episodes=episodes,
             texts={name: rows[:_NUM_TEXTS] for name, rows in run.texts.items()},
         )
 
     def metrics(self, request: Request) -> Response:
         """Return the requested curves, unless the page has drawn all rows already."""
         folder = self._folder(request, "run")
-        curves = self._curves_of(folder)
-        is_new = curves.num_rows != _number(request, "rows")
-        drawn = curves.drawn(request.query_params.getlist("figure")) if is_new else None
-        return JSONResponse({"rows": curves.num_rows, "curves": drawn, "live": folder.is_live})
+        rows = metrics_of(folder.path)
+        is_new = len(rows) != _number(request, "rows")
+        curves = curves_of(rows, request.query_params.getlist("figure")) if is_new else None
+        return JSONResponse({"rows": len(rows), "curves": curves, "live": folder.is_live})
 
     def compare(self, request: Request) -> Response:
         found = find_folders(self._roots)
         folders = [_find(found, id, "run") for id in request.query_params.getlist("run")]
         if not folders:
             raise HTTPException(404, "Choose some runs on the first page.")
-        runs = [self._read(folder) for folder in folders]
+        runs = [_read(folder) for folder in folders]
         suites = sorted({suite for run in runs for suite in run.evaluations})
         return self._page(
             request,
@@ -179,7 +182,7 @@ class _Views:
     def episode(self, request: Request) -> Response:
         folder = self._folder(request, "run")
         suite, number = request.query_params.get("suite", ""), _number(request, "number")
-        episodes = self._read(folder).episodes().get(suite, [])
+        episodes = _read(folder).episodes().get(suite, [])
         if number >= len(episodes):
             raise HTTPException(404, f"{folder.id} has no episode {number} of {suite!r}.")
         episode = episodes[number]
@@ -241,20 +244,12 @@ class _Views:
             reason = str(error)
         return self._page(request, "failed.html", status_code=status, reason=reason)
 
-    def _curves_of(self, folder: Folder) -> Curves:
-        curves = self._curves.setdefault(folder.path, Curves(folder.path))
-        curves.update()
-        return curves
-
-    def _read(self, folder: Folder) -> RunFolder:
-        return read_run(folder.path, self._curves_of(folder).outline())
-
     def _summary(self, folder: Folder) -> dict[str, Any]:
         """A run in the list of runs, or its problem."""
         row: dict[str, Any] = {"folder": folder, "problem": None}
         try:
             folder.check_links()
-            run = self._read(folder)
+            run = _read(folder)
             figure, label = run.figure
             last = run.metrics[-1] if run.metrics else {}
             return row | {
@@ -277,6 +272,10 @@ class _Views:
 
     def _page(self, request: Request, name: str, status_code: int = 200, **context: Any) -> Response:
         return self._templates.TemplateResponse(request, name, context, status_code=status_code)
+
+
+def _read(folder: Folder) -> RunFolder:
+    return read_run(folder.path, metrics_of(folder.path))
 
 
 def _find(found: Mapping[str, Folder], id: str, kind: Kind) -> Folder:
@@ -314,15 +313,6 @@ def _drawn(runs: Sequence[RunFolder]) -> list[str]:
     return [*(name for name in first if name in values), *others]
 
 
-def _titles(run: RunFolder) -> dict[str, list[dict[str, Any]]]:
-    """The run's recorded episodes by suite, without replaying them."""
-    titles: dict[str, list[dict[str, Any]]] = {}
-    for sample in run.samples:
-        about = sample.get("mission") or sample.get("task") or "episode"
-        titles.setdefault(str(sample["suite"]), []).append({"about": str(about), "success": sample.get("success")})
-    return titles
-
-
 def _comparison(runs: Sequence[RunFolder], suite: str) -> list[tuple[str, list[tuple[str, str]]]]:
     """A suite's figures: one row for each, one cell for each run's trained agent."""
     by_run = []
@@ -337,11 +327,3 @@ def _comparison(runs: Sequence[RunFolder], suite: str) -> list[tuple[str, list[t
 def _utf8(value: Any) -> Any:
     """Replace lone surrogates, which names of files and JSON texts may have."""
     return type(value)(value.encode("utf-8", "replace").decode()) if isinstance(value, str) else value
-
-
-def _ago(seconds: float) -> str:
-    passed = max(time.time() - seconds, 0)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if passed >= size:
-            return f"{passed / size:.0f} {unit} ago"
-    return "now"

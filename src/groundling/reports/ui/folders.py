@@ -1,11 +1,11 @@
-"""Folders to show: runs, datasets of preferences, and results of studies."""
+"""Folders to show (runs, datasets of preferences, results of studies), and the curves of a run."""
 
+import math
 import os
 import stat
-import threading
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import numpy as np
 
 from groundling.errors import ConfigError, RunError
 from groundling.io.files import LOCK, is_locked
-from groundling.reports.plots import smooth, thinned
+from groundling.reports.plots import Rows, points, smooth_curve, thinned
 from groundling.training.tracking import METRICS, read_metrics
 
 Kind = Literal["run", "pairs", "study"]
@@ -62,13 +62,11 @@ class Folder:
 def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
     """Find folders in and below the roots, by id, without following links."""
     found: dict[str, Folder] = {}
-    for number, root in enumerate(roots):
-        name = root.resolve().name or "root"
-        if any(other.resolve().name == name for other in roots[:number]):
-            name = f"{name}-{number + 1}"
+    for root in roots:
         for path, kind in _below(root):
-            id = _utf8("/".join((name, *path.relative_to(root).parts)))
-            while id in found:  # two names that are not UTF-8 may look equal
+            id = "/".join((root.resolve().name or "root", *path.relative_to(root).parts))
+            id = os.fsencode(id).decode("utf-8", "replace")
+            while id in found:  # in a root of the same name; also, two names that are not UTF-8 may look equal
                 id += "+"
             found[id] = Folder(id, path, kind)
     return found
@@ -80,10 +78,6 @@ def _is_regular(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:  # it was deleted
         return False
-
-
-def _utf8(name: str) -> str:
-    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _below(root: Path) -> Iterator[tuple[Path, Kind]]:
@@ -109,71 +103,32 @@ def _kind(folders: set[str], files: set[str]) -> Kind | None:
 _MAX_SMOOTH = 1000  # largest number of points of a smoothed curve
 
 
-class Curves:
-    """A run's metrics over steps."""
+def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
+    """Return a run's metrics, read again only if they have changed; `RunError` if a row is invalid."""
+    path = run_dir / METRICS
+    return _metrics_of(run_dir, (path.stat().st_mtime_ns, path.stat().st_size)) if path.exists() else []
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir, self._lock = run_dir, threading.Lock()
-        self._columns: dict[str, tuple[array[float], array[float]]] = {}
-        self._last: dict[str, Any] = {}
-        self._version: tuple[int, int] | None = None  # time of change and size of the file that was read
-        self.num_rows = 0
 
-    def update(self) -> None:
-        """Read the rows if their file has changed; raise `RunError` if one is invalid, or a metric is no number."""
-        with self._lock:  # several views may read in parallel
-            path = self._run_dir / METRICS
-            status = path.stat() if path.exists() else None
-            version = None if status is None else (status.st_mtime_ns, status.st_size)
-            if version == self._version:
-                return
-            self._columns, self._last, self._version = {}, {}, None
-            rows = read_metrics(self._run_dir)
-            for row in rows:
-                self._add(row)
-            self._version, self.num_rows = version, len(rows)
-
-    def _add(self, row: Mapping[str, Any]) -> None:
+@lru_cache(maxsize=16)
+def _metrics_of(run_dir: Path, version: tuple[int, int]) -> list[dict[str, Any]]:
+    rows = read_metrics(run_dir)
+    for row in rows:
         for name, value in row.items():
             if value is not None and not isinstance(value, int | float):
-                path, update = self._run_dir / METRICS, row["update"]
+                path, update = run_dir / METRICS, row["update"]
                 raise RunError(f"{path} is damaged: {name}={value!r:.40} of update {update} is not a number")
-            if value is not None and name not in ("update", "step"):
-                steps, values = self._columns.setdefault(name, (array("d"), array("d")))
-                steps.append(row["step"])
-                values.append(value)
-        self._last.update({name: value for name, value in row.items() if value is not None})
+    return rows
 
-    def outline(self) -> list[dict[str, Any]]:
-        """Return rows with each metric's smallest, greatest and latest value; none before the first update."""
-        with self._lock:
-            if not self.num_rows:
-                return []
-            ends = [
-                {**self._last, **{name: float(pick(values)) for name, (_, values) in self._columns.items()}}
-                for pick in (min, max)
-            ]
-            return [*ends, dict(self._last)]
 
-    def drawn(self, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-        """Return by metric a few thousand points: ``x``, ``y``, and its moving mean ``smooth_x``, ``smooth_y``."""
-        with self._lock:
-            columns = {
-                name: [np.array(one) for one in self._columns[name]] for name in figures if name in self._columns
-            }
-        curves = {}
-        for name, (steps, values) in columns.items():
-            finite = np.isfinite(values)
-            steps, values = steps[finite], values[finite]
-            if not len(steps):
-                continue
-            x, y = thinned(steps, values)
+def curves_of(rows: Rows, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+    """Return by metric a few thousand points: ``x``, ``y``, and its moving mean ``smooth_x``, ``smooth_y``."""
+    curves = {}
+    for name in figures:
+        finite = [row for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]
+        if finite:
+            x, y = thinned(*points(finite, name))
+            steps, means = smooth_curve(finite, name)
             places = np.unique(np.linspace(0, len(steps) - 1, min(_MAX_SMOOTH, len(steps))).round().astype(int))
-            means = smooth(values, np.ones_like(values))
-            curves[name] = {
-                "x": x.tolist(),
-                "y": y.tolist(),
-                "smooth_x": steps[places].tolist(),
-                "smooth_y": means[places].tolist(),
-            }
-        return curves
+            drawn = {"x": x, "y": y, "smooth_x": steps[places], "smooth_y": means[places]}
+            curves[name] = {axis: values.tolist() for axis, values in drawn.items()}
+    return curves
