@@ -37,17 +37,6 @@ def test_a_group_without_the_first_metric_is_in_the_legend() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_arms_with_a_single_suite_are_rows_of_one_panel() -> None:
-    def panels(*suites: str) -> dict[str, dict[str, dict[str, IntervalEstimate]]]:
-        return {arm: {"trained": {s: IntervalEstimate(0.5, 0.4, 0.6) for s in suites}} for arm in ("a", "b")}
-
-    (one,) = plots.draw_estimates(panels("held-out"), {"random": {"held-out": 0.1}}, "success").axes
-    assert one.get_title(loc="left") == "held-out"
-    assert [text.get_text() for text in one.get_yticklabels()] == ["a", "b"]
-    several = plots.draw_estimates(panels("held-out", "french"), {}, "success").axes
-    assert [axes.get_title(loc="left") for axes in several] == ["a", "b"]
-
-
 def test_a_link_is_replaced_by_the_picture(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine\n")
     for suffix in ("svg", "png"):

@@ -85,8 +85,8 @@ def _answer(folder: Path, path: Path, rater: str, answer: Any) -> Path:
     items = {item["id"]: item for item in _key(folder)["items"]}
     for row in rows:
         row["rater"] = rater
-        for question in rating_tasks()[_key(folder)["task"]].questions:
-            row[question.id] = answer(items[row["item"]], question.id)
+        for question in rating_tasks()[_key(folder)["task"]]["questions"]:
+            row[question["id"]] = answer(items[row["item"]], question["id"])
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
@@ -100,12 +100,12 @@ def test_each_task_has_both_forms(task: str, kind: Any, tmp_path: Path) -> None:
     predictions = {name: _predictions(tmp_path, name) for name in ("ppo", "nlpo")}
     page = Page(write_form(kind, predictions, tmp_path / "form", task, num_samples=3))
     items = 6 if kind == "likert" else 3
-    questions = len(rating_tasks()[task].questions)
+    questions = len(rating_tasks()[task]["questions"])
     assert page.tags["section"] == len(_sheet(tmp_path / "form")) == items
     assert Counter(i["name"] for i in page.inputs if i["type"] == "radio") == {
-        f"{item['id']}.{question.id}": 5 if kind == "likert" else 3
+        f"{item['id']}.{question['id']}": 5 if kind == "likert" else 3
         for item in _key(tmp_path / "form")["items"]
-        for question in rating_tasks()[task].questions
+        for question in rating_tasks()[task]["questions"]
     }
     assert page.tags["fieldset"] == items * questions
     assert not page.links and page.tags["link"] == page.tags["img"] == 0  # self-contained

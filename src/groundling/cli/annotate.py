@@ -2,15 +2,12 @@
 
 import argparse
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.cli.command import Commands, add_command, duration, positive
 from groundling.errors import ConfigError
-from groundling.io.terminal import make_console, warn
+from groundling.io.terminal import episode_bars, make_console, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,9 +15,6 @@ if TYPE_CHECKING:
     from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, AnnotationSummary
     from groundling.judges.asking.judge import FigureJudge, Judge
     from groundling.judges.preferences.pairs import Pairs
-    from groundling.judges.preferences.store import StoredAnswer
-
-_SECONDS_BETWEEN_LINES = 10.0
 
 
 def add_parser(commands: Commands) -> None:
@@ -152,8 +146,9 @@ def describe_summary(summary: "AnnotationSummary") -> list[str]:
 
 
 def _annotate(annotation: "Annotation", name: str, chunk: int, chunks: int, requests: int, console: "Console") -> int:
-    with _progress(console, requests) as on_answer:
-        summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=on_answer)
+    with episode_bars(console, requests, "answers") as on_judge:
+        on_answer = on_judge("judge")
+        summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=lambda answer: on_answer())
     console.print("\n".join(describe_summary(summary)))
     if summary.written:
         console.print(f"written as {name!r} into {annotation.pairs.folder}")
@@ -198,31 +193,3 @@ def _default_name(id: str, judge: "Judge", question: Any) -> str:
     goal = question.goal if question.goal in question.subject.goals else "own"
     parts = [id, *([model] if model else []), reads, goal, prompt]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", "_".join(parts)).strip("-_")
-
-
-@contextmanager
-def _progress(console: "Console", total: int) -> "Iterator[Callable[[StoredAnswer | None], None]]":
-    """Show answers and the time left, in a bar, or in a line every `_SECONDS_BETWEEN_LINES`; None is a failed request."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}")
-    counts = {"invalid": 0, "failed": 0}
-    done, start = 0, time.monotonic()
-    last_line = start
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("answers", total=total)
-
-        def on_answer(answer: "StoredAnswer | None") -> None:
-            nonlocal done, last_line
-            done += 1
-            counts["failed"] += answer is None
-            counts["invalid"] += answer is not None and answer.label == "invalid"
-            problems = "".join(f" · {count:,} {name}" for name, count in counts.items() if count)
-            bar.update(task, completed=done, description=f"answers{problems}")
-            now = time.monotonic()
-            if not console.is_terminal and now - last_line > _SECONDS_BETWEEN_LINES:
-                last_line = now
-                left = duration((now - start) / done * (total - done))
-                console.print(f"{done:,}/{total:,} answers{problems} · {left} left")
-
-        yield on_answer

@@ -14,6 +14,8 @@ from groundling.registry import import_words
 if TYPE_CHECKING:
     from groundling.config.schema import Config
 
+_YAML = (".yaml", ".yml")  # Ends of the name of a file; others are experiments
+
 
 def add_parser(commands: Commands) -> None:
     parser = add_command(
@@ -91,13 +93,9 @@ def _train_each(configs: list["Config"]) -> int:
 def _compose(arguments: argparse.Namespace, overrides: list[str]) -> "Config":
     from groundling.config.compose import compose, from_file
 
-    if _is_file(arguments.experiment):
+    if arguments.experiment.endswith(_YAML):
         return from_file(Path(arguments.experiment), overrides)
     return compose(arguments.experiment, overrides, arguments.config_dir)
-
-
-def _is_file(experiment: str) -> bool:
-    return experiment.endswith((".yaml", ".yml"))
 
 
 def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: list[str]) -> int:
@@ -117,7 +115,7 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: 
 def _command_words(arguments: argparse.Namespace, overrides: list[str]) -> list[str]:
     """Return the words after ``groundling`` that train with these overrides from any working directory."""
     name = arguments.experiment
-    words = ["train", str(Path(name).resolve()) if _is_file(name) else name]
+    words = ["train", str(Path(name).resolve()) if name.endswith(_YAML) else name]
     if arguments.config_dir is not None:
         words += ["--config-dir", str(arguments.config_dir.resolve())]
     return [*words, *import_words(arguments.imports), *overrides]

@@ -83,14 +83,11 @@ def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
 def draw_estimates(panels: Mapping[str, Panel], levels: Mapping[str, Levels], label: str) -> Any:
     """Draw shares with intervals: panels by title, a line for each row, a mark for each series.
 
-    All panels show all rows; panels of a single row become the rows of one panel. ``levels``, by name and row, are
-    strokes in every panel.
+    All panels show all rows. ``levels``, by name and row, are strokes in every panel.
     """
     every = [series for panel in panels.values() for series in panel.values()]
     rows = list(dict.fromkeys(row for series in every for row in series))
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
-    if len(rows) == 1 and len(panels) > 1:
-        return draw_estimates(*_transposed(panels, rows[0], names, levels), label)
     columns = min(5, len(panels))
     width = 2.2 + 1.6 * columns if len(panels) > 1 else 6.0
     height = 0.5 + 0.1 * len(rows) * (1 + len(names))
@@ -118,20 +115,6 @@ def draw_estimates(panels: Mapping[str, Panel], levels: Mapping[str, Levels], la
         axes.set_xlabel(label, fontsize=8)
     _legend(figure, handles, 4)
     return figure
-
-
-def _transposed(
-    panels: Mapping[str, Panel], row: str, names: Sequence[str], levels: Mapping[str, Levels]
-) -> tuple[dict[str, Panel], dict[str, Levels]]:
-    """Turn panels of a single ``row`` into one panel of that title, with a row for each of them."""
-    series = {
-        name: {title: panel[name][row] for title, panel in panels.items() if row in panel.get(name, {})}
-        for name in names
-    }
-    strokes: dict[str, Levels] = {
-        name: dict.fromkeys(panels, by_row[row]) for name, by_row in levels.items() if row in by_row
-    }
-    return {row: series}, strokes
 
 
 def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 import jinja2
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groundling.errors import ConfigError, GroundlingError, unknown
 from groundling.io.documents import read_lines, read_object
@@ -29,34 +29,15 @@ from groundling.io.row_files import harmless_cell, open_csv
 LIKERT_POINTS = 5
 
 
-class RatingQuestion(BaseModel):
-    """A question about a text, answered from 1 to `LIKERT_POINTS`."""
-
-    id: str
-    text: str  # for a single text
-    comparison: str  # for two texts side by side
-    low: str  # meaning of 1
-    high: str  # meaning of the highest answer
-
-
-class RatingTask(BaseModel):
-    """Texts of a form."""
-
-    title: str
-    instructions: str
-    prompt_label: str
-    text_label: str
-    questions: tuple[RatingQuestion, ...]
-
-
 @functools.cache
-def rating_tasks() -> dict[str, RatingTask]:
-    """Return the bundled tasks by id; ``general`` is for any other task."""
+def rating_tasks() -> dict[str, dict[str, Any]]:
+    """Return the entries of ``rating_tasks.yaml`` by task; ``general`` is for any other task."""
     text = (resources.files("groundling.reports") / "rating_tasks.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, RatingTask]).validate_python(yaml.safe_load(text))
+    tasks: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return tasks
 
 
-def find_rating_task(id: str) -> RatingTask:
+def find_rating_task(id: str) -> dict[str, Any]:
     """Return a task; raise `ConfigError` for an unknown id."""
     if id not in rating_tasks():
         raise ConfigError(unknown("rating task", id, rating_tasks()))
@@ -179,7 +160,7 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
         raise ConfigError(f"{folder / _KEY} cannot be read: name the folder that the form was written to") from error
     allowed = [*map(str, range(1, LIKERT_POINTS + 1))] if key.kind == "likert" else [*_SIDES, TIE]
     systems = {item.id: item.systems for item in key.items}
-    questions = [question.id for question in find_rating_task(key.task).questions]
+    questions = [question["id"] for question in find_rating_task(key.task)["questions"]]
     given: dict[str, dict[tuple[str, str], str]] = {question: {} for question in questions}  # by (item, rater)
     for path in answers:
         for place, row in _answer_rows(path):
@@ -239,14 +220,14 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _sheet(kind: Kind, task: RatingTask, items: Sequence[RatedItem]) -> str:
+def _sheet(kind: Kind, task: Mapping[str, Any], items: Sequence[RatedItem]) -> str:
     texts = ["text"] if kind == "likert" else [f"text_{side}" for side in _SIDES]
     lines = io.StringIO()
     writer = csv.writer(lines)
-    writer.writerow(["rater", "item", "prompt", *texts, *(question.id for question in task.questions)])
+    writer.writerow(["rater", "item", "prompt", *texts, *(question["id"] for question in task["questions"])])
     for item in items:
         cells = [harmless_cell(text) for text in (item.prompt, *item.texts)]
-        writer.writerow(["", item.id, *cells, *[""] * len(task.questions)])
+        writer.writerow(["", item.id, *cells, *[""] * len(task["questions"])])
     return lines.getvalue()
 
 

@@ -86,7 +86,7 @@ _SET_BY_STUDY = {  # keys of a run that the study itself sets, and the alternati
 
 def studies() -> dict[str, str]:
     """Return the bundled studies by name, each with the first line of its header."""
-    return {_name_of(path): headline(path) for path in _bundled()}
+    return {name: headline(path) for name, path in _bundled().items()}
 
 
 def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str, Arm]]:
@@ -96,7 +96,10 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
     ``arms.NAME.KEY=VALUE`` a key of one arm's runs, ``KEY=VALUE`` of all runs. Raises `ConfigError` if the file has
     overrides that only settings may have.
     """
-    study = _load(_find(name))
+    bundled = _bundled()
+    if not name.endswith((".yaml", ".yml")) and name not in bundled:
+        raise ConfigError(unknown("study", name, bundled))
+    study = _load(bundled.get(name, Path(name)))
     written = {name: [*study.common, *arm.overrides] for name, arm in study.arms.items()}
     selected = list(study.arms)
     for word in settings:
@@ -127,22 +130,9 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
     return study, {arm: study.arms[arm] for arm in study.arms if arm in selected}
 
 
-def _bundled() -> list[Path]:
+def _bundled() -> dict[str, Path]:
     with resources.as_file(resources.files("groundling.config") / "study") as folder:
-        return sorted(folder.glob("*.yaml"))
-
-
-def _name_of(path: Path) -> str:
-    return path.stem.replace("_", "-")
-
-
-def _find(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")):
-        return Path(name)
-    paths = {_name_of(path): path for path in _bundled()}
-    if name not in paths:
-        raise ConfigError(unknown("study", name, paths))
-    return paths[name]
+        return {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.yaml"))}
 
 
 def _load(path: Path) -> Study:

@@ -27,7 +27,7 @@ from groundling.errors import GroundlingError
 from groundling.reports.page import DAMAGED
 from groundling.reports.run_folder import RunFolder, figures_of, learning_figures, picture_of, read_run
 from groundling.reports.ui.folders import Folder, Kind, curves_of, find_folders, metrics_of
-from groundling.reports.ui.judged import LABELS, PAGE, Selection, select
+from groundling.reports.ui.judged import LABELS, PAGE, select
 
 _HEADERS = {
     # Files are shown as text; should markup get through, no script of its own would run.
@@ -202,17 +202,15 @@ class _Views:
 
     def judge(self, request: Request) -> Response:
         folder, query = self._folder(request, "pairs"), request.query_params
-        label = query.get("label") or None
-        if label is not None and label not in LABELS:
-            raise HTTPException(404, f"There is no label {label!r}.")
-        selection = Selection(query.get("judge") or None, label, query.get("against") or None, query.get("words", ""))
+        if query.get("label") and query["label"] not in LABELS:
+            raise HTTPException(404, f"There is no label {query['label']!r}.")
         first = _number(request, "first")
         return self._page(
             request,
             "judge.html",
             folder=folder,
-            selection=selection,
-            judged=select(folder.path, selection, first),
+            selection=query,
+            judged=select(folder.path, query, first),
             first=first,
             size=PAGE,
             labels=list(LABELS),

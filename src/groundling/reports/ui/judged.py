@@ -1,7 +1,6 @@
 """Pairs of segments, judges' answers, and disagreements."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,31 +16,25 @@ LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Prefere
 """Answers of a judge, by name."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """A filter of pairs."""
+def select(folder: Path, query: Mapping[str, str], first: int) -> dict[str, Any]:
+    """Return a page of the selected pairs, from number ``first``, with statistics of the judges, for the template.
 
-    judge: str | None = None  # the judge whose answers are filtered; None: the first
-    label: str | None = None  # one of `LABELS`; None: any
-    against: str | None = None  # a judge with another answer; None: no condition
-    words: str = ""  # words that all occur in the captions
-
-
-def select(folder: Path, selection: Selection, first: int) -> dict[str, Any]:
-    """Return a page of the selected pairs, from number ``first``, with statistics of the judges, for the template."""
+    ``query`` may have a ``judge`` (default: the first), whose answer is ``label``, or differs from that of the judge
+    ``against``, and ``words`` that all occur in the captions.
+    """
     pairs = open_pairs(folder)
     labels = {name: pairs.preferences(name) for name in pairs.annotators()}
     comparisons = pairs.comparisons()
     chosen = np.ones(len(pairs), dtype=bool)
-    judge = selection.judge or next(iter(labels), None)
+    judge = query.get("judge") or next(iter(labels), None)
     if judge is not None:
         of_judge = pairs.preferences(judge)
-        if selection.label is not None:
-            chosen &= of_judge == LABELS[selection.label]
-        if selection.against is not None:
-            other = pairs.preferences(selection.against)
+        if label := query.get("label"):
+            chosen &= of_judge == LABELS[label]
+        if against := query.get("against"):
+            other = pairs.preferences(against)
             chosen &= _both_known(of_judge, other) & (of_judge != other)
-    if words := selection.words.lower().split():
+    if words := query.get("words", "").lower().split():
         for number in np.flatnonzero(chosen):
             one = comparisons[number]
             text = f"{one.context}\n{one.first}\n{one.second}".lower()
