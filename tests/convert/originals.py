@@ -61,11 +61,6 @@ def needed(name: str, folder: Path) -> list[str]:
     return [*NEEDED[name], f"rl_script_args.saving_path_logs={folder}"]
 
 
-def is_causal(name: str) -> bool:
-    """True if a file of RL4LMs trains a causal model, by its name."""
-    return name.partition("/")[2].startswith("gpt2")
-
-
 def rl4lms(name: str) -> dict[str, Any]:
     """The entries of a file of RL4LMs."""
     return copy.deepcopy(_RL4LMS[name])

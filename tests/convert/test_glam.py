@@ -75,20 +75,6 @@ def test_entries_of_glam_have_their_meaning(tmp_path: Path) -> None:
         assert name in notes
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([f"{LLM}.pretrained=false", "load_embedding=true"], ("embeddings", "action_scoring")),
-        ([f"{LLM}.pretrained=false", "load_embedding=false"], ("random", "action_scoring")),
-        ([f"{LLM}.pretrained=true", "load_embedding=false"], ("pretrained", "action_scoring")),
-        (["use_action_heads=true"], ("pretrained", "action_head")),
-    ],
-)
-def test_weights_and_heads(words: list[str], expected: tuple[str, str], tmp_path: Path) -> None:
-    config, _ = _glam(tmp_path, *words)
-    assert (config.model.init, config.policy.id) == expected
-
-
 def test_model_parallelism_needs_gpus(tmp_path: Path) -> None:
     config, notes = _glam(tmp_path, f"{LLM}.parallelism.model_parallelism_size=2")
     assert (config.device, config.model.device_map) == ("cpu", None)

@@ -98,11 +98,6 @@ def test_defaults_are_the_originals(write: Callable[..., Path]) -> None:
     assert sum("env.args.max_prompt_length is not given" in note for note in notes) == 1
 
 
-def test_the_number_of_texts_is_rounded_up(write: Callable[..., Path]) -> None:
-    made, _ = read(write("synthetic_generate_dates/gpt2_ppo"))
-    assert (made.world.num_texts, made.world.num_tokens) == (43, 30)  # 1280 = 42 × 30 + 20
-
-
 def test_nlpos_mask_belongs_to_the_policy_and_its_refresh_to_the_algorithm(write: Callable[..., Path]) -> None:
     made, notes = read(write(f"{_NUMBERS}/gpt2_nlpo"))
     assert made.policy.args["mask_type"] == "learned_top_p" and made.policy.args["top_mask"] == 0.9

@@ -59,7 +59,9 @@ def result_of(job: StudyJob) -> RunResult | None:
         return None
     evaluations, scores = job.evaluations(), []
     for suite, evaluation in evaluations.items():
-        for agent, summary in evaluation["agents"].items() if evaluation is not None else ():
+        if evaluation is None:
+            continue
+        for agent, summary in evaluation["agents"].items():
             for task, one in {"all": summary, **evaluation["tasks"][agent]}.items():
                 figures = one["figures"]
                 success = (figures["success"][name] for name in ("value", "low", "high"))
