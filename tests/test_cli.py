@@ -19,7 +19,7 @@ from groundling.io.terminal import episode_bars, make_console
 from groundling.reports import page as report
 from groundling.reports.run_folder import learning_figures, read_run
 from groundling.worlds.text.suites import SUITES
-from tests.thorough import THOROUGH, thorough
+from tests.thorough import THOROUGH
 
 _SMALL = [
     *("world.num_envs=4", "training.steps=48", "world.num_steps=4"),
@@ -96,21 +96,6 @@ def test_list_gives_an_overview_and_finds(capsys: pytest.CaptureFixture[str]) ->
     assert "nothing of policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
 
 
-@pytest.mark.parametrize(
-    ("experiment", "language"),
-    [
-        ("demo-easy", "english"),
-        ("glam/drrn", "french"),
-        *thorough(("demo-easy", "french"), ("glam/drrn", "english")),
-        *thorough(("glam/action_head", "english"), ("glam/action_head", "french")),
-    ],
-)
-def test_every_suite_suits_every_policy_that_reads(experiment: str, language: str) -> None:
-    config = compose(experiment, [f"world.language={language}"])
-    for suite in SUITES.values():
-        changed(config, suite.changes(config.world))
-
-
 def test_an_introduction_changes_the_words_of_a_prompt() -> None:
     config = compose("demo-easy")
     words = changed(config, SUITES["introduction-1"].changes(config.world)).policy.args["replacements"]
@@ -128,12 +113,6 @@ def test_agents_and_experiments_are_evaluated_by_name(tmp_path: Path, capsys: py
     assert list(figures["agents"]) == ["zero-shot", "random"]
     symbolic = ["evaluate", "glam/symbolic", *few, f"run_dir={tmp_path / 'symbolic'}"]
     assert "does not suit" in _error(capsys, *symbolic, "--suite", "other-nouns")
-
-
-def test_the_same_command_again_has_nothing_left_to_do(trained: Path) -> None:
-    before = (trained / "metrics.jsonl").read_bytes()
-    assert main(["train", "demo-easy", f"run_dir={trained}", *_SMALL]) == 0
-    assert (trained / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_runs_config_file_is_an_experiment(trained: Path, tmp_path: Path) -> None:
@@ -242,24 +221,6 @@ def test_weights_in_4_bits_are_not_trained_but_may_be_evaluated(
     assert find("demo-easy", overrides, print).config.model.load_in_4bit
 
 
-def test_a_model_folder_without_tokenizer_is_reported(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[-1]
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
-    error = _error(capsys, "train", "demo-easy", f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}")
-    assert "tokenizer" in error and str(tmp_path) in error
-
-
-def test_a_checkpoint_is_evaluated_into_its_own_files(trained: Path) -> None:
-    checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[0]
-    arguments = ["evaluate", str(checkpoint), "--episodes", "2", "evaluation.baselines=[random]", "device=cpu"]
-    assert main(arguments) == 0
-    figures = json.loads((trained / "evaluation" / f"held-out-{checkpoint.name}.json").read_text())
-    assert figures["checkpoint"] == checkpoint.name and list(figures["agents"]) == ["trained", "random"]
-
-
 def test_the_heading_of_a_table_names_changed_settings(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,16 +242,6 @@ def test_a_report_draws_each_part_of_the_reward(tmp_path: Path) -> None:
     assert {"reward/env", "reward/count"} < {*learning_figures([read_run(tmp_path)])}
     assert main(["report", str(tmp_path)]) == 0
     assert "reward/count" in (tmp_path / "report.html").read_text()
-
-
-def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    env = ["world.env=MiniGrid-Empty-5x5-v0", "~world.args.task=pickup", "~world.args.num_dists=0"]
-    assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
-    assert main(["evaluate", str(tmp_path), "--episodes", "2", "evaluation.baselines=[random,expert]"]) == 0
-    output = capsys.readouterr()
-    assert "expert is left out" in output.err and "expert: 1 of" not in output.out
-    assert "random: 1 of 2 episodes done" in output.out
-    assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
 
 
 def test_options_may_follow_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from groundling.cli import main as cli
-from groundling.envs.text_env import SUCCESSES, TextObservation, read_success, read_text_step, success_key
+from groundling.envs.text_env import SUCCESSES, TextObservation, read_success, success_key
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
@@ -91,12 +91,6 @@ def test_an_env_that_raises_is_reported(error: BaseException) -> None:
 def test_values_of_an_env_are_checked(place: int, value: Any, message: str) -> None:
     with pytest.raises(GroundlingError, match=message):
         _second_step(lambda: (*_STEP[:place], value, *_STEP[place + 1 :]))
-
-
-def test_a_goal_that_is_not_a_text_is_shown() -> None:
-    for info, message in (({"goal": 7}, r"info\['goal'\] = 7 \(int\)"), ({}, "neither")):
-        with pytest.raises(GroundlingError, match=f"gives no goal: .* got {message}"):
-            read_text_step("a text", info)
 
 
 @pytest.mark.parametrize("name", ["success", "is_success"])

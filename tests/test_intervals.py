@@ -26,13 +26,6 @@ def test_samples_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch
     assert estimate(scores) == whole
 
 
-def test_it_is_scipys_trimmed_mean() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    for size in range(1, 14):
-        scores = np.random.default_rng(size).normal(size=size)
-        assert interquartile_mean(scores) == pytest.approx(stats.trim_mean(scores, 0.25))
-
-
 @pytest.mark.parametrize("case", json.loads((Path(__file__).parent / "data" / "rliable.json").read_text()))
 def test_it_is_what_rliable_gives(case: dict) -> None:
     """Figures of rliable 1.2.0: `get_interval_estimates` of `aggregate_iqm` with 50,000 draws."""

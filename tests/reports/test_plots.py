@@ -48,12 +48,6 @@ def test_a_link_is_replaced_by_the_picture(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_steps_are_abbreviated() -> None:
-    assert [plots._short(x) for x in (0, 500, -2000, 20_000, 1_500_000, 12e6)] == [
-        *("0", "500", "-2k", "20k", "1.5M", "12M")
-    ]
-
-
 def test_dollar_signs_in_names_are_no_mathematics(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0} for step in range(4)]
     name, title = r"cost $\nothing$ and $5", "$x^$"

@@ -5,27 +5,10 @@ from pathlib import Path
 import pytest
 
 from groundling.cli.main import main
-from groundling.config.compose import compose
 from groundling.studies.definition import read_study, studies
 from groundling.studies.run import make_jobs
 from tests.studies import STUDY, WRITING, study_command
 from tests.thorough import one_in
-
-
-def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
-    study, arms = read_study("glam-distractors")
-    configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
-    combinations = {(c.policy.id, c.world.args["num_dists"]) for c in configs.values()}
-    assert combinations == {(policy, n) for policy in ("action_scoring", "symbolic") for n in (4, 8, 12)}
-    assert all(name.endswith(f"-{c.world.args['num_dists']}") for name, c in configs.items())
-
-
-def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
-    study, arms = read_study("glam-size", ["arms.small.model.path=starter", "arms.xl.model.path=starter-causal"])
-    configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
-    paths = {name: c.model.path for name, c in configs.items()}
-    assert paths == {"small": "starter", "large": "google/flan-t5-large", "xl": "starter-causal"}
-    assert len({(c.world.env, c.training.steps, c.algorithm.id) for c in configs.values()}) == 1
 
 
 @pytest.mark.parametrize(

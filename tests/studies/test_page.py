@@ -30,24 +30,19 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     for agent in ("trained", "zero-shot"):
         success = held_out["agents"][agent]["figures"]["success"]["value"]
         assert float(scores["quick", "2", agent, "all"]["success"]) == pytest.approx(success)
-    slow = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
-    summary = {(r["arm"], r["measure"], r["agent"]): r for r in rows_of(out / "summary.csv") if r["suite"]}
-    summary |= {(r["arm"], "area", r["agent"]): r for r in rows_of(out / "summary.csv") if r["measure"] == "area"}
-    line = summary["slow", "success", "trained"]
-    assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(slow) / 2)
-    assert (float(line["low"]), float(line["high"])) == (min(slow), max(slow))
-    assert 0 <= float(summary["quick", "area", "trained"]["value"]) <= 1
-    quick = [float(scores["quick", seed, "trained", "all"]["success"]) for seed in "12"]
-    differences = [one - other for one, other in zip(slow, quick, strict=True)]
-    line = summary["slow", "difference", "trained"]
-    assert float(line["value"]) == pytest.approx(sum(differences) / 2)
-    ends = float(line["low"]), float(line["high"])
-    assert ends == (pytest.approx(min(differences)), pytest.approx(max(differences)))
-    assert ("quick", "difference", "trained") not in summary
-    (area,) = [r for r in rows_of(out / "summary.csv") if r["measure"] == "difference" and not r["suite"]]
-    both = [float(summary[arm, "area", "trained"]["value"]) for arm in ("slow", "quick")]
-    assert area["arm"] == "slow" and float(area["value"]) == pytest.approx(both[0] - both[1], abs=1e-5)
-    assert ("random", "area", "random") not in summary
+    success = {
+        arm: [float(scores[arm, seed, "trained", "all"]["success"]) for seed in "12"] for arm in ("quick", "slow")
+    }
+    summary = {(r["arm"], r["measure"], r["agent"], r["suite"]): r for r in rows_of(out / "summary.csv")}
+    differences = [one - other for one, other in zip(success["slow"], success["quick"], strict=True)]
+    for measure, values in (("success", success["slow"]), ("difference", differences)):
+        line = summary["slow", measure, "trained", "held-out"]
+        found = [float(line[name]) for name in ("value", "low", "high")]
+        assert line["seeds"] == "2" and found == pytest.approx([sum(values) / 2, min(values), max(values)])
+    assert ("quick", "difference", "trained", "held-out") not in summary
+    quick, slow = (float(summary[arm, "area", "trained", ""]["value"]) for arm in ("quick", "slow"))
+    assert 0 <= quick <= 1 and ("random", "area", "random", "") not in summary
+    assert float(summary["slow", "difference", "trained", ""]["value"]) == pytest.approx(slow - quick, abs=1e-5)
     page = (out / "README.md").read_text()
     difference = IntervalEstimate(sum(differences) / 2, min(differences), max(differences)).text("+.3f")
     differs = (min(differences) > 0 or max(differences) < 0) and min(differences) < max(differences)
@@ -55,10 +50,11 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert "## Differences from quick\n" in page and f"| held-out | {cell} |" in page
     assert "random" in (out / "success.svg").read_text()  # a line next to the curves
     assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
-    each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in slow]
-    together = IntervalEstimate(sum(slow) / 2, *wilson_interval(round(4 * sum(slow)), 8))
+    each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in success["slow"]]
+    whole = sum(success["slow"]) / 2
+    together = IntervalEstimate(whole, *wilson_interval(round(8 * whole), 8))
     assert "| slow | " + " | ".join(one.text(".3f") for one in [*each, together]) + " |" in page
-    assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(rows_of(out / "summary.csv"))
+    assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(summary)
 
     # A test that suits no arm leaves the area under the curve.
     assert main(study_command(study, "suites=other-nouns", "seeds=1", "arms=quick")) == 0

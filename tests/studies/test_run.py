@@ -76,12 +76,6 @@ def test_an_evaluation_with_other_settings_is_repeated(study: Path, monkeypatch:
     assert main(words) == 0 and path.read_bytes() == first
 
 
-def test_a_shorter_study_needs_its_own_runs(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(study_command(study, "seeds=1", "arms=quick", "suites=held-out")) == 0
-    assert main(study_command(study, "seeds=1", "arms=quick", "suites=held-out", "training.steps=32")) != 0
-    assert "longer than training.steps=32" in capsys.readouterr().out
-
-
 def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

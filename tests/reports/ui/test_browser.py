@@ -143,19 +143,3 @@ def test_a_phone_need_not_scroll_sideways(browser, until, place: str) -> None:
         until(lambda b: b.execute_script("return document.documentElement.scrollWidth") <= 390)
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_dark_is_dark(browser, until) -> None:
-    browser.get(_at(browser, "/"))
-
-    def background(b) -> int:
-        colour = b.execute_script("return getComputedStyle(document.body).backgroundColor")
-        return sum(map(int, re.findall(r"\d+", colour)[:3]))
-
-    features = [{"name": "prefers-color-scheme", "value": "dark"}]
-    until(lambda b: background(b) > 600)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    try:
-        until(lambda b: 0 < background(b) < 150)
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
