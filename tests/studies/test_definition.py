@@ -16,7 +16,6 @@ from tests.thorough import one_in
     [
         (STUDY.replace("reference: quick", "reference: quik"), "unknown arm 'quik'"),
         (STUDY.replace("reference: quick", "reference: random"), "reference: random is not trained"),
-        (WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference=plain does nothing"),
         (
             WRITING.replace('metrics=[]"]', 'metrics=[]"], suites: [val]'),
             "give all arms the same first suite, not test, val",

@@ -51,11 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = make_jobs(study, arms, runs, arguments.config_dir)
     world = kind(jobs[0].config.world.id)
     by_success = world.presentation.study == "success"
-    if study.reference is not None and not by_success:
-        raise ConfigError(
-            f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "
-            "leave it out"
-        )
     if not by_success and len({job.suites[0] for job in jobs}) > 1:
         raise ConfigError(
             f"the results of {study.name} report one suite: give all arms the same first suite, not "

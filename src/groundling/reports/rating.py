@@ -112,21 +112,7 @@ def write_form(
     rating_task = find_rating_task(task)
     rng = np.random.default_rng(seed)
     drawn = _draw(predictions, num_samples, rng)
-    if kind == "likert":
-        each = [(sample, [system]) for sample in drawn for system in predictions]
-        shown = [each[place] for place in rng.permutation(len(each))]
-    else:
-        shown = [(sample, [list(rows)[place] for place in rng.permutation(2)]) for sample, rows in drawn.items()]
-    items = [
-        RatedItem(
-            id=f"{'item' if kind == 'likert' else 'pair'}{number:04d}",
-            sample=sample,
-            systems=systems,
-            prompt=drawn[sample][systems[0]]["prompt"],
-            texts=[drawn[sample][system]["generation"] for system in systems],
-        )
-        for number, (sample, systems) in enumerate(shown)
-    ]
+    items = _items(kind, drawn, rng)
     if (folder / _KEY).exists():
         raise ConfigError(f"{folder} holds a form already, and its answers need its key: name another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -218,6 +204,27 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
             raise GroundlingError(f"{where}: sample {sample[:60]!r} comes twice: give each row its own sample_id")
         rows[sample] = {"prompt": prompt, "generation": generation}
     return rows
+
+
+def _items(
+    kind: Kind, drawn: Mapping[str, Mapping[str, Mapping[str, Any]]], rng: np.random.Generator
+) -> list[RatedItem]:
+    """Make the items of a form from the rows by sample and system, in random order."""
+    if kind == "likert":
+        each = [(sample, [system]) for sample, rows in drawn.items() for system in rows]
+        shown = [each[place] for place in rng.permutation(len(each))]
+    else:
+        shown = [(sample, [list(rows)[place] for place in rng.permutation(2)]) for sample, rows in drawn.items()]
+    return [
+        RatedItem(
+            id=f"{'item' if kind == 'likert' else 'pair'}{number:04d}",
+            sample=sample,
+            systems=systems,
+            prompt=drawn[sample][systems[0]]["prompt"],
+            texts=[drawn[sample][system]["generation"] for system in systems],
+        )
+        for number, (sample, systems) in enumerate(shown)
+    ]
 
 
 def _sheet(kind: Kind, task: Mapping[str, Any], items: Sequence[RatedItem]) -> str:
