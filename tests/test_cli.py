@@ -13,13 +13,10 @@ from rich.table import Table
 
 from groundling.cli import main as cli
 from groundling.cli.main import main
-from groundling.config.compose import changed, compose
 from groundling.evaluation.target import find
 from groundling.io.terminal import episode_bars, make_console
 from groundling.reports import page as report
-from groundling.reports.run_folder import learning_figures, read_run
-from groundling.worlds.text.suites import SUITES
-from tests.thorough import THOROUGH
+from groundling.reports.run_folder import read_run
 
 _SMALL = [
     *("world.num_envs=4", "training.steps=48", "world.num_steps=4"),
@@ -94,12 +91,6 @@ def test_list_gives_an_overview_and_finds(capsys: pytest.CaptureFixture[str]) ->
     assert main(["list", "policies", "--search", "drrn"]) == 0
     assert capsys.readouterr().out.startswith("policies (1):\n  drrn")
     assert "nothing of policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
-
-
-def test_an_introduction_changes_the_words_of_a_prompt() -> None:
-    config = compose("demo-easy")
-    words = changed(config, SUITES["introduction-1"].changes(config.world)).policy.args["replacements"]
-    assert words == {"Goal of the agent": "Task to do"}
 
 
 def test_agents_and_experiments_are_evaluated_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,15 +224,6 @@ def test_the_heading_of_a_table_names_changed_settings(
     assert main([*words, "world.args.max_steps=3"]) == 0
     assert "1 episodes · world.args.max_steps=3 " in " ".join(capsys.readouterr().out.split())
     assert report._levels(read_run(run), "success") == {}, "lines in the plot of a run are of its own world"
-
-
-@THOROUGH
-@pytest.mark.usefixtures("all_figures")
-def test_a_report_draws_each_part_of_the_reward(tmp_path: Path) -> None:
-    assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "reward.count.coefficient=0.1"]) == 0
-    assert {"reward/env", "reward/count"} < {*learning_figures([read_run(tmp_path)])}
-    assert main(["report", str(tmp_path)]) == 0
-    assert "reward/count" in (tmp_path / "report.html").read_text()
 
 
 def test_options_may_follow_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

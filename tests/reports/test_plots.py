@@ -37,17 +37,6 @@ def test_a_group_without_the_first_metric_is_in_the_legend() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_a_link_is_replaced_by_the_picture(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine\n")
-    for suffix in ("svg", "png"):
-        (tmp_path / f"curves.{suffix}").symlink_to(tmp_path / "mine.txt")
-    figure = plots.draw_curves({"a": [[{"step": s, "x": float(s)} for s in (1, 2)]]}, {"x": "first"}, {})
-    vector, pixels = plots.save(figure, tmp_path / "curves")
-    assert (tmp_path / "mine.txt").read_text() == "mine\n"
-    assert vector.read_text().startswith("<svg") and pixels.read_bytes().startswith(b"\x89PNG")
-    assert len(list(tmp_path.iterdir())) == 3
-
-
 def test_dollar_signs_in_names_are_no_mathematics(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0} for step in range(4)]
     name, title = r"cost $\nothing$ and $5", "$x^$"
