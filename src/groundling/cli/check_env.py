@@ -99,16 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> "Config":
     from groundling.config.compose import compose
-    from groundling.config.facts import has_fact
-    from groundling.fields import OfEvaluation
 
     id = _registered(arguments.env)
-    for text in arguments.overrides:
-        key = text.lstrip("+~").partition("=")[0]
-        if not key.startswith(("policy.", "model.")) and not (
-            key.startswith("world.") and has_fact(OfEvaluation, key)
-        ):
-            raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
     if arguments.experiment is not None:
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
     base = [f"world.env={id}", "~world.args", "model.path=starter"]

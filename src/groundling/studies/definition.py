@@ -109,7 +109,12 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
             for arm in selected:
                 study.find_arm(arm)
         elif key in ("seeds", "episodes", "suites") and equals:
-            _set(study, key, value)
+            values = [int(one) if one.isdecimal() and len(one) < 20 else one for one in value.strip("[]").split(",")]
+            is_number = key == "episodes" and len(values) == 1
+            study = Study.of({**study.model_dump(), key: values[0] if is_number else values})
+            if key == "suites":  # those of the command line hold for all arms
+                for one in study.arms.values():
+                    one.suites = None
         elif key.lstrip("~").startswith("arms."):
             arm, _, config_key = key.partition("arms.")[2].partition(".")
             if not config_key:
@@ -159,23 +164,3 @@ def _check_references(study: Study) -> None:
             )
     if study.reference is not None and study.find_arm(study.reference).experiment in agents():
         raise ConfigError(f"reference: {study.reference} is not trained: name an arm that is")
-
-
-def _set(study: Study, key: str, value: str) -> None:
-    """Change ``seeds``, ``episodes`` or ``suites``."""
-    if key == "suites":
-        study.suites = value.split(",")
-        for arm in study.arms.values():
-            arm.suites = None  # suites of the command line hold for all arms
-        return
-    try:
-        numbers = [int(number) for number in value.strip("[]").split(",")]
-        if key == "seeds":
-            study.seeds = _seeds(numbers)
-        elif len(numbers) == 1 and numbers[0] > 0:
-            (study.episodes,) = numbers
-        else:
-            raise ValueError(numbers)
-    except ValueError:
-        expected = "numbers, each once, as in 1,2,3" if key == "seeds" else "a positive number"
-        raise ConfigError(f"{key} must be {expected}, got {value!r:.80}") from None

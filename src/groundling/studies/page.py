@@ -1,4 +1,4 @@
-"""The results folder of a study: CSVs, pictures, and a README."""
+"""Results of a study: the scores of its runs, summaries over seeds, and a folder of CSVs, pictures and a README."""
 
 import json
 import shlex

@@ -5,14 +5,13 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import plotly.offline
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -67,7 +66,7 @@ class Guard:
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             await response(scope, receive, send_guarded)
-        elif self._is_valid(_cookie(self._cookie, Headers(scope=scope).get("cookie", ""))):
+        elif self._is_valid(Request(scope).cookies.get(self._cookie, "")):
             await self._app(scope, receive, send_guarded)
         else:
             text = "This page needs the token of the address that `groundling ui` printed: open that address.\n"
@@ -75,14 +74,6 @@ class Guard:
 
     def _is_valid(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(), self._token.encode())
-
-
-def _cookie(name: str, header: str) -> str:
-    try:
-        cookies = SimpleCookie(header)
-    except CookieError:
-        return ""
-    return cookies[name].value if name in cookies else ""
 
 
 _HERE = Path(__file__).parent
