@@ -67,8 +67,6 @@ def test_state_shared_by_envs_or_episodes_is_an_error(id: str, args: dict[str, s
         (["tests.envs.doors:Unseeded", "world.args.part=text"], [_DRAW, "its descriptions differed"]),
         (["tests.envs.doors:Forgetful"], ["its actions differed"]),
         (["tests.envs.doors:Endless"], ["has not ended after 10,000 steps"]),
-        (["tests.envs.doors:Doors", "training.steps=3"], ["settings of world, policy and model, got 'training"]),
-        (["tests.envs.doors:Long", "device=cpu"], ["settings of world, policy and model, got 'device"]),
         (["tests.nowhere:Doors"], ["there is no module"]),
     ],
 )  # fmt: skip

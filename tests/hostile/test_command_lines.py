@@ -98,8 +98,7 @@ _COMMANDS = {
     "rate": "form | write x=ROOT/none --output ROOT/f | read ROOT/none ROOT/none.csv",
     "check-env": """
         none | no.such:thing | os:getcwd | os:nothing | examples.shelf:Shelf world.args=glob(*) | Shelf-v0
-        world.args={none:1} | Shelf-v0 world.history=x | Shelf-v0 --episodes 0 | Shelf-v0 --config-dir
-        ROOT | CartPole-v1
+        world.args={none:1} | Shelf-v0 world.history=x | Shelf-v0 --episodes 0 | CartPole-v1
     """,
 }
 """By beginning, the rests of command lines; words in capitals are replaced by existing files."""
