@@ -102,8 +102,7 @@ class _Reader:
             if (one := {"id": metric["id"], "args": args}) not in metrics:  # one file names BLEU twice
                 metrics.append(one)
         self.notes += [
-            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({TABLE['metric_ignored'][name]})"
-            for name in sorted(unused)
+            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({reasons[name]})" for name in sorted(unused)
         ]
         names = {self.entries.get("reward_fn.id"), *(metric["id"] for metric in metrics)}
         if corrected := sorted({*TABLE["corrected"]} & names):
