@@ -201,7 +201,7 @@ _draw_all = plots.small_multiples
 
 
 def _draw_few(groups: Any, keys: Sequence[str]) -> str:
-    points = {key: [plots._points(rows, key)[0] for runs in groups.values() for rows in runs] for key in keys}
+    points = {key: [plots.points(rows, key)[0] for runs in groups.values() for rows in runs] for key in keys}
     return _draw_all(groups, [key for key in keys if any(map(len, points[key]))][:2])
 
 
