@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from groundling.algorithms.losses import check_shapes
 from groundling.algorithms.rollout import Rollout
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
@@ -29,11 +30,8 @@ def generalized_advantage(
     Returns:
         Advantages, and returns (advantages + values), each ``(num_steps, ...)`` with the rewards' dtype.
     """
-    if not rewards.shape == values.shape == dones.shape or last_value.shape != rewards.shape[1:]:
-        raise ValueError(
-            "rewards, values and dones must have one shape (num_steps, ...) and last_value (...): got "
-            f"{tuple(rewards.shape)}, {tuple(values.shape)}, {tuple(dones.shape)}, {tuple(last_value.shape)}"
-        )
+    check_shapes(rewards, values, dones)
+    check_shapes(rewards[0], last_value)
     advantages = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
     advantage, next_value = torch.zeros_like(last_value), last_value
@@ -128,20 +126,6 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     return relative_to_group(episodes.returns, episodes.group, normalize_std)[episodes.number]
 
 
-def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
-    """Select the groups whose returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073).
-    ``share``, in (0, 1], is that of the groups, at least one. Returns their steps, bool ``(num_steps, num_envs)``.
-    """
-    episodes = GroupedEpisodes.of(rollout, returns)
-    counts = group_sums(torch.ones_like(episodes.returns), episodes.group)  # (num_groups,)
-    mean = group_sums(episodes.returns, episodes.group) / counts
-    squares = group_sums((episodes.returns - mean[episodes.group]).square(), episodes.group)
-    order = (squares / counts).argsort(descending=True, stable=True)
-    selected = torch.zeros(len(order), dtype=torch.bool)
-    selected[order[: max(1, round(share * len(order)))]] = True
-    return selected[episodes.group][episodes.number]
-
-
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
     """Shift and scale ``x`` to mean 0 and deviation 1 where ``mask`` (bool) is True; 0 elsewhere.
     If the deviation is at most ``rounding``, everything is 0, so that rounding errors are not scaled up.
@@ -198,12 +182,8 @@ def v_trace(
     Returns:
         Targets v and advantages Â, each ``(num_steps, ...)``, without gradients.
     """
-    shapes = {tuple(t.shape) for t in (log_ratios, rewards, values, dones)}
-    if len(shapes) > 1 or last_values.shape != rewards.shape[1:]:
-        raise ValueError(
-            "log_ratios, rewards, values and dones must have one shape (num_steps, ...) and last_values (...): got "
-            f"{sorted(shapes)} and {tuple(last_values.shape)}"
-        )
+    check_shapes(log_ratios, rewards, values, dones)
+    check_shapes(rewards[0], last_values)
     with torch.no_grad():
         ratios = log_ratios.exp()
         rho, c = ratios.clamp(max=rho_bar), ratios.clamp(max=c_bar)
@@ -227,10 +207,7 @@ def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
     """Return why the policy cannot be trained with ``credit``, or None."""
     if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
         return None
-    return (
-        f"credit={credit} goes to the tokens of turns, which that policy does not write (leave it out, or set "
-        "policy.id=action_generating)"
-    )
+    return f"credit={credit} is for policies that write turns (leave it out, or set policy.id=action_generating)"
 
 
 def token_advantages(
@@ -265,16 +242,9 @@ def token_advantages(
     Returns:
         Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a turn's end.
     """
-    if not (
-        values.shape == mask.shape
-        and values.shape[:2] == rewards.shape == dones.shape
-        and last_value.shape == rewards.shape[1:]
-    ):
-        raise ValueError(
-            "values and mask must be (num_steps, num_envs, num_tokens), rewards and dones (num_steps, num_envs) and "
-            f"last_value (num_envs,): got {tuple(values.shape)}, {tuple(mask.shape)}, {tuple(rewards.shape)}, "
-            f"{tuple(dones.shape)}, {tuple(last_value.shape)}"
-        )
+    check_shapes(values, mask)
+    check_shapes(values[..., 0], rewards, dones)
+    check_shapes(rewards[0], last_value)
     if not mask[..., 0].all():
         raise ValueError("a turn has no token: each needs at least one, which may be its end token")
     advantages = torch.zeros_like(values)

@@ -53,9 +53,6 @@ class APPO(ClippedOnPolicy):
     """V-trace's ρ̄: bounds the weight of each step's temporal difference."""
     c_bar: Annotated[float, Gt(0)] = 1.0
     """V-trace's c̄: bounds how far back a temporal difference is propagated."""
-    original_bootstrap: bool = False
-    """Reproduce the original's fault: the value after a segment is (V - r) / γ instead of the acting policy's value
-    there, so that nothing is learnt from its last step."""
 
     divides_minibatches = False
 
@@ -63,8 +60,8 @@ class APPO(ClippedOnPolicy):
         super().__post_init__()
         if self.micro_batch_size is not None:
             raise ConfigError(
-                "algorithm.args.micro_batch_size is not for appo, which normalises advantages over all that it "
-                f"computes at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
+                f"micro_batch_size={self.micro_batch_size} is not for appo, which normalises advantages over all that it "
+                "computes at once: leave it out, or lower minibatch_size"
             )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
@@ -84,7 +81,16 @@ class APPO(ClippedOnPolicy):
 
     def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
         log_ratios = (evaluation.log_probs - batch.log_probs).clamp(_MIN_LOG_RATIO, _MAX_LOG_RATIO)
-        returns, advantages = self._v_trace(batch, log_ratios.detach(), evaluation.values.detach())
+        more = (batch.more[name] for name in ("rewards", "dones", "next_values"))
+        rewards, dones, next_values, ratios, values = (
+            tensor.detach().reshape(len(batch), -1).T  # (length, num_segments), or (1, n) for single steps
+            for tensor in (*more, log_ratios, evaluation.values)
+        )
+        bars = self.rho_bar, self.c_bar
+        returns, advantages = (
+            tensor.T.reshape(log_ratios.shape)
+            for tensor in v_trace(ratios, rewards, values, dones, next_values[-1], self.gamma, *bars)
+        )
         surrogate = clipped_surrogate(
             batch.log_probs + log_ratios,
             batch.log_probs,
@@ -117,28 +123,6 @@ class APPO(ClippedOnPolicy):
                 "algorithm.args.minibatch_size or world.num_envs, so that it has one for each, or start fewer processes"
             )
         return minibatches
-
-    def _v_trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns and advantages of segments ``(num_segments, length)``, or of single steps ``(n,)``."""
-
-        def time_first(tensor: Tensor) -> Tensor:  # (length, num_segments)
-            return tensor.reshape(len(batch), -1).T
-
-        rewards = time_first(batch.more["rewards"])
-        last_values = time_first(batch.more["next_values"])[-1]
-        if self.original_bootstrap:
-            last_values = (time_first(values)[-1] - rewards[-1]) / self.gamma
-        returns, advantages = v_trace(
-            time_first(log_ratios),
-            rewards,
-            time_first(values),
-            time_first(batch.more["dones"]),
-            last_values,
-            self.gamma,
-            self.rho_bar,
-            self.c_bar,
-        )
-        return returns.T.reshape(values.shape), advantages.T.reshape(values.shape)
 
     def _normalize(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
         """Shift to mean 0 over the minibatch of all processes, and divide by its deviation or `_MIN_DEVIATION`."""

@@ -12,14 +12,9 @@ from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Lt, NoEffectOnResults
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy
-
-_NO_ACTION_TEXTS = (
-    "that policy does not choose by the probability of an action's text (algorithm.args.objective=choice)"
-)
 
 
 @algorithms.register("supervised")
@@ -58,19 +53,12 @@ class BehaviouralCloning(Algorithm):
         if reason is not None or self.objective == "choice" or world.action == "token":
             return reason
         if getattr(policy, "writes_turns", False):
-            return (
-                "objective=text learns an action straight after its prompt, and that policy writes turns: set "
-                "algorithm.args.objective=choice"
-            )
-        reads_actions = not isinstance(policy, type) or issubclass(policy, ActionTextPolicy)
-        return None if reads_actions else _NO_ACTION_TEXTS
+            return "that policy writes turns, and not an action straight after its prompt (set objective=choice)"
+        if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
+            return "that policy does not choose by the probability of an action's text (set objective=choice)"
+        return None
 
     def setup(self, policy: Policy) -> None:
-        if policy.memory_size:
-            raise ConfigError(
-                f"a dataset holds single steps in words: a {type(policy).__name__}, which remembers earlier steps, "
-                "cannot learn from it"
-            )
         self.optimizer = make_adamw(policy, self.learning_rate, weight_decay=self.weight_decay)
 
     def update(
@@ -114,8 +102,7 @@ class BehaviouralCloning(Algorithm):
         if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
             # Unfiltered: a sampling filter could make a text impossible that the model did not sample.
             return policy.evaluate(batch.observations, batch.actions).raw_log_probs()
-        if not isinstance(policy, ActionTextPolicy):
-            raise ConfigError(f"algorithm bc clones a {type(policy).__name__}: {_NO_ACTION_TEXTS}")
+        assert isinstance(policy, ActionTextPolicy)  # see `accepts`
         actions = zip(batch.observations, batch.actions.tolist(), strict=True)
         texts = [[observation.actions[action]] for observation, action in actions]
         with policy.lm.autocast():

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
 from groundling.fields import Ge, Gt, Le
 from groundling.io.documents import LINE, parse_json
 from groundling.policies.drrn import DRRNPolicy
@@ -182,8 +182,6 @@ class DRRN(Algorithm):
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        if not isinstance(policy, DRRNPolicy):
-            raise ConfigError(f"algorithm drrn trains policy.id=drrn, and not a {type(policy).__name__}")
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning_rate)
 
     def update(

@@ -1,5 +1,6 @@
 """The update that on-policy algorithms share."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -20,8 +21,7 @@ from groundling.algorithms.optimisation import LossFunction, Schedule, Terms, le
 from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, KLPenalty, Regularizer
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError
-from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults
+from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults, OnlyWith
 from groundling.policies.policy import Evaluation, Policy
 
 _ROUNDING = 1e-6  # Nats by which log-probabilities of policy and reference differ at equal weights
@@ -47,13 +47,13 @@ class OnPolicy(Algorithm):
     max_grad_norm: Annotated[float, Gt(0)] = 0.5
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the penalty for moving away from the policy's reference; 0: none. Usually 0.001 to 0.2."""
-    kl_target: Annotated[float | None, Gt(0)] = None
+    kl_target: Annotated[float | None, Gt(0), OnlyWith("kl_coefficient")] = None
     """KL per step that kl_coefficient is adapted to; null: it is constant."""
     normalize_rewards: bool = False
     """Shift and scale each rollout's rewards, KL penalty included, to mean 0 and deviation 1."""
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that aligns an observation's states in several prompts (see `ContrastiveLoss`); 0: none."""
-    contrast_prompts: Sequence[str] = ()  # Ids of these prompts
+    contrast_prompts: Annotated[Sequence[str], OnlyWith("contrast_coefficient")] = ()  # Ids of these prompts
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
@@ -64,11 +64,6 @@ class OnPolicy(Algorithm):
             self.regularizers.append(self.kl)
         if self.contrast_coefficient:
             self.regularizers.append(ContrastiveLoss(self.contrast_coefficient, self.contrast_prompts))
-        elif self.contrast_prompts:
-            raise ConfigError(
-                f"algorithm.args.contrast_prompts={list(self.contrast_prompts)} does nothing without "
-                "contrast_coefficient: set it above 0, or leave them out"
-            )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         for regularizer in (self.kl, *self.regularizers):
@@ -101,17 +96,17 @@ class OnPolicy(Algorithm):
             figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
+    @abstractmethod
     def targets(self, rollout: Rollout) -> Targets:
         """Advantages, returns and other tensors that `loss` needs of each step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
         """Terms of a micro-batch's loss without the regularizers; ``evaluation`` is the present policy's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take the optimizer steps of an update, and return their mean figures."""
-        raise NotImplementedError
 
     def regularized(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Terms:
         """`loss` plus the regularizers, each also under its name."""
@@ -206,7 +201,5 @@ class ClippedOnPolicy(OnPolicy):
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
         """Shuffled minibatches of all epochs, of the elements that the options choose."""
-        chosen = batch.chosen
-        if self.advantage_share < 1:
-            chosen = batch.largest_advantages(self.advantage_share, chosen)
+        chosen = batch.largest_advantages(self.advantage_share) if self.advantage_share < 1 else None
         return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from groundling.algorithms.rollout import Batch, max_micro_batches, micro_batches
+from groundling.algorithms.rollout import Batch, micro_batches
 from groundling.errors import RunError
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts
@@ -66,16 +66,6 @@ def make_adamw(
     )
 
 
-def scale_learning_rate(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], factor: float) -> None:
-    """Give ``parameters`` ``factor`` times the learning rate of the others."""
-    ids = {id(p) for p in parameters}
-    for group in list(optimizer.param_groups):
-        scaled = [p for p in group["params"] if id(p) in ids]
-        if scaled:
-            group["params"] = [p for p in group["params"] if id(p) not in ids]
-            optimizer.add_param_group({**group, "params": scaled, "rate_factor": factor})
-
-
 def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) -> float:
     """Factor of the learning rate when the share ``remaining`` of the training is left.
     It rises from 0.1 to 1 in the first ``warmup`` of the training, then stays, or falls to 0 in a line or half a
@@ -92,7 +82,7 @@ def schedule_learning_rate(algorithm: Learner, remaining: float) -> float:
     factor = learning_rate_factor(algorithm.learning_rate_schedule, algorithm.warmup, remaining)
     learning_rate = algorithm.learning_rate * factor
     for group in algorithm.optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("rate_factor", 1.0)
+        group["lr"] = learning_rate
     return learning_rate
 
 
@@ -177,7 +167,8 @@ def _accumulate_share(
     parts = [(micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)]
     if sharded:
         # Sharded layers need equally many passes in all processes: one without work repeats an element at weight 0.
-        most = max_micro_batches(indices, size, batch.work, processes)
+        everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
+        most = max(len(list(micro_batches(indices, size, batch.work, process))) for process in everyone)
         parts += [(indices[:1], 0.0)] * (most - len(parts))
     for micro, share in parts:
         terms = loss(batch[micro])
