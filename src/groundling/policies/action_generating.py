@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_env import TextObservation
-from groundling.fields import ReadByModel
+from groundling.fields import Ge, OnlyWith, ReadByModel
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
@@ -23,6 +23,7 @@ from groundling.policies.policy import (
     ReferenceModel,
     Replacements,
     SystemPrompt,
+    Temperature,
     TrainedModel,
     Turn,
     TurnTokens,
@@ -103,13 +104,13 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         replacements: Replacements = None,
         system: SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: float = 1.0,
+        temperature: Temperature = 1.0,
         guided: bool = True,
-        max_action_tokens: int | None = None,
-        invalid_action: Annotated[str | None, ReadByModel] = None,
-        thought_begins: Annotated[str | None, ReadByModel] = None,
+        max_action_tokens: Annotated[int | None, Ge(1), OnlyWith("guided", (False,))] = None,
+        invalid_action: Annotated[str | None, ReadByModel, OnlyWith("guided", (False,))] = None,
+        thought_begins: Annotated[str | None, ReadByModel, OnlyWith("thought_ends")] = None,
         thought_ends: Annotated[str | None, ReadByModel] = None,
-        max_thought_tokens: int | None = None,
+        max_thought_tokens: Annotated[int | None, Ge(1), OnlyWith("thought_ends")] = None,
     ) -> None:
         super().__init__(lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature)
         self.rules = AnswerRules(

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
+from groundling.fields import Ge, OnlyWith
 from groundling.lm import ActionHead, LanguageModel, Prompts, ValueHead
 from groundling.policies.policy import (
     Language,
@@ -18,6 +19,7 @@ from groundling.policies.policy import (
     ReferenceModel,
     Replacements,
     SystemPrompt,
+    Temperature,
     TrainedModel,
     policies,
     read_vector,
@@ -54,16 +56,12 @@ class ActionTextPolicy(LanguageModelPolicy):
         replacements: Replacements = None,
         system: SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: float = 1.0,
-        calibration: int = 0,
+        temperature: Temperature = 1.0,
+        calibration: Annotated[int, Ge(0)] = 0,
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
-        if not temperature > 0:
-            raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
-        if calibration < 0:
-            raise ConfigError(f"policy.args.calibration must be at least 0, got {calibration}")
         self.temperature, self.calibration = temperature, calibration
         self._means: Tensor | None = None  # float32 (num_actions,)
 
@@ -104,8 +102,7 @@ class ActionTextPolicy(LanguageModelPolicy):
         """
         if len({o.actions for o in observations}) > 1:
             raise ConfigError(
-                f"policy.args.calibration={self.calibration} takes the mean of each action's score over states, and "
-                "this env's actions change: leave it out"
+                "policy.args.calibration needs equal actions in all states, and this env's change: leave it out"
             )
         self._means = None
         batches = range(0, len(observations), _CALIBRATION_BATCH)
@@ -128,10 +125,7 @@ class ActionTextPolicy(LanguageModelPolicy):
             log_probs, states = self.score(lm, self.read(observations), actions)
         if self._means is not None:
             if log_probs.shape[1] != len(self._means):
-                raise ConfigError(
-                    f"the policy was calibrated on {len(self._means)} actions (policy.args.calibration), and there are "
-                    f"{log_probs.shape[1]} here: give it the actions that it was trained with"
-                )
+                raise ConfigError(f"calibrated on {len(self._means)} actions, and there are {log_probs.shape[1]} here")
             log_probs = (log_probs - self._means).log_softmax(-1)
         return log_probs, states
 
@@ -159,19 +153,14 @@ class ActionScoringPolicy(ActionTextPolicy):
         replacements: Replacements = None,
         system: SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        normalize: Literal["sum", "token", "word"] = "sum",
-        temperature: float = 1.0,
-        calibration: int = 0,
+        normalize: Annotated[Literal["sum", "token", "word"], OnlyWith("compat", (None,))] = "sum",
+        temperature: Temperature = 1.0,
+        calibration: Annotated[int, Ge(0)] = 0,
         compat: Literal["glam"] | None = None,
     ) -> None:
         super().__init__(
             lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature, calibration
         )
-        if compat is not None and normalize != "sum":
-            raise ConfigError(
-                f"policy.args.normalize={normalize} does nothing with compat={compat}, which adds up raw logits: "
-                "leave one of them"
-            )
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.compat = compat
 
@@ -224,7 +213,7 @@ class ActionHeadPolicy(LanguageModelPolicy):
         counts = torch.tensor([len(o.actions) for o in observations])
         if int(counts.max()) > self.num_actions:
             raise ConfigError(
-                f"{int(counts.max())} actions are admissible, and the action head has {self.num_actions} outputs: set "
+                f"the action head has {self.num_actions} outputs for {int(counts.max())} actions: set "
                 "policy.args.num_actions to the length of the longest list"
             )
         if int(counts.min()) < self.num_actions:

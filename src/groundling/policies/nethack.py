@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, overload
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH, GlyphRenderer
-from groundling.errors import ConfigError
+from groundling.fields import Ge
 from groundling.policies.policy import NumActions, policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
@@ -37,12 +37,6 @@ class NetHackObservations(Sequence["NetHackObservations"]):
 
     def __len__(self) -> int:
         return len(self.chars)
-
-    @overload
-    def __getitem__(self, index: int) -> "NetHackObservations": ...
-
-    @overload
-    def __getitem__(self, index: slice | np.ndarray) -> "NetHackObservations": ...
 
     def __getitem__(self, index: int | slice | np.ndarray) -> "NetHackObservations":
         return NetHackObservations(*(array[index] for array in self.arrays()))
@@ -83,16 +77,11 @@ class NetHackPolicy(RecurrentPolicy):
     def __init__(
         self,
         num_actions: NumActions,
-        hidden_size: int = 512,
+        hidden_size: Annotated[int, Ge(1)] = 512,
         core: Literal["gru", "lstm"] = "gru",
-        recurrence: int = 32,
+        recurrence: Annotated[int, Ge(1)] = 32,
     ) -> None:
         super().__init__()
-        if min(hidden_size, recurrence) < 1:
-            raise ConfigError(
-                "policy.args of nethack: hidden_size and recurrence must be at least 1; got "
-                f"{hidden_size}, {recurrence}"
-            )
         self.recurrence = recurrence
         self.memory_size = hidden_size * (2 if core == "lstm" else 1)  # an LSTM's hidden state and cell
         self.renderer = GlyphRenderer()

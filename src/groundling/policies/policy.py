@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Provided, ReadByModel, are_texts
+from groundling.fields import Gt, Provided, ReadByModel, are_texts
 from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among
 from groundling.registry import Registry, provided
@@ -64,6 +64,7 @@ Language = Annotated[str, Provided("language", settable=str)]  # The language of
 Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algorithm learns a value function
 Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Words of a prompt: replacements
 SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation
+Temperature = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,6 @@ class TurnTokens:
             padded((turn.counted for turn in turns), torch.bool),
             torch.tensor(invalid, dtype=torch.bool),
         )
-
-    @classmethod
-    def none(cls, num_turns: int) -> "TurnTokens":
-        nothing = torch.zeros(num_turns, 0)
-        return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
 
     @classmethod
     def joined(cls, parts: Sequence["TurnTokens"], dim: int) -> "TurnTokens":
