@@ -105,14 +105,6 @@ def test_every_policy_with_prompts_takes_several(chat: str = "http://localhost:1
     assert drrn.read([_SEEN], ["tagged"]) == [PromptReader("tagged")(_SEEN)]
 
 
-def test_a_config_names_one_or_several() -> None:
-    assert compose("demo", ["policy.args.prompt=[glam,brief]"]).policy.args["prompt"] == ["glam", "brief"]
-    with pytest.raises(ConfigError, match=r"policy\.args\.prompt must be text or a list, \[value, value\], got 3"):
-        compose("demo", ["policy.args.prompt=3"])
-    with pytest.raises(ConfigError, match=r"policy\.args\.prompt must be .*'glam': 1"):
-        compose("demo", ["policy.args.prompt={glam: 1}"])
-
-
 def test_every_form_is_a_suite(tmp_path: Path) -> None:
     """An agent that was made for one form is asked in each."""
     words = [
