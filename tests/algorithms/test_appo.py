@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from groundling.algorithms import APPO, Rollout, v_trace
 from groundling.algorithms.rollout import Batch
 from groundling.errors import ConfigError, RunError
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.processes import Processes
 from tests.algorithms.rollouts import corridor, generator, updated
@@ -152,7 +152,7 @@ def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
 
-    def full(evaluation: Evaluation, batch: Batch) -> Any:
+    def full(evaluation: Evaluated, batch: Batch) -> Any:
         calls.append(len(batch))
         terms = loss(evaluation, batch)
         return {**terms, "loss": Full.apply(terms["loss"])}

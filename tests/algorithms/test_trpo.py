@@ -11,7 +11,7 @@ from groundling.algorithms.trpo import _actor_and_critic, conjugate_gradient
 from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionWritingPolicy
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 from tests.algorithms.rollouts import generator, texts
 from tests.algorithms.test_ppo import _policy_and_rollout
 from tests.conftest import SequencePolicy
@@ -83,9 +83,9 @@ class _Shared(SequencePolicy):
         super().__init__()
         self.head, self.unused = nn.Linear(5, 1), nn.Linear(2, 2)
 
-    def evaluate(self, observations: list[int], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: list[int], actions: Tensor) -> Evaluated:
         scores = self._look_up(self.actor, observations, self._before(actions))
-        return Evaluation.of(scores.log_softmax(-1), actions, self.head(scores)[..., 0])
+        return Evaluated.of(scores.log_softmax(-1), actions, self.head(scores)[..., 0])
 
 
 def test_actor_and_critic_are_found_by_dependence() -> None:

@@ -76,11 +76,11 @@ class GroupedEpisodes:
         groups = torch.zeros(len(columns)).long() if rollout.groups is None else rollout.groups
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
         if (torch.bincount(group) < 2).any():
-            fix = "set world.num_envs, and world.group_size if it is used, to at least 2"
-            if rollout.sequences:
-                fix = "set world.num_texts to at least 2, and have each prompt answered twice (world.texts_per_prompt)"
+            keys = (
+                "world.num_texts and world.texts_per_prompt" if rollout.sequences else "world.num_envs and group_size"
+            )
             raise ConfigError(
-                f"an episode is compared with the others of its group, and one group has a single episode: {fix}"
+                f"a group has a single episode, and nothing to compare it with: set {keys} to at least 2"
             )
         return cls(number, returns.T[columns], group)
 
@@ -171,10 +171,7 @@ def v_trace(
 
     Args:
         log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), of the learning and the acting policy.
-        rewards, values: ``(num_steps, ...)``: the reward of the transition at step t, and V(s_t).
-        dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
-        last_values: ``(...)``, V of the observation after the last step; used where that is not done.
-        gamma: Discount factor.
+        rewards, values, dones, last_values, gamma: As of `generalized_advantage`.
         rho_bar: ρ̄, bounds the temporal differences' weights; the targets are values of a policy between μ (near 0)
             and π (infinite).
         c_bar: c̄, bounds how far back a temporal difference is propagated.
@@ -234,9 +231,7 @@ def token_advantages(
         values: ``(num_steps, num_envs, num_tokens)``, V before each token is written.
         mask: Bool, likewise: the tokens that count, among them each turn's first. Others, such as those forced by a
             grammar, are passed over.
-        dones: ``(num_steps, num_envs)`` bool: the episode ended with this turn.
-        last_value: ``(num_envs,)``, V before the first token after the last turn.
-        gamma, lam: γ and λ, from turn to turn.
+        dones, last_value, gamma, lam: As of `generalized_advantage`, from turn to turn.
         token_gamma: γ_w, from token to token. λ_w is ``lam``.
 
     Returns:

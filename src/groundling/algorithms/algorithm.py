@@ -52,9 +52,7 @@ class Algorithm(ABC):
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
         if self.offline and "demonstrated" not in world.experience:
-            return (
-                "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's references"
-            )
+            return "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or a pool's references"
         if not self.offline and "acted" not in world.experience:
             return "it learns from the policy's own episodes or texts (world.dataset must be null)"
         if self.compares_episodes and world.group_size == 1:

@@ -17,7 +17,7 @@ from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 
 _MIN_LOG_RATIO, _MAX_LOG_RATIO = math.log(0.05), math.log(20.0)
 _MIN_DEVIATION = 1e-3  # Least divisor of advantages, which keeps noise small where nothing is rewarded
@@ -35,13 +35,11 @@ class APPO(ClippedOnPolicy):
     policy is at most one update old, as the collector decides, and not 10,000 optimizer steps.
     """
 
-    learning_rate: Annotated[float, Gt(0)] = 1e-4
-    """Adam's step size; usually 5e-5 to 3e-4."""
+    learning_rate: Annotated[float, Gt(0)] = 1e-4  # Adam's step size; usually 5e-5 to 3e-4
     adam_epsilon: Annotated[float, Gt(0)] = 1e-6
     minibatch_size: Annotated[int, Ge(1)] = 4096
     """Steps per optimizer step, of all processes together; as many segments as hold them."""
-    clip_range: Annotated[float, Gt(0)] = 0.1
-    """ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε."""
+    clip_range: Annotated[float, Gt(0)] = 0.1  # ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε
     value_clip_range: Annotated[float | None, Gt(0)] = 1.0
     """Distance that a value may move from the old one without being clipped; null: no clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
@@ -49,8 +47,7 @@ class APPO(ClippedOnPolicy):
     entropy_coefficient: Annotated[float, Ge(0)] = 0.003
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.01."""
     max_grad_norm: Annotated[float, Gt(0)] = 4.0
-    rho_bar: Annotated[float, Gt(0)] = 1.0
-    """V-trace's ρ̄: bounds the weight of each step's temporal difference."""
+    rho_bar: Annotated[float, Gt(0)] = 1.0  # V-trace's ρ̄: bounds the weight of each step's temporal difference
     c_bar: Annotated[float, Gt(0)] = 1.0
     """V-trace's c̄: bounds how far back a temporal difference is propagated."""
 
@@ -79,7 +76,7 @@ class APPO(ClippedOnPolicy):
         more = {"rewards": rewards, "dones": rollout.dones, "next_values": next_values}
         return Targets(advantages, returns, more=more)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         log_ratios = (evaluation.log_probs - batch.log_probs).clamp(_MIN_LOG_RATIO, _MAX_LOG_RATIO)
         more = (batch.more[name] for name in ("rewards", "dones", "next_values"))
         rewards, dones, next_values, ratios, values = (
@@ -112,15 +109,12 @@ class APPO(ClippedOnPolicy):
         }
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
-        """Shuffled minibatches of all epochs; raise `ConfigError` if one has fewer segments than there are processes.
-        All processes take part in the normalisation of advantages, so each needs a segment.
-        """
+        """Shuffled minibatches of all epochs, with a segment for each process, as normalising advantages needs."""
         minibatches = list(super().minibatches(batch, generator))
-        segments = min(map(len, minibatches))
-        if segments < self.processes.size:
+        if (segments := min(map(len, minibatches))) < self.processes.size:
             raise ConfigError(
                 f"the smallest minibatch has {segments} segments for {self.processes.size} processes: raise "
-                "algorithm.args.minibatch_size or world.num_envs, so that it has one for each, or start fewer processes"
+                "algorithm.args.minibatch_size or world.num_envs"
             )
         return minibatches
 

@@ -29,14 +29,12 @@ class BehaviouralCloning(Algorithm):
     """"text": learn to write the action's text after the prompt, out of all texts, as in GLAM (whose targets also
     contained padding); for policy.id=action_scoring and action_writing. "choice": learn to choose the action among
     the admissible ones. Whole texts are always learnt token by token."""
-    learning_rate: Annotated[float, Gt(0)] = 5e-4
-    """AdamW's step size."""
+    learning_rate: Annotated[float, Gt(0)] = 5e-4  # AdamW's step size
     learning_rate_schedule: Schedule = "cosine"
     """Shape of its fall to 0 over the training; it changes between updates."""
     warmup: Annotated[float, Ge(0), Lt(1)] = 0.01
     """Share of the training in which the learning rate rises from a tenth."""
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    """AdamW's weight decay, for matrices only."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None

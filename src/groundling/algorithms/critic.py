@@ -53,7 +53,10 @@ class HeadInputs:
             finally:
                 handle.remove()
             counted = _counted(part)
-            rows = torch.cat(calls)[counted[_evaluated(part, counted)]]
+            # The head has a row for each token of a turn or a text, or for all steps.
+            lengths = torch.tensor([[_num_rows(o) or counted.shape[1]] for o in part.observations])
+            evaluated = (torch.arange(counted.shape[1]) < lengths).to(counted.device)
+            rows = torch.cat(calls)[counted[evaluated]]
             for i, row in zip(part.index.tolist(), rows.split(counted.sum(1).tolist()), strict=True):
                 self._rows[i] = self._number, row
             return terms
@@ -86,20 +89,11 @@ def _counted(batch: Batch) -> Tensor:
     return torch.ones_like(returns).bool() if batch.weights is None else batch.weights.view_as(returns) > 0
 
 
-def _evaluated(batch: Batch, counted: Tensor) -> Tensor:
-    """Bool, of ``counted``'s shape: the steps or tokens for which the head has a row."""
-    lengths = torch.tensor([[_num_rows(o, counted.shape[1])] for o in batch.observations])
-    return (torch.arange(counted.shape[1]) < lengths).to(counted.device)
-
-
-def _num_rows(observation: object, num_steps: int) -> int:
-    """Rows of the head's input for an element: the tokens of a turn or a text, or all ``num_steps`` steps."""
-    match observation:
-        case Turn():
-            return len(observation.tokens)
-        case Written():
-            return observation.length
-    return num_steps
+def _num_rows(observation: object) -> int:
+    """Number of tokens of a turn or a text; 0 of other observations."""
+    if isinstance(observation, Turn):
+        return len(observation.tokens)
+    return observation.length if isinstance(observation, Written) else 0
 
 
 class CriticMemory:
@@ -109,7 +103,7 @@ class CriticMemory:
         self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=rollouts)
 
     def add(self, states: Tensor, returns: Tensor) -> None:
-        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)`` on the CPU, and drop the oldest one."""
+        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)`` on the CPU."""
         self._kept.append((states.cpu(), returns.cpu()))
 
     def fit(

@@ -76,9 +76,7 @@ class ReplayMemory:
         """
         path = self._file()
         if path.is_symlink():
-            raise RunError(
-                f"{path} is a link, and the run's own file is expected here: put the file itself in the link's place"
-            )
+            raise RunError(f"{path} is a link: put the file itself in its place")
         content = "".join(json.dumps(self._row(transition)) + "\n" for transition in self._unsaved).encode()
         with path.open("ab") as file:
             file.truncate(self._bytes)
@@ -88,7 +86,7 @@ class ReplayMemory:
         self._unsaved.clear()
         self._bytes += len(content)
         self._checksum = zlib.crc32(content, self._checksum)
-        return self._state()
+        return {"bytes": self._bytes, "crc32": self._checksum}
 
     def load(self, state: dict[str, int]) -> None:
         """Read the file as of the `save` that returned ``state``; `RunError` if it is missing or has changed."""
@@ -105,9 +103,6 @@ class ReplayMemory:
         if self._path is None:
             raise RunError("the replay memory has no file: call use_folder(folder) first")
         return self._path
-
-    def _state(self) -> dict[str, int]:
-        return {"bytes": self._bytes, "crc32": self._checksum}
 
     def _read(self, path: Path, state: dict[str, int]) -> Iterator[Transition]:
         self._bytes = self._checksum = 0
@@ -126,18 +121,16 @@ class ReplayMemory:
             while chunk := file.read(min(_CHUNK, state["bytes"] - self._bytes)):
                 self._bytes += len(chunk)
                 self._checksum = zlib.crc32(chunk, self._checksum)
-            if self._state() != state:
+            if (self._bytes, self._checksum) != (state["bytes"], state["crc32"]):
                 raise RunError(
-                    f"{path} differs from the file that the checkpoint was saved with: restore that file, or set "
-                    "run_dir to a new folder to begin again"
+                    f"{path} differs from the checkpoint's: restore that file, or set run_dir to a new folder"
                 )
             file.seek(0)
             while file.tell() < self._bytes:
                 prompt, actions, action, reward, *after = parse_json(file.readline(LINE), str(path))
                 yield Transition(text(prompt), text(actions), action, reward, *map(text, after))
 
-    def _row(self, transition: Transition) -> list[Any]:
-        t = transition
+    def _row(self, t: Transition) -> list[Any]:
         row = [self._number(t.prompt), self._number(t.actions), t.action, t.reward]
         if t.next_prompt is not None:
             row += [self._number(t.next_prompt), self._number(t.next_actions)]
@@ -159,10 +152,8 @@ class DRRN(Algorithm):
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4
-    gamma: Annotated[float, Ge(0), Le(1)] = 0.9
-    """Discount factor."""
-    batch_size: Annotated[int, Ge(1)] = 64
-    """Transitions per gradient step."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.9  # Discount factor
+    batch_size: Annotated[int, Ge(1)] = 64  # Transitions per gradient step
     replay_size: Annotated[int, Ge(1)] = 5_000_000
     """Transitions in the replay memory; the oldest are dropped. ``replay.jsonl`` keeps all, about a kilobyte each."""
     steps_per_gradient: Annotated[int, Ge(1)] = 128

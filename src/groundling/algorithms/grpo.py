@@ -23,8 +23,7 @@ class ReinforcePlusPlus(ClippedOnPolicy):
     with β the kl_coefficient, and KL(i) = log π - log π_ref of token i.
     """
 
-    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Discount factor; 1 in the paper."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     needs_values = False
 
     def targets(self, rollout: Rollout) -> Targets:
@@ -42,8 +41,7 @@ class RLOO(ClippedOnPolicy):
     mean over answers by their mean length.
     """
 
-    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Discount factor; 1 in the paper."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     needs_values = False
     compares_episodes = True
 
@@ -63,8 +61,7 @@ class GRPO(ClippedOnPolicy):
     rollouts of envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
     """
 
-    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Discount factor; 1 in the paper."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     normalize_std: bool = True
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
     mean_of_sequences: bool = True
@@ -103,8 +100,7 @@ class GiGPO(GRPO):
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
     """Discount factor of Â^S; 0.95 in the paper. Below 1, steps of an episode rewarded only at its end differ."""
-    step_weight: Annotated[float, Gt(0)] = 1.0
-    """ω: weight of the comparison of steps; 1 in the paper."""
+    step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the comparison of steps; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if world.group_size is None or "words" not in world.observation:

@@ -54,8 +54,7 @@ def ppo_loss(
         mask: 1 for elements that count, 0 for others, or their weights; None if all count.
 
     Raises:
-        ValueError: the tensors differ in shape. A value of shape (n, 1) against a target of shape (n,) would be
-            regressed on every return, as in the original GLAM.
+        ValueError: the tensors differ in shape, and would be broadcast, as in the original GLAM.
     """
     check_shapes(log_prob, value, entropy)
     surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, clip_range=clip_range, mask=mask)

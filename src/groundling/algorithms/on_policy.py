@@ -22,7 +22,7 @@ from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, KL
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults, OnlyWith
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 
 _ROUNDING = 1e-6  # Nats by which log-probabilities of policy and reference differ at equal weights
 
@@ -101,14 +101,14 @@ class OnPolicy(Algorithm):
         """Advantages, returns and other tensors that `loss` needs of each step."""
 
     @abstractmethod
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         """Terms of a micro-batch's loss without the regularizers; ``evaluation`` is the present policy's."""
 
     @abstractmethod
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take the optimizer steps of an update, and return their mean figures."""
 
-    def regularized(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Terms:
+    def regularized(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Terms:
         """`loss` plus the regularizers, each also under its name."""
         terms = self.loss(evaluation, batch)
         for regularizer in self.regularizers:
@@ -184,7 +184,7 @@ class ClippedOnPolicy(OnPolicy):
         betas = (self.adam_beta1, self.adam_beta2)
         self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         surrogate = clipped_surrogate(
             evaluation.log_probs, batch.log_probs, batch.advantages, clip_range=self.clip_range, mask=batch.weights
         )

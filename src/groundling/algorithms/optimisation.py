@@ -142,7 +142,16 @@ def accumulate(
             if any(map(in_parts, parameters)):  # the other processes already wait at the next layer
                 raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
         # Outside of the except block, which holds the tensors of the failed pass.
-        _halve(learner, batch, min(size, len(indices)), problem)
+        if (size := min(size, len(indices))) == 1:
+            raise RunError(
+                f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
+                "train fewer weights (model.lora)"
+            )
+        # In steps, like the option, so that it also holds for rollouts of another length.
+        learner.micro_batch_size = steps = math.ceil(size // 2 * batch.num_steps / len(batch))
+        message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which only changes the speed"
+        warnings.warn(message, stacklevel=2)
+        torch.cuda.empty_cache()
     learner.processes.sum_gradients(parameters)
     return figures
 
@@ -152,9 +161,8 @@ def check_finite(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
         if not math.isfinite(value):
             raise RunError(
-                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are "
-                "finite, then begin a new run from the last checkpoint (model.path=RUN/checkpoints/NNNNNN "
-                "run_dir=NEW) with a lower algorithm.args.learning_rate or max_grad_norm, in float32"
+                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are finite; "
+                "begin a run from the last checkpoint (model.path=…) with a lower algorithm.args.learning_rate"
             )
 
 
@@ -191,20 +199,3 @@ def _clip(parameters: list[Tensor], max_norm: float) -> float:
     for group in groups:
         torch.nn.utils.clip_grads_with_norm_(group, max_norm, total)
     return total.item()
-
-
-def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
-    """Halve the micro-batch, given its present size in elements."""
-    if size == 1:
-        raise RunError(
-            f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
-            "train fewer weights (model.lora)"
-        )
-    # In steps, like the option, so that it also holds for rollouts of another length.
-    learner.micro_batch_size = math.ceil(size // 2 * batch.num_steps / len(batch))
-    warnings.warn(
-        f"{problem}: continuing with algorithm.args.micro_batch_size={learner.micro_batch_size}, which only changes "
-        "the speed",
-        stacklevel=2,
-    )
-    torch.cuda.empty_cache()

@@ -18,7 +18,7 @@ from groundling.algorithms.optimisation import Terms, accumulate, learn
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le, OnlyWith
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 
 
 @algorithms.register("ppo")
@@ -66,7 +66,7 @@ class PPO(ClippedOnPolicy):
     def targets(self, rollout: Rollout) -> Targets:
         return self.generalized_advantages(rollout, self.gae_lambda, self.normalize_advantages, self.credit)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         terms = super().loss(evaluation, batch)
         value_loss = clipped_value_loss(
             evaluation.values, batch.values, batch.returns, clip_range=self.value_clip_range, mask=batch.weights

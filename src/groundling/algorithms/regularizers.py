@@ -13,7 +13,7 @@ from groundling.algorithms.rollout import Batch, Rollout
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_scoring import ActionTextPolicy
-from groundling.policies.policy import Evaluation, Policy, Turn
+from groundling.policies.policy import Evaluated, Policy, Turn
 from groundling.prompts import BLANK, PromptReader, check_prompts
 from groundling.registry import provided
 
@@ -36,7 +36,7 @@ class Regularizer(ABC):
         """Called once before a rollout is learnt from; draws random numbers from ``generator``."""
 
     @abstractmethod
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         """Mean over the steps of a micro-batch that count; a scalar, with gradients."""
 
 
@@ -48,7 +48,7 @@ class EntropyBonus(Regularizer):
     def __init__(self, coefficient: float) -> None:
         self.coefficient = -coefficient
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         return masked_mean(evaluation.entropies, batch.weights)
 
 
@@ -89,7 +89,7 @@ class KLPenalty(Regularizer):
         raw = rollout.log_probs if rollout.raw_log_probs is None else rollout.raw_log_probs
         return {"reference": raw - kl}
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         log_ratio = evaluation.raw_log_probs() - batch.more["reference"]
         if batch.weights is not None:
             log_ratio = log_ratio.masked_fill(batch.weights == 0, 0.0)
@@ -138,7 +138,6 @@ class ContrastiveLoss(Regularizer):
         return None
 
     def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
-        """Draw two prompts and another observation for each element."""
         count, num_prompts = len(batch), len(self.prompts)
         self._observations = batch.observations
         self._first = torch.randint(num_prompts, (count,), generator=generator)
@@ -147,7 +146,7 @@ class ContrastiveLoss(Regularizer):
         offset = torch.randint(1, max(count, 2), (count,), generator=generator)
         self._other = (torch.arange(count) + offset) % count
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         assert isinstance(policy, ActionTextPolicy)
         elements = [self._observations[i] for i in [*batch.index.tolist(), *self._other[batch.index].tolist()]]
         observed = [one.observation if isinstance(one, Turn) else one for one in elements]

@@ -114,13 +114,8 @@ class Rollout:
 
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """Cut into what a policy evaluates at once: single steps, segments of ``length`` steps, or whole sequences.
-
-        Returns:
-            Observations, or `Segment`s, and the indices of their transitions in the flattened tensors:
-            ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
-
-        Raises:
-            ConfigError: the number of steps is not a multiple of ``length``.
+        Returns observations, or `Segment`s, and the indices of their transitions in the flattened tensors:
+        ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
         """
         indices = torch.arange(len(self)).view(self.actions.shape)  # (num_steps, num_envs)
         if self.sequences:
@@ -248,7 +243,13 @@ class Batch:
         Conversations are shuffled instead of their steps, so that few are cut.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
-        size, conversations = self.elements(steps), self._conversations(indices.tolist())
+        size, conversations = self.elements(steps), None
+        if self.work is not None and any(work.text is not None for work in self.work):
+            texts: dict[Hashable, list[int]] = {}
+            for index in indices.tolist():
+                text = self.work[index].text
+                texts.setdefault((index,) if text is None else text, []).append(index)
+            conversations = [torch.tensor(steps) for steps in texts.values()]
         for _ in range(epochs):
             if conversations is None:
                 shuffled = indices[torch.randperm(len(indices), generator=generator)]
@@ -256,16 +257,6 @@ class Batch:
                 order = torch.randperm(len(conversations), generator=generator)
                 shuffled = torch.cat([conversations[i] for i in order.tolist()])
             yield from shuffled.split(size)
-
-    def _conversations(self, indices: Sequence[int]) -> list[Tensor] | None:
-        """Group ``indices`` by conversation, int64; None without conversations."""
-        if self.work is None or all(work.text is None for work in self.work):
-            return None
-        texts: dict[Hashable, list[int]] = {}
-        for index in indices:
-            text = self.work[index].text
-            texts.setdefault((index,) if text is None else text, []).append(index)
-        return [torch.tensor(indices) for indices in texts.values()]
 
     def largest_advantages(self, share: float) -> Tensor:
         """Select the ``share`` of elements with the largest mean |advantage|, at least one: ``(num_elements,)``."""

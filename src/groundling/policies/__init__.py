@@ -7,7 +7,7 @@ from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import (
     Action,
-    Evaluation,
+    Evaluated,
     Policy,
     ReferenceModel,
     Segment,
@@ -35,7 +35,7 @@ __all__ = [
     "ActionWritingPolicy",
     "ChatServerPolicy",
     "DRRNPolicy",
-    "Evaluation",
+    "Evaluated",
     "LanguageModelPolicy",
     "NetHackObservations",
     "NetHackPolicy",

@@ -17,7 +17,7 @@ from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.answer import Answer, AnswerRules
 from groundling.policies.policy import (
     Action,
-    Evaluation,
+    Evaluated,
     Language,
     Outputs,
     ReferenceModel,
@@ -178,7 +178,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
                 answers[i].write(int(token), log_prob, value)
             writing = [i for i in writing if not answers[i].ended]
 
-    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluated:
         """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
 
         Args:
@@ -194,9 +194,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         log_probs = self._log_probs(logits, [ids for turn in observations for ids in turn.among])
         chosen = torch.tensor([token for turn in observations for token in turn.tokens], device=logits.device)
         mask = _token_mask(observations, actions.shape[1]).to(logits.device)
-        evaluation = Evaluation.of(log_probs, chosen, self.value_head(states.float()))
+        evaluation = Evaluated.of(log_probs, chosen, self.value_head(states.float()))
         of_tokens = scatter(evaluation.log_probs, mask)
-        return Evaluation(
+        return Evaluated(
             of_tokens,
             scatter(evaluation.entropies, mask),
             scatter(evaluation.values, mask),
@@ -204,7 +204,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             lambda: of_tokens,
         )
 
-    def _evaluate_demonstrated(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def _evaluate_demonstrated(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         in_conversation = not isinstance(self.read(observations[:1])[0], str)
         shown = list(zip(observations, actions.tolist(), strict=True))
         turns = [self.rules.plain_turn(seen, action, in_conversation) for seen, action in shown]
@@ -214,7 +214,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         width = max(len(turn.tokens) for turn in turns)
         tokens = self.evaluate(turns, torch.zeros(len(turns), width, dtype=torch.long))
         log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
-        return Evaluation(
+        return Evaluated(
             log_probs, tokens.entropies.sum(-1), tokens.values[:, 0], tokens.log_distributions, lambda: log_probs
         )
 

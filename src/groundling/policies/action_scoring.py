@@ -213,7 +213,7 @@ class ActionHeadPolicy(LanguageModelPolicy):
         counts = torch.tensor([len(o.actions) for o in observations])
         if int(counts.max()) > self.num_actions:
             raise ConfigError(
-                f"the action head has {self.num_actions} outputs for {int(counts.max())} actions: set "
+                f"{int(counts.max())} actions are admissible, and the action head has {self.num_actions} outputs: set "
                 "policy.args.num_actions to the length of the longest list"
             )
         if int(counts.min()) < self.num_actions:

@@ -14,7 +14,7 @@ from groundling.io.chat_server import ChatServer, RequestFailed, text_of
 from groundling.policies.answer import action_instead, find_action
 from groundling.policies.policy import (
     Action,
-    Evaluation,
+    Evaluated,
     Language,
     Policy,
     Replacements,
@@ -110,7 +110,7 @@ class ChatServerPolicy(Policy):
         async with self._server:
             return await asyncio.gather(*map(ask, observations))
 
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         """Raise `ConfigError`: a server gives no probabilities of actions."""
         raise ConfigError("a chat server gives no probabilities of actions: it can be evaluated, not trained")
 

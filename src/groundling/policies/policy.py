@@ -185,7 +185,7 @@ class Outputs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluated:
     """Stored actions evaluated by the present policy, with gradients; float32, in the shape of the actions."""
 
     log_probs: Tensor
@@ -198,7 +198,7 @@ class Evaluation:
     """Returns ``log_probs`` before filters and masks, which the KL to the reference is computed from."""
 
     @classmethod
-    def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluation":
+    def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluated":
         """Evaluate actions under normalised log-probabilities ``(*actions.shape, num_actions)``."""
         # Inadmissible actions (-inf) have probability 0 and contribute nothing, also to the gradient.
         finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
@@ -270,7 +270,7 @@ class Policy(nn.Module, ABC):
         """Choose an action for each observation: the likeliest, or one drawn with ``generator``."""
 
     @abstractmethod
-    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluated:
         """Compute log-probabilities, entropies and values of stored actions, with gradients.
 
         Args:

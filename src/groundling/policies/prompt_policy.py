@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.prefix_tree import chains
-from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work
+from groundling.policies.policy import Action, Evaluated, Outputs, Policy, Work
 from groundling.policies.text_states import ConversationTokens
 from groundling.prompts import Conversation, PromptReader
 
@@ -96,9 +96,9 @@ class PromptPolicy(Policy):
         outputs = self.distributions(observations)
         return Action.choose(outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator)
 
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         log_probs, values = self(observations)
-        return Evaluation.of(log_probs, actions, values)
+        return Evaluated.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return self.distributions(observations).values
@@ -157,15 +157,8 @@ class LanguageModelPolicy(PromptPolicy):
     has_value_head: ClassVar[bool] = True
     value_head: nn.Module
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        prompt: str | Sequence[str],
-        language: str,
-        replacements: Mapping[str, str] | None,
-        system: str | None,
-    ) -> None:
-        super().__init__(prompt, language, replacements, system)
+    def __init__(self, lm: LanguageModel, *prompt: Any) -> None:
+        super().__init__(*prompt)
         self.lm = lm
         self.answer_tokens = 0
         self._conversations: ConversationTokens | None = None
@@ -183,11 +176,9 @@ class LanguageModelPolicy(PromptPolicy):
 
     def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
         """Return a prompt in which control tokens spelled by the world are masked; those of the prompt itself stay."""
-        # Conversations encode all words as plain text.
         prompt = self._reader.read(observation, id)
-        if isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt:
-            return prompt
-        return self._reader.read(observation.changed(self.lm.mask), id)
+        plain = isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt  # conversations encode it as text
+        return prompt if plain else self._reader.read(observation.changed(self.lm.mask), id)
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
         return [

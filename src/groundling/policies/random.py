@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_env import TextObservation
-from groundling.policies.policy import Action, Evaluation, Outputs, Policy, policies
+from groundling.policies.policy import Action, Evaluated, Outputs, Policy, policies
 
 
 @policies.register("random")
@@ -26,9 +26,9 @@ class RandomPolicy(Policy):
     ) -> Action:
         return Action.choose(*self.outputs(observations), generator=generator)
 
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         log_probs, values = self.outputs(observations)
-        return Evaluation.of(log_probs, actions, values)
+        return Evaluated.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))

@@ -17,7 +17,7 @@ from groundling.lm.write.sampling import Mask, Sampling, allowed_tokens
 from groundling.policies.policy import (
     Action,
     Critic,
-    Evaluation,
+    Evaluated,
     Policy,
     ReferenceModel,
     TrainedModel,
@@ -232,7 +232,7 @@ class TokenPolicy(Policy):
         written = [[*start, *ids[: text.length].tolist()[:-1]] for ids, text in zip(actions, texts, strict=True)]
         return Sequences([text.prompt for text in texts], written, [text.length for text in texts])
 
-    def evaluate(self, observations: Sequence[Written], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Written], actions: Tensor) -> Evaluated:
         """Compute log-probabilities, entropies and values of written texts.
 
         Args:
@@ -245,8 +245,8 @@ class TokenPolicy(Policy):
             states = read_states(self.lm, sequences)
             logits = self.lm.backbone.logits(states).float()  # (tokens in all texts, vocabulary)
         chosen = actions[mask].to(logits.device)
-        evaluation = Evaluation.of(self._restricted(logits, observations), chosen, self._values(sequences, states))
-        return Evaluation(
+        evaluation = Evaluated.of(self._restricted(logits, observations), chosen, self._values(sequences, states))
+        return Evaluated(
             scatter(evaluation.log_probs, mask),
             scatter(evaluation.entropies, mask),
             scatter(evaluation.values, mask),
