@@ -40,14 +40,8 @@ class Algorithm(ABC):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Check, before anything is loaded, that the algorithm can train a policy in a world.
-
-        Args:
-            policy: The policy's class, or a factory function, of whose product nothing is known yet.
-            args: The policy's arguments, except for what is loaded.
-            world: The world in which the policy acts, or whose demonstrations it learns from.
-
-        Returns:
-            None, or why not and what to set.
+        ``policy`` is its class, or a factory function, of whose product nothing is known yet; ``args`` are its arguments,
+        except for what is loaded. Returns None, or why not and what to set.
         """
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
@@ -69,13 +63,8 @@ class Algorithm(ABC):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Learn from one rollout, and return figures to log.
-
-        Args:
-            policy: The policy to train.
-            rollout: Transitions gathered since the last update.
-            generator: Shuffles the minibatches.
-            remaining: Share of the training that is left, from 1 to 0, for schedules.
+        """Learn from the transitions since the last update, and return figures to log.
+        ``generator`` shuffles minibatches; ``remaining`` is the share of the training that is left, for schedules.
         """
 
     def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)

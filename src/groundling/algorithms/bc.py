@@ -71,7 +71,13 @@ class BehaviouralCloning(Algorithm):
         if batch.weights is not None:  # texts after the end of the dataset are masked
             counted = counted[batch.weights.any(1).cpu()]
         minibatches = counted.split(self.minibatch_size)
-        figures = learn(self, batch, lambda part: self._terms(policy, part), minibatches)
+
+        def loss(part: Batch) -> Terms:
+            log_probs = self._log_probs(policy, part)
+            probability = masked_mean(log_probs.detach().exp(), part.weights)
+            return {"loss": -masked_mean(log_probs, part.weights), "probability": probability}
+
+        figures = learn(self, batch, loss, minibatches)
         return {**figures, "learning_rate": learning_rate}
 
     @torch.no_grad()
@@ -89,11 +95,6 @@ class BehaviouralCloning(Algorithm):
                 chosen = outputs.log_probs.argmax(-1)
             correct += int((chosen == part.actions).sum())
         return {"loss": loss / len(batch), "accuracy": correct / len(batch)}
-
-    def _terms(self, policy: Policy, batch: Batch) -> Terms:
-        log_probs = self._log_probs(policy, batch)
-        probability = masked_mean(log_probs.detach().exp(), batch.weights)
-        return {"loss": -masked_mean(log_probs, batch.weights), "probability": probability}
 
     def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
         """Log-probabilities of the demonstrated actions, float32 of their shape, with gradients."""

@@ -182,7 +182,13 @@ class DRRN(Algorithm):
         Returns means over the gradient steps, and ``replay``, the memory's size.
         """
         assert isinstance(policy, DRRNPolicy)
-        self._remember(policy, rollout)
+        num_envs = rollout.actions.shape[1]
+        observations = [*rollout.observations, *rollout.last_observations]
+        prompts = policy.prompts(observations)
+        columns = (tensor.flatten().tolist() for tensor in (rollout.actions, rollout.rewards, rollout.dones))
+        for i, (action, reward, done) in enumerate(zip(*columns, strict=True)):
+            after = () if done else (prompts[i + num_envs], observations[i + num_envs].actions)
+            self.replay.add(Transition(prompts[i], observations[i].actions, action, reward, *after))
         self._steps += len(rollout)
         figures: list[dict[str, float]] = []
         for _ in range(self._steps // self.steps_per_gradient):
@@ -203,16 +209,6 @@ class DRRN(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps = state["steps"]
         self.replay.load(state["file"])
-
-    def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:
-        num_envs = rollout.actions.shape[1]
-        observations = [*rollout.observations, *rollout.last_observations]
-        prompts = policy.prompts(observations)
-        actions, rewards = rollout.actions.flatten().tolist(), rollout.rewards.flatten().tolist()
-        dones = rollout.dones.flatten().tolist()
-        for i, observation in enumerate(rollout.observations):
-            after = () if dones[i] else (prompts[i + num_envs], observations[i + num_envs].actions)
-            self.replay.add(Transition(prompts[i], observation.actions, actions[i], rewards[i], *after))
 
     def _step(self, policy: DRRNPolicy, batch: Sequence[Transition]) -> dict[str, float]:
         targets = torch.tensor([t.reward for t in batch], device=policy.device)  # (batch_size,)

@@ -81,8 +81,7 @@ class OnPolicy(Algorithm):
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
         """Learn from one rollout; return the figures of `optimize`, critic and KL, and ``learning_rate``.
-        Raises `ConfigError` if the rollout lacks what the options need, such as a reference or several episodes in a
-        group, and `RunError` if a gradient or another figure is NaN or infinite.
+        Raises `ConfigError` if the rollout lacks a reference or a group's episodes, and `RunError` for a figure of NaN.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         targets = self.targets(rollout)
@@ -142,22 +141,13 @@ class OnPolicy(Algorithm):
     ) -> Targets:
         """Targets by generalised advantage estimation; ``normalize`` shifts and scales to mean 0 and deviation 1."""
         rewards, mask = self.rewards(rollout), rollout.mask
-        if credit == "turn" or rollout.tokens is None:
-            advantages, returns = generalized_advantage(
-                rewards, rollout.values, rollout.dones, rollout.last_values, self.gamma, gae_lambda
-            )
+        tokens, end = rollout.tokens, (rollout.dones, rollout.last_values, self.gamma, gae_lambda)
+        if credit == "turn" or tokens is None:
+            advantages, returns = generalized_advantage(rewards, rollout.values, *end)
         else:
-            mask = rollout.tokens.mask if mask is None else rollout.tokens.mask & mask[..., None]
-            advantages, returns = token_advantages(
-                rewards,
-                rollout.tokens.values,
-                rollout.tokens.mask,
-                rollout.dones,
-                rollout.last_values,
-                self.gamma,
-                gae_lambda,
-                token_gamma=1.0 if credit == "poad" else self.gamma,
-            )
+            mask = tokens.mask if mask is None else tokens.mask & mask[..., None]
+            token_gamma = 1.0 if credit == "poad" else self.gamma
+            advantages, returns = token_advantages(rewards, tokens.values, tokens.mask, *end, token_gamma)
         return Targets(standardise(advantages, mask) if normalize else advantages, returns)
 
 

@@ -47,7 +47,6 @@ class TRPO(OnPolicy):
     max_grad_norm: Annotated[float, Gt(0)] = 0.5  # Of the value function's gradient
 
     def setup(self, policy: Policy) -> None:
-        """Make Adam, which steps on the value function's weights alone."""
         self.optimizer = torch.optim.Adam(trainable(policy), lr=self.learning_rate)
 
     def targets(self, rollout: Rollout) -> Targets:
@@ -61,10 +60,7 @@ class TRPO(OnPolicy):
         return {"loss": policy_loss, "policy_loss": policy_loss}
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function.
-        ``policy_loss`` is the negated surrogate before the step; ``step_size`` is 0 if no try kept the bound and
-        improved; ``value_loss`` is missing unless the value function has weights of its own.
-        """
+        """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function."""
         actor, critic = _actor_and_critic(policy, batch)
         figures = self._step(policy, batch, actor)
         self.optimizer.zero_grad(set_to_none=True)  # Adam must not step on the actor's gradients

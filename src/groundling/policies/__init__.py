@@ -9,6 +9,7 @@ from groundling.policies.policy import (
     Action,
     Evaluated,
     Policy,
+    RandomPolicy,
     ReferenceModel,
     Segment,
     TrainedModel,
@@ -18,7 +19,6 @@ from groundling.policies.policy import (
     policies,
 )
 from groundling.policies.prompt_policy import LanguageModelPolicy, PromptPolicy
-from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
 from groundling.policies.text_states import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy

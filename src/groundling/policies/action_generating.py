@@ -40,17 +40,11 @@ class ActionWritingPolicy(ActionTextPolicy):
     At each token only those that continue an admissible action are allowed, with renormalised probabilities (Outlines,
     arXiv 2307.09702; the trie of texts is GENRE's, arXiv 2010.00904). An action that another one begins with, as "go"
     begins "go left", ends with any of the model's end tokens, whose probabilities are added. Actions with equal tokens
-    share their probability. Each action has the tokens that the tokenizer gives it; Outlines also allows other
-    tokenisations of the same text.
+    share their probability. One pass gives the probabilities of all actions (`LanguageModel.score_guided`).
 
-    ``action_scoring`` takes a softmax over the log-probabilities of whole actions instead, which with sums is the
-    model's own distribution restricted to them; guided decoding is another distribution (Grammar-Aligned Decoding,
-    arXiv 2405.21047). A token is chosen before its continuations are known: "wait" and three actions that begin with
-    "take" are first a choice between two tokens. Tokens without alternative cost a long action nothing, and "go" is
-    not likelier than "go left" because it is shorter.
-
-    One pass gives the probabilities of all actions (`LanguageModel.score_guided`); drawing an action from them equals
-    drawing token by token. Entropy and PPO's ratio are those of whole actions.
+    ``action_scoring`` takes a softmax over whole actions instead, which is another distribution (Grammar-Aligned
+    Decoding, arXiv 2405.21047). Here tokens without alternative cost a long action nothing, and "wait" and three actions
+    that begin with "take" are first a choice between two tokens.
     """
 
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
@@ -243,7 +237,6 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         return super().work([one.observation if isinstance(one, Turn) else one for one in observations])
 
     def _log_probs(self, logits: Tensor, among: Sequence[Among]) -> Tensor:
-        """Return ``(num_tokens, vocabulary)``: the distribution that each token is chosen from."""
         return log_probs_among(logits, among, self.temperature, self.rules.ends)
 
     def _states(self, lm: LanguageModel, turns: Sequence[Turn]) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import numpy as np
@@ -39,21 +40,21 @@ class NetHackObservations(Sequence["NetHackObservations"]):
         return len(self.chars)
 
     def __getitem__(self, index: int | slice | np.ndarray) -> "NetHackObservations":
-        return NetHackObservations(*(array[index] for array in self.arrays()))
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        return self.chars, self.colours, self.vector, self.messages
+        return NetHackObservations(*(array[index] for array in _arrays(self)))
 
     @classmethod
     def stack(cls, observations: Sequence["NetHackObservations"]) -> "NetHackObservations":
         """Stack single steps; several steps are returned as they are."""
         if isinstance(observations, NetHackObservations):
             return observations
-        return cls(*map(np.stack, zip(*(o.arrays() for o in observations), strict=True)))
+        return cls(*map(np.stack, zip(*map(_arrays, observations), strict=True)))
 
     @classmethod
     def concatenate(cls, observations: Sequence["NetHackObservations"]) -> "NetHackObservations":
-        return cls(*map(np.concatenate, zip(*(o.arrays() for o in observations), strict=True)))
+        return cls(*map(np.concatenate, zip(*map(_arrays, observations), strict=True)))
+
+
+_arrays = attrgetter("chars", "colours", "vector", "messages")
 
 
 @policies.register("nethack")
@@ -173,8 +174,7 @@ class NetHackPolicy(RecurrentPolicy):
             cache.update(zip(new, images, strict=True))
         return torch.stack([cache[key] for key in keys])
 
-    def _render(self, windows: np.ndarray) -> Tensor:
-        """Return images ``(batch, 3, 72, 72)`` from 0 to 1."""
+    def _render(self, windows: np.ndarray) -> Tensor:  # (batch, 3, 72, 72) from 0 to 1
         chars, colours = torch.from_numpy(windows).to(self.device).unbind(1)
         return self.renderer(chars, colours).float().div_(255)
 

@@ -25,14 +25,12 @@ from groundling.registry import Registry, provided
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
     """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` for other names or shapes."""
     saved = _load(file)
-    if saved.keys() != weights.keys():
-        odd = sorted(saved.keys() ^ weights.keys())
-        raise ConfigError(f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args")
-    for name, weight in weights.items():
-        if saved[name].shape != weight.shape:
+    theirs, ours = ({name: tuple(one.shape) for name, one in of.items()} for of in (saved, weights))
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
             raise ConfigError(
-                f"{file} is not of this policy: {name} has the shape {tuple(saved[name].shape)} there, and "
-                f"{tuple(weight.shape)} here; check policy.args, and that there are as many actions as in training"
+                f"{file} is not of this policy: {name} has the shape {theirs.get(name)} there, and {ours.get(name)} here; "
+                "check policy.args, and that there are as many actions as in training"
             )
     with torch.no_grad():
         for name, weight in weights.items():
@@ -332,6 +330,37 @@ class Policy(nn.Module, ABC):
 
 
 policies: Registry[Policy] = Registry("policy")
+
+
+@policies.register("random")
+class RandomPolicy(Policy):
+    """Chooses uniformly among the admissible actions, even if asked for the likeliest; all values are 0."""
+
+    needs = frozenset({"words"})
+    trainable = False
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        memory: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        return Action.choose(*self.outputs(observations), generator=generator)
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
+        log_probs, values = self.outputs(observations)
+        return Evaluated.of(log_probs, actions, values)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        return torch.zeros(len(observations))
+
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+        sizes = torch.tensor([len(o.actions) for o in observations])
+        admissible = torch.arange(int(sizes.max())) < sizes[:, None]  # (batch, num_actions)
+        log_probs = torch.where(admissible, -sizes[:, None].float().log(), -torch.inf)
+        return Outputs(log_probs, self.values(observations))
 
 
 def check_accepts(id: str, world: WorldSpec) -> None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import TextObservation
@@ -33,10 +32,6 @@ class Reference:
     @property
     def language_model(self) -> LanguageModel | None:
         return None if self._has_adapters else self._lm
-
-    def parameters(self) -> Iterator[Parameter]:
-        """Return the frozen model's parameters; none if it is the policy's own."""
-        return iter(()) if self.language_model is None else self.language_model.parameters()
 
     @contextmanager
     def model(self) -> Iterator[LanguageModel]:

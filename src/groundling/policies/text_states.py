@@ -111,13 +111,6 @@ class Sequences(NamedTuple):
     written: Sequence[Sequence[int]]  # read after that, or by the decoder, with its start token
     counts: Sequence[int]  # number of last positions; of a causal model from the prompt's last token on
 
-    def select(self, indices: Sequence[int]) -> "Sequences":
-        return Sequences(
-            [self.prompts[index] for index in indices],
-            [self.written[index] for index in indices],
-            [self.counts[index] for index in indices],
-        )
-
 
 def shares_prompt(prompt: Sequence[int]) -> bool:
     """Return True if a prompt is long enough to be read once for several texts."""
@@ -138,7 +131,7 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     # Where positions depend on a text's length, padding would turn short texts into long ones.
     for places in lm.backbone.layers.by_stage(lengths):
         indices = [rest[place] for place in places]
-        part = sequences.select(indices)
+        part = Sequences(*([column[index] for index in indices] for column in sequences))
         states.update(zip(indices, _read(lm, part).split(list(part.counts)), strict=True))
     # A model spread over several devices ends on another one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)

@@ -45,11 +45,9 @@ class TokenPolicy(Policy):
     """π(token | prompt, text so far): the distribution that the language model is sampled from.
 
     Log-probabilities are those of the distribution *sampled from*: after temperature, top-k, top-p, the ban of early
-    ends, and NLPO's mask. PPO's ratio is right only if its denominator drew the token. With the model's unfiltered
-    log-probabilities, as in RL4LMs, ratios also start at 1, but the gradient belongs to a policy that never acted.
-    Filters choose a set of tokens by the model *at that time*. The set is kept with each token (`SetKeeper`), and the
-    present policy is restricted to it: outside a set of its own, the old token would have no ratio. Keeping NLPO's
-    sets also saves the mask model's pass in every epoch, and holds when the mask model is refreshed.
+    ends, and NLPO's mask, since PPO's ratio is right only if its denominator drew the token. The set of tokens that
+    filters and mask left is kept with each token, and the present policy is restricted to it: outside a set of its own,
+    the old token would have no ratio.
 
     Args:
         lm: The language model; its weights are the policy's.

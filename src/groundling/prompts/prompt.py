@@ -195,9 +195,7 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
             blanks[id] = prompts.get(id)(BLANK, "english")
     conversations = [id for id, one in blanks.items() if isinstance(one, Conversation)]
     if 0 < len(conversations) < len(blanks):
-        raise ConfigError(
-            f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)}): name prompts of one kind"
-        )
+        raise ConfigError(f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)})")
     return tuple(ids)
 
 
@@ -220,8 +218,6 @@ class PromptReader:
     ) -> None:
         self._ids = check_prompts([prompt] if isinstance(prompt, str) else prompt, "policy.args.prompt", 1)
         self._language = language
-        if not isinstance(replacements, Mapping | None):
-            raise ConfigError(f"replacements must be a mapping, {{word: another}}, got {replacements!r}")
         self._replacements = dict(replacements or {})
         self._system = system
 
@@ -242,8 +238,7 @@ class PromptReader:
             raise ConfigError(f"prompt {id!r} must give a text or a Conversation, got {reading!r:.80}")
         if self._system is not None:
             raise ConfigError(
-                f"policy.args.system is for conversations, and the prompt {id!r} is a text: set "
-                "policy.args.prompt=conversation, or leave it out"
+                f"policy.args.system is for conversations, and the prompt {id!r} is a text: leave it out"
             )
         return self._replaced(reading)
 
