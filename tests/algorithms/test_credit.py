@@ -272,14 +272,6 @@ def test_gigpo_discounts_steps_but_not_episodes():
     torch.testing.assert_close(computed[0], of_episodes + 2 * torch.tensor([0.5 - 0.25, 0.0, -0.25]))
 
 
-def test_equal_returns_at_one_state_have_no_advantage():
-    rewards = torch.full((1, 4095), 19.1)
-    dones, states = torch.ones(1, 4095, dtype=torch.bool), torch.zeros(1, 4095).long()
-    assert not anchored(rollout_of(rewards, dones), rewards, states).any()
-    rewards[0, 0] = 19.2
-    assert anchored(rollout_of(rewards, dones), rewards, states).all()
-
-
 def test_states_are_compared_within_a_group():
     rewards = torch.tensor([[1.0, 0.0, 5.0, 4.0]])
     dones = torch.ones(1, 4, dtype=torch.bool)

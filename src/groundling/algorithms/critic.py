@@ -1,6 +1,5 @@
 """Extra training of a value head: on more epochs, over recent rollouts, without gradients into its input."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -78,9 +77,9 @@ class HeadInputs:
             self._rows |= {i: row for i, row in rows.items() if i not in self._rows or row[0] > self._rows[i][0]}
 
     def transitions(self) -> tuple[Tensor, Tensor]:
-        """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``."""
+        """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``, on the CPU."""
         returns = self._batch.returns.reshape(len(self._batch), -1)[_counted(self._batch)]
-        return torch.cat([self._rows[i][1] for i in range(len(self._batch))]), returns
+        return torch.cat([self._rows[i][1] for i in range(len(self._batch))]).cpu(), returns.cpu()
 
 
 def _counted(batch: Batch) -> Tensor:
@@ -96,42 +95,26 @@ def _num_rows(observation: object) -> int:
     return observation.length if isinstance(observation, Written) else 0
 
 
-class CriticMemory:
-    """Inputs of the value head and returns, of the last ``rollouts`` rollouts."""
+def fit_head(
+    learner: Learner,
+    head: nn.Module,
+    rollouts: Iterable[tuple[Tensor, Tensor]],
+    size: int,
+    epochs: int,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """Fit the head alone to the `HeadInputs.transitions` of rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows."""
+    device = next(head.parameters()).device
+    states, returns = (torch.cat(parts).to(device) for parts in zip(*rollouts, strict=True))
+    zeros = torch.zeros_like(returns)
+    batch = Batch(
+        range(len(returns)), zeros, zeros, zeros, zeros, returns, None, None, len(returns), more={"states": states}
+    )
 
-    def __init__(self, rollouts: int) -> None:
-        self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=rollouts)
+    def loss(part: Batch) -> Terms:
+        return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
 
-    def add(self, states: Tensor, returns: Tensor) -> None:
-        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)`` on the CPU."""
-        self._kept.append((states.cpu(), returns.cpu()))
-
-    def fit(
-        self, learner: Learner, head: nn.Module, size: int, epochs: int, generator: torch.Generator
-    ) -> dict[str, float]:
-        """Fit the head alone to all kept rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows."""
-        device = next(head.parameters()).device
-        states, returns = (torch.cat(parts).to(device) for parts in zip(*self._kept, strict=True))
-        zeros = torch.zeros_like(returns)
-        batch = Batch(
-            range(len(returns)), zeros, zeros, zeros, zeros, returns, None, None, len(returns), more={"states": states}
-        )
-
-        def loss(part: Batch) -> Terms:
-            return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
-
-        learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not step on old gradients
-        minibatches = batch.minibatches(size, epochs, generator)
-        figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
-        return {"value_fit_loss": figures["loss"]}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{i}.{name}": tensor
-            for i, pair in enumerate(self._kept)
-            for name, tensor in zip(("states", "returns"), pair, strict=True)
-        }
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for i in range(len(tensors) // 2):
-            self.add(tensors[f"{i}.states"], tensors[f"{i}.returns"])
+    learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not step on old gradients
+    minibatches = batch.minibatches(size, epochs, generator)
+    figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
+    return {"value_fit_loss": figures["loss"]}

@@ -1,6 +1,7 @@
 """Proximal policy optimisation, and NLPO, which is PPO among the tokens that an older policy finds likely."""
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from groundling.algorithms.advantages import Credit, credit_refusal
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.critic import CriticMemory, HeadInputs, detached
+from groundling.algorithms.critic import HeadInputs, detached, fit_head
 from groundling.algorithms.losses import clipped_value_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, learn
@@ -54,7 +55,7 @@ class PPO(ClippedOnPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._warmed_up = 0  # updates
-        self._memory = CriticMemory(self.value_rollouts)
+        self._states: deque[tuple[Tensor, Tensor]] = deque(maxlen=self.value_rollouts)  # and returns, by rollout
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         options = ("value_epochs", "detach_values")
@@ -94,8 +95,8 @@ class PPO(ClippedOnPolicy):
                 minibatches = inputs.numbered(self.minibatches(batch, generator))
                 figures = learn(self, batch, loss, minibatches, self.target_kl)
         inputs.complete(self, policy)
-        self._memory.add(*inputs.transitions())
-        return figures | self._memory.fit(self, head, self.minibatch_size, self.value_epochs, generator)
+        self._states.append(inputs.transitions())
+        return figures | fit_head(self, head, self._states, self.minibatch_size, self.value_epochs, generator)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "warmed_up": self._warmed_up}
@@ -105,10 +106,12 @@ class PPO(ClippedOnPolicy):
         self._warmed_up = state["warmed_up"]
 
     def tensors(self) -> dict[str, Tensor]:
-        return self._memory.tensors()
+        kept = enumerate(self._states)
+        return {f"{i}.{name}": one for i, pair in kept for name, one in zip(("states", "returns"), pair, strict=True)}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self._memory.load_tensors(tensors)
+        for i in range(len(tensors) // 2):
+            self._states.append((tensors[f"{i}.states"], tensors[f"{i}.returns"]))
 
 
 @algorithms.register("nlpo")

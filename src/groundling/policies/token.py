@@ -54,9 +54,8 @@ class TokenPolicy(Policy):
         reference: The frozen language model of the KL; ``lm`` itself stands for its weights with the LoRA adapters
             off, which takes no memory. None: no KL.
         value: Where values come from: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a LoRA adapter of
-            its own, which takes only its weights, gradients and moments; or "shared", the policy's hidden states. The
-            adapter stands on the frozen weights of the policy's adapter; if the policy is trained as a whole, on those
-            of ``value_base``.
+            its own, on the frozen weights of the policy's adapter or of ``value_base``; or "shared", the policy's
+            hidden states.
         value_base: For "lora" if the policy is trained as a whole: the language model whose frozen weights are under
             the adapter; in a run, the policy as training began. None: the reference.
         value_lora: For "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with its

@@ -75,10 +75,7 @@ _SENTENCES = {
 
 @prompts.register("brief")
 def brief(observation: TextObservation, language: str) -> str:
-    """Goal, recent observations and actions, without the admissible actions, which a scoring policy gets anyway.
-
-    An observation of four things and two walls takes 62 tokens of the starter models' tokenizer, in GLAM's form 85.
-    """
+    """Goal, recent observations and actions, without the admissible actions, which a scoring policy gets anyway."""
     goal, view, action = _HEADINGS[check_language(language)]
     text = f"{goal}: {observation.goal}"
     for i, descriptions in enumerate(observation.descriptions):
@@ -89,10 +86,7 @@ def brief(observation: TextObservation, language: str) -> str:
 
 @prompts.register("present")
 def present(observation: TextObservation, language: str) -> str:
-    """Goal, recent actions, and only the present observation: for worlds with long observations.
-
-    An observation of ten rooms of TextWorldExpress takes some 220 tokens, a past action 5.
-    """
+    """Goal, recent actions, and only the present observation: for worlds with long observations."""
     goal, view, action = _HEADINGS[check_language(language)]
     taken = "".join(f" \n {action}: {past}" for past in observation.past_actions)
     seen = listed(observation.descriptions[-1])
