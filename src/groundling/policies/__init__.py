@@ -2,6 +2,7 @@
 
 from groundling.policies.action_generating import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.action_scoring import ActionHeadPolicy, ActionScoringPolicy, ActionTextPolicy
+from groundling.policies.arguments import ReferenceModel, TrainedModel
 from groundling.policies.chat_server import ChatServerPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
@@ -10,9 +11,7 @@ from groundling.policies.policy import (
     Evaluated,
     Policy,
     RandomPolicy,
-    ReferenceModel,
     Segment,
-    TrainedModel,
     Turn,
     TurnTokens,
     Work,

@@ -13,23 +13,10 @@ from groundling.fields import Ge, OnlyWith, ReadByModel
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
+from groundling.policies import arguments
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.answer import Answer, AnswerRules
-from groundling.policies.policy import (
-    Action,
-    Evaluated,
-    Language,
-    Outputs,
-    ReferenceModel,
-    Replacements,
-    SystemPrompt,
-    Temperature,
-    TrainedModel,
-    Turn,
-    TurnTokens,
-    Work,
-    policies,
-)
+from groundling.policies.policy import Action, Evaluated, Outputs, Turn, TurnTokens, Work, policies
 from groundling.policies.text_states import scatter
 
 
@@ -91,14 +78,14 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: Temperature = 1.0,
+        temperature: arguments.Temperature = 1.0,
         guided: bool = True,
         max_action_tokens: Annotated[int | None, Ge(1), OnlyWith("guided", (False,))] = None,
         invalid_action: Annotated[str | None, ReadByModel, OnlyWith("guided", (False,))] = None,

@@ -13,17 +13,8 @@ from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.fields import Ge, OnlyWith
 from groundling.lm import ActionHead, LanguageModel, Prompts, ValueHead
-from groundling.policies.policy import (
-    Language,
-    NumActions,
-    ReferenceModel,
-    Replacements,
-    SystemPrompt,
-    Temperature,
-    TrainedModel,
-    policies,
-    read_vector,
-)
+from groundling.policies import arguments
+from groundling.policies.policy import policies, read_vector
 from groundling.policies.prompt_policy import LanguageModelPolicy, Reference
 
 _CALIBRATION_BATCH = 32
@@ -49,14 +40,14 @@ class ActionTextPolicy(LanguageModelPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: Temperature = 1.0,
+        temperature: arguments.Temperature = 1.0,
         calibration: Annotated[int, Ge(0)] = 0,
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)
@@ -146,15 +137,15 @@ class ActionScoringPolicy(ActionTextPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         normalize: Annotated[Literal["sum", "token", "word"], OnlyWith("compat", (None,))] = "sum",
-        temperature: Temperature = 1.0,
+        temperature: arguments.Temperature = 1.0,
         calibration: Annotated[int, Ge(0)] = 0,
         compat: Literal["glam"] | None = None,
     ) -> None:
@@ -194,12 +185,12 @@ class ActionHeadPolicy(LanguageModelPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        num_actions: NumActions,
+        lm: arguments.TrainedModel,
+        num_actions: arguments.NumActions,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)

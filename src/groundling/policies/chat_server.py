@@ -11,18 +11,9 @@ from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError, RunError
 from groundling.fields import CommandLineOnly, Ge, Private, ReadByModel
 from groundling.io.chat_server import ChatServer, RequestFailed, text_of
+from groundling.policies import arguments
 from groundling.policies.answer import action_instead, find_action
-from groundling.policies.policy import (
-    Action,
-    Evaluated,
-    Language,
-    Policy,
-    Replacements,
-    SystemPrompt,
-    Turn,
-    TurnTokens,
-    policies,
-)
+from groundling.policies.policy import Action, Evaluated, Policy, Turn, TurnTokens, policies
 from groundling.prompts import Conversation, PromptReader
 
 
@@ -53,9 +44,9 @@ class ChatServerPolicy(Policy):
         base_url: Annotated[str, CommandLineOnly, Private],
         model: str,
         prompt: str | Sequence[str] = "conversation",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         temperature: Annotated[float, Ge(0)] = 1.0,
         max_tokens: Annotated[int, Ge(1)] = 4096,
         invalid_action: Annotated[str | None, ReadByModel] = None,

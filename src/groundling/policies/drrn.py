@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import TextObservation
-from groundling.policies.policy import Language, Replacements, Temperature, policies
+from groundling.policies import arguments
+from groundling.policies.policy import policies
 from groundling.policies.prompt_policy import PromptPolicy
 
 
@@ -33,12 +34,12 @@ class DRRNPolicy(PromptPolicy):
     def __init__(
         self,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
         tokenizer: str = "starter",
         embedding_size: int = 128,
         hidden_size: int = 128,
-        temperature: Temperature = 1.0,
+        temperature: arguments.Temperature = 1.0,
     ) -> None:
         super().__init__(prompt, language, replacements)
         from groundling.lm.load.model import load_tokenizer  # slow to import

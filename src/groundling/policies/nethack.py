@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH, GlyphRenderer
 from groundling.fields import Ge
-from groundling.policies.policy import NumActions, policies
+from groundling.policies import arguments
+from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
@@ -77,7 +78,7 @@ class NetHackPolicy(RecurrentPolicy):
 
     def __init__(
         self,
-        num_actions: NumActions,
+        num_actions: arguments.NumActions,
         hidden_size: Annotated[int, Ge(1)] = 512,
         core: Literal["gru", "lstm"] = "gru",
         recurrence: Annotated[int, Ge(1)] = 32,

@@ -1,11 +1,11 @@
 """The contract of a policy: it acts, and evaluates stored actions with gradients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -16,8 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Gt, Provided, ReadByModel, are_texts
-from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among
 from groundling.registry import Registry, provided
 
@@ -50,19 +48,6 @@ def _load(file: Path) -> dict[str, Tensor]:
         return load_file(file)
     except (SafetensorError, FileNotFoundError) as error:
         raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
-
-
-TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model of ``model.path``
-ReferenceModel = Annotated[LanguageModel | None, Provided("reference", decided_by="model.path")]
-"""The model as training began, where the algorithm penalises the distance from it."""
-ValueBase = Annotated[LanguageModel | None, Provided("value_base", decided_by="model.path")]
-"""The model as training began, for an adapter of the values."""
-NumActions = Annotated[int, Provided("num_actions", settable=int)]  # The largest number of admissible actions
-Language = Annotated[str, Provided("language", settable=str)]  # The language of the env's sentences
-Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algorithm learns a value function
-Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Words of a prompt: replacements
-SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation
-Temperature = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pack_sequence
 from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
 from groundling.envs.text_env import TextObservation
 from groundling.fields import Ge
-from groundling.policies.policy import NumActions, policies
+from groundling.policies import arguments
+from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 
 _WORDS = (
@@ -45,7 +46,7 @@ class SymbolicPolicy(RecurrentPolicy):
 
     def __init__(
         self,
-        num_actions: NumActions,
+        num_actions: arguments.NumActions,
         channels: Annotated[int, Ge(8)] = 128,
         hidden_size: Annotated[int, Ge(1)] = 128,
         recurrence: Annotated[int, Ge(1)] = 20,

@@ -112,11 +112,6 @@ class Sequences(NamedTuple):
     counts: Sequence[int]  # number of last positions; of a causal model from the prompt's last token on
 
 
-def shares_prompt(prompt: Sequence[int]) -> bool:
-    """Return True if a prompt is long enough to be read once for several texts."""
-    return len(prompt) >= WORTH_SHARING
-
-
 def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     """Return the final hidden states of the wanted positions, text by text, ``(sum(counts), hidden)``."""
     # A causal model reads a prompt of several texts once, and the texts after it in one row under a mask; an encoder
@@ -141,7 +136,7 @@ def _groups(sequences: Sequences) -> list[list[int]]:
     """Return the indices of texts to one prompt that share a row."""
     to_prompt: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(sequences.prompts):
-        if shares_prompt(prompt):
+        if len(prompt) >= WORTH_SHARING:
             to_prompt.setdefault(tuple(prompt), []).append(index)
     groups = []
     for prompt, indices in to_prompt.items():

@@ -12,29 +12,13 @@ from torch.nn import functional as F
 from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge, Gt, OnlyWith
 from groundling.lm import LanguageModel, ValueHead
+from groundling.lm.read.causal import WORTH_SHARING
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Mask, Sampling, allowed_tokens
-from groundling.policies.policy import (
-    Action,
-    Critic,
-    Evaluated,
-    Policy,
-    ReferenceModel,
-    TrainedModel,
-    ValueBase,
-    Work,
-    policies,
-)
+from groundling.policies import arguments
+from groundling.policies.policy import Action, Evaluated, Policy, Work, policies
 from groundling.policies.prompt_policy import Reference
-from groundling.policies.text_states import (
-    Sequences,
-    TokenPrompt,
-    Writing,
-    Written,
-    read_states,
-    scatter,
-    shares_prompt,
-)
+from groundling.policies.text_states import Sequences, TokenPrompt, Writing, Written, read_states, scatter
 
 _TOP_P, _MIN_TOKENS = 0.9, 100  # Defaults of NLPO's mask: ``top_mask`` of a top-p mask, and ``min_tokens_to_keep``
 _ROWS = 1024  # Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000
@@ -78,14 +62,14 @@ class TokenPolicy(Policy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         value: Literal["separate", "lora", "shared"] = "separate",
-        value_base: ValueBase = None,
+        value_base: arguments.ValueBase = None,
         value_lora: Annotated[Mapping[str, Any] | None, OnlyWith("value", ("lora",))] = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
-        critic: Critic = True,
+        critic: arguments.Critic = True,
         generation: Mapping[str, Any] | None = None,
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,
@@ -279,7 +263,7 @@ class TokenPolicy(Policy):
 
     def work(self, observations: Sequence[Written]) -> Sequence[Work]:
         return [
-            Work(len(text.prompt) + text.length, text.prompt if shares_prompt(text.prompt) else index)
+            Work(len(text.prompt) + text.length, text.prompt if len(text.prompt) >= WORTH_SHARING else index)
             for index, text in enumerate(observations)
         ]
 
