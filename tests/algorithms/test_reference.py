@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -53,12 +52,6 @@ class _Theirs(Policy):
         raise NotImplementedError
 
     def values(self, observations: Sequence[Tensor], memory: Tensor | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def save_pretrained(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    def load_weights(self, folder: Path) -> None:
         raise NotImplementedError
 
 

@@ -59,10 +59,6 @@ class _Counting(PromptPolicy):
             row[: len(o.actions)] = -torch.tensor(len(o.actions)).log()
         return rows, torch.full((len(observations),), -float(self.computed))
 
-    def save_pretrained(self, folder: object) -> None: ...
-
-    def load_weights(self, folder: object) -> None: ...
-
 
 def test_equal_observations_are_computed_once_while_the_weights_do_not_change() -> None:
     policy = _Counting()

@@ -44,8 +44,7 @@ def generalized_advantage(
 
 def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
     """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}; all tensors are ``(num_steps, ...)``.
-    An episode that the rollout cuts off counts as if it had ended there, since no value function estimates the rest:
-    make rollouts long in comparison with episodes.
+    An episode that the rollout cuts off counts as if it had ended there.
     """
     returns = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
@@ -107,8 +106,7 @@ def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> T
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
-    Returns to go and result are ``(num_steps, num_envs)``. All steps of an episode rewarded only at its end have one
-    advantage.
+    Returns to go and result are ``(num_steps, num_envs)``.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     others = group_sums(episodes.returns, episodes.group)[episodes.group] - episodes.returns

@@ -62,9 +62,7 @@ class BehaviouralCloning(Algorithm):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of ``rollout``, once and in order.
-        In the figures, ``probability`` is that of the demonstrated actions.
-        """
+        """Take one optimizer step on each minibatch of ``rollout``, once and in order."""
         learning_rate = schedule_learning_rate(self, remaining)
         batch = _batch_of(policy, rollout)
         counted = batch.index

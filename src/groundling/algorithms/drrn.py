@@ -71,11 +71,9 @@ class ReplayMemory:
             self._oldest = (self._oldest + 1) % self.size
 
     def save(self) -> dict[str, int]:
-        """Write new transitions through to the disk; return the file's length and checksum, for `load`.
-        Raises `RunError` if the file is a link: another's run could have it lead to any file of the user's.
-        """
+        """Write new transitions through to the disk; return the file's length and checksum, for `load`."""
         path = self._file()
-        if path.is_symlink():
+        if path.is_symlink():  # another's run could have it lead to any file of the user's
             raise RunError(f"{path} is a link: put the file itself in its place")
         content = "".join(json.dumps(self._row(transition)) + "\n" for transition in self._unsaved).encode()
         with path.open("ab") as file:
@@ -132,9 +130,7 @@ class ReplayMemory:
 
     def _row(self, t: Transition) -> list[Any]:
         row = [self._number(t.prompt), self._number(t.actions), t.action, t.reward]
-        if t.next_prompt is not None:
-            row += [self._number(t.next_prompt), self._number(t.next_actions)]
-        return row
+        return row if t.next_prompt is None else [*row, self._number(t.next_prompt), self._number(t.next_actions)]
 
     def _number(self, text: _Text) -> Any:
         """Return the text itself the first time, later its number."""
@@ -178,9 +174,7 @@ class DRRN(Algorithm):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Add the rollout to the replay memory, and take a gradient step for every ``steps_per_gradient`` steps.
-        Returns means over the gradient steps, and ``replay``, the memory's size.
-        """
+        """Add the rollout to the replay memory, and take a gradient step for every ``steps_per_gradient`` steps."""
         assert isinstance(policy, DRRNPolicy)
         num_envs = rollout.actions.shape[1]
         observations = [*rollout.observations, *rollout.last_observations]

@@ -73,8 +73,8 @@ def clipped_surrogate(
     min_ratio: float | None = None,
     mask: Tensor | None = None,
 ) -> Surrogate:
-    """PPO's surrogate (arXiv 1707.06347, equation 7): -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a).
-    Arguments and errors as of `ppo_loss`; ``min_ratio`` replaces 1-ε.
+    """PPO's surrogate, with the arguments of `ppo_loss`; ``min_ratio`` replaces 1-ε.
+    -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a) (arXiv 1707.06347, equation 7)
     """
     check_shapes(log_prob, old_log_prob, advantage, mask)
     log_ratio = log_prob - old_log_prob

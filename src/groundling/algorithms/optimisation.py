@@ -68,8 +68,7 @@ def make_adamw(
 
 def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) -> float:
     """Factor of the learning rate when the share ``remaining`` of the training is left.
-    It rises from 0.1 to 1 in the first ``warmup`` of the training, then stays, or falls to 0 in a line or half a
-    cosine.
+    It rises from 0.1 to 1 in the share ``warmup``, then stays, or falls to 0 in a line or half a cosine.
     """
     if 1 - remaining < warmup:
         return 0.1 + 0.9 * (1 - remaining) / warmup
@@ -123,10 +122,9 @@ def learn(
 def accumulate(
     learner: Learner, batch: Batch, loss: LossFunction, indices: Tensor, parameters: list[Tensor]
 ) -> dict[str, float]:
-    """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``.
-    Each process computes its share in micro-batches, and the gradients are summed. If the device runs out of memory,
-    the micro-batch is halved for the rest of the run, and the minibatch starts again; `RunError` if that is
-    impossible. Returns this process's part of every term; the sum over the processes is the mean.
+    """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``, in micro-batches.
+    If the device runs out of memory, the micro-batch is halved for the rest of the run, and the minibatch starts again.
+    Returns this process's part of every term; the sum over the processes is the mean.
     """
     while True:
         size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)

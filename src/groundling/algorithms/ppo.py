@@ -140,9 +140,7 @@ class NLPO(PPO):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Update as PPO, and refresh the mask model every ``target_update_iterations`` updates.
-        ``mask_age`` in the figures is the number of updates since the last refresh before this one.
-        """
+        """Update as PPO, and refresh the mask model every ``target_update_iterations`` updates."""
         age = self._updates % self.target_update_iterations
         figures = super().update(policy, rollout, generator=generator, remaining=remaining)
         self._updates += 1

@@ -113,9 +113,7 @@ class KLPenalty(Regularizer):
 
 
 class ContrastiveLoss(Regularizer):
-    """Triplet loss that brings together the states of one observation in several prompts.
-    After Aissi et al. 2024 (arXiv 2410.19920), who found that agents trained with one form of their prompt fail with
-    others::
+    """Triplet loss that brings together the states of one observation in several prompts (arXiv 2410.19920)::
 
         C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
 

@@ -218,7 +218,8 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
         """Return the outputs of a guided policy without thoughts; None for others, before they have written."""
-        return self.distributions(observations) if self.rules.only_action else None
+        only_action = self.rules.guided and self.rules.thought_ends is None
+        return self.distributions(observations) if only_action else None
 
     def work(self, observations: Sequence[Any]) -> Sequence[Work]:
         return super().work([one.observation if isinstance(one, Turn) else one for one in observations])

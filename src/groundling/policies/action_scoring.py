@@ -128,10 +128,9 @@ class ActionScoringPolicy(ActionTextPolicy):
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes, temperature, calibration: See `ActionTextPolicy`.
-        normalize: "sum" adds the tokens' log-probabilities, as in the paper, whose actions have one or two words. Each
-            further token costs some nats, so an action of eight words is practically never taken next to one of two.
-            With the mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) actions become nearly equally likely.
-            ``action_writing`` has no such preference.
+        normalize: "sum" adds the tokens' log-probabilities, as in the paper, so long actions are hardly ever taken next
+            to short ones. With the mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) actions become nearly
+            equally likely. ``action_writing`` has no such preference.
         compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
     """
 

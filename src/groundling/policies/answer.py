@@ -57,10 +57,6 @@ class AnswerRules:
         self.action_tokens = lru_cache(10_000)(self._action_tokens)
 
     @property
-    def only_action(self) -> bool:
-        return self.guided and self.thought_ends is None
-
-    @property
     def usual_tokens(self) -> int:
         """Most tokens of an answer, unless an admissible action is longer than usual."""
         return self._other_tokens(False) + (self._max_action_tokens or _ACTION_TOKENS)

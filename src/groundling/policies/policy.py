@@ -350,15 +350,15 @@ class RandomPolicy(Policy):
 
 def check_accepts(id: str, world: WorldSpec) -> None:
     """Raise `ConfigError` unless the policy ``id`` can act in a world; it names the trainable policies that can."""
-    if (reason := _refusal(id, world)) is not None:
+
+    def refusal(id: str) -> str | None:
+        accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none
+        return None if accepts is None else accepts(world)
+
+    if (reason := refusal(id)) is not None:
         trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
-        suited = ", ".join(name for name in trained if _refusal(name, world) is None)
+        suited = ", ".join(name for name in trained if refusal(name) is None)
         raise ConfigError(f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}")
-
-
-def _refusal(id: str, world: WorldSpec) -> str | None:
-    accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none
-    return None if accepts is None else accepts(world)
 
 
 def has_model(id: str) -> bool:

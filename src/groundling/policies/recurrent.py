@@ -34,11 +34,8 @@ class RecurrentPolicy(Policy):
     @abstractmethod
     def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
         """Return the hidden states ``(batch, length, hidden_size)`` over segments in which episodes may begin.
-
-        Args:
-            features: ``(batch, length, num_features)``.
-            memory: ``(batch, memory_size)`` before the first step.
-            starts: bool ``(batch, length)`` on the CPU: the memory is set to 0 before this step.
+        ``features`` are ``(batch, length, num_features)``, ``memory`` ``(batch, memory_size)`` before the first step; where
+        ``starts`` is True, bool ``(batch, length)`` on the CPU, the memory is set to 0 before the step.
         """
 
     def act(

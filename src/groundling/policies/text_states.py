@@ -161,7 +161,8 @@ def _read_groups(lm: LanguageModel, sequences: Sequences, groups: Sequence[Seque
             places.append(first + rows[len(rows) - sequences.counts[index] :])
         first += len(answer.rows)
     order = [index for group in groups for index in group]
-    states = _rows_at(torch.cat([answer.rows for answer in answers]), torch.cat(places))
+    rows = torch.cat([answer.rows for answer in answers])
+    states = F.embedding(torch.cat(places).to(rows.device), rows)  # whose backward pass is one addition
     return dict(zip(order, states.split([sequences.counts[index] for index in order]), strict=True))
 
 
@@ -192,12 +193,7 @@ def _last(hidden: Tensor, lengths: Sequence[int], counts: Sequence[int]) -> Tens
         torch.arange(row * width + length - count, row * width + length)
         for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
     ]
-    return _rows_at(hidden.flatten(0, 1), torch.cat(places))
-
-
-def _rows_at(states: Tensor, places: Tensor) -> Tensor:
-    # The backward pass of an embedding is one addition.
-    return F.embedding(places.to(states.device), states)
+    return F.embedding(torch.cat(places).to(hidden.device), hidden.flatten(0, 1))
 
 
 def scatter(values: Tensor, mask: Tensor) -> Tensor:

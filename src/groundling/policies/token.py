@@ -124,18 +124,13 @@ class TokenPolicy(Policy):
     @torch.no_grad()
     def write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None) -> Writing:
         """Sample a text for each prompt, with one pass for values and one for the reference's log-probabilities.
-
         If the device runs out of memory, half as many texts are written at once from then on.
 
         Args:
-            prompts: The prompts; equal ones are read once.
+            prompts: The prompts; equal ones are read once. `GroundlingError` if one is empty or too long for the model.
             uniforms: float64 ``(num_prompts, max_new_tokens)`` in [0, 1): one for each token, drawn beforehand, so
                 that texts do not depend on how prompts are split over processes.
             max_new_tokens: Most tokens of a text; None: that of ``generation``.
-
-        Raises:
-            GroundlingError: a prompt is empty, or too long for the model.
-            RunError: the memory does not suffice for one text.
         """
         num_tokens = max_new_tokens or self.sampling.max_new_tokens or uniforms.shape[1]
         while True:
