@@ -30,9 +30,8 @@ class APPO(ClippedOnPolicy):
     L = -E[min(ρ Â, clip(ρ, 1/(1+ε), 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
     V-trace gives R and Â for each minibatch, with the present policy's values and ratios; Â is normalised over it. A
-    minibatch holds whole segments of the policy's ``recurrence``; without memory they are single steps, and `ppo` is
-    the better choice. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166), except that the acting
-    policy is at most one update old, as the collector decides, and not 10,000 optimizer steps.
+    minibatch holds whole segments of the policy's ``recurrence``. The defaults are Motif's (Klissarov et al. 2023, arXiv
+    2310.00166), except that the acting policy is at most one update old, and not 10,000 optimizer steps.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4  # Adam's step size; usually 5e-5 to 3e-4

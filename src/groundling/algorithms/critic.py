@@ -30,8 +30,8 @@ class HeadInputs:
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
         self._number = 0  # of the minibatch, equal in all processes
+        # By element: the minibatch that evaluated it last, and float32 (num_steps, hidden_size)
         self._rows: dict[int, tuple[int, Tensor]] = {}
-        """By element: the minibatch that evaluated it last, and float32 ``(num_steps, hidden_size)``."""
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
         """Number the minibatches, to keep the last input of an element that several evaluate."""

@@ -37,8 +37,7 @@ class RLOO(ClippedOnPolicy):
     """RLOO (Ahmadian et al. 2024, arXiv 2402.14740, section 2.3): the other answers to a prompt are the baseline.
     Â_i = R_i - 1/(k-1) Σ_{j≠i} R_j,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], whose gradient is REINFORCE's at ρ = 1
 
-    R is the reward minus the KL penalty, as returns to go. The mean is over tokens, which differs from the paper's
-    mean over answers by their mean length.
+    R is the reward minus the KL penalty, as returns to go. The mean is over tokens; the paper's is over answers.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper

@@ -26,10 +26,9 @@ class TRPO(OnPolicy):
     with F the Hessian of the KL and A = F + damping, x ≈ A⁻¹ g by conjugate gradients, and
     θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective on the rollout.
 
-    F x is a Hessian-vector product of the KL, by double differentiation. Old distributions are computed again with the
-    old weights, one micro-batch at a time. The trust region covers the weights that the choice of actions depends on;
-    those that only the value depends on are then fitted by Adam. A value function of shared weights alone therefore
-    does not learn: give it separate weights.
+    F x is a Hessian-vector product of the KL, by double differentiation. The trust region covers the weights that the
+    choice of actions depends on; those that only the value depends on are then fitted by Adam, so give the value function
+    separate weights.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-3

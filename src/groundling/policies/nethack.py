@@ -27,10 +27,7 @@ _CACHE_SIZE = 10_000  # Windows whose features are cached while the weights do n
 
 @dataclass(frozen=True, slots=True)
 class NetHackObservations(Sequence["NetHackObservations"]):
-    """The agent's view at ``n`` steps, as made by `groundling.envs.nethack.observation`: 652 bytes a step.
-
-    An integer selects one step, without the first axis; a slice or an array of indices selects several.
-    """
+    """The agent's view at ``n`` steps; an integer selects one, without the first axis, a slice or an array several."""
 
     chars: np.ndarray  # uint8 (n, WINDOW, WINDOW)
     colours: np.ndarray  # uint8 (n, WINDOW, WINDOW), below 16
