@@ -51,9 +51,9 @@ class BehaviouralCloning(Algorithm):
         if reason is not None or self.objective == "choice" or world.action == "token":
             return reason
         if getattr(policy, "writes_turns", False):
-            return "that policy writes turns, and not an action straight after its prompt (set objective=choice)"
+            return "that policy writes turns: set algorithm.args.objective=choice"
         if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
-            return "that policy does not choose by the probability of an action's text (set objective=choice)"
+            return "that policy does not choose by an action's text: set algorithm.args.objective=choice"
         return None
 
     def setup(self, policy: Policy) -> None:
