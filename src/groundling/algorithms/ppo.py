@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundling.algorithms.advantages import Credit, credit_refusal
 from groundling.algorithms.algorithm import algorithms
@@ -80,7 +80,7 @@ class PPO(ClippedOnPolicy):
         """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs``."""
         if not self.detach_values and not self.value_epochs:
             return super().optimize(policy, batch, generator)
-        head: nn.Module = policy.value_head
+        head = policy.get_submodule("value_head")
         with detached(head) if self.detach_values else nullcontext():
             if not self.value_epochs:
                 return super().optimize(policy, batch, generator)
@@ -145,7 +145,8 @@ class NLPO(PPO):
         figures = super().update(policy, rollout, generator=generator, remaining=remaining)
         self._updates += 1
         if self._updates % self.target_update_iterations == 0:
-            policy.refresh_mask()
+            masked: Any = policy  # see `accepts`
+            masked.refresh_mask()
         return {**figures, "mask_age": age}
 
     def state_dict(self) -> dict[str, Any]:

@@ -243,7 +243,8 @@ class Batch:
         Conversations are shuffled instead of their steps, so that few are cut.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
-        size, conversations = self.elements(steps), None
+        size = self.elements(steps)
+        conversations: list[Tensor] | None = None
         if self.work is not None and any(work.text is not None for work in self.work):
             texts: dict[Hashable, list[int]] = {}
             for index in indices.tolist():
