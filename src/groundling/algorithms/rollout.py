@@ -250,7 +250,7 @@ class Batch:
             for index in indices.tolist():
                 text = self.work[index].text
                 texts.setdefault((index,) if text is None else text, []).append(index)
-            conversations = [torch.tensor(steps) for steps in texts.values()]
+            conversations = [torch.tensor(one) for one in texts.values()]
         for _ in range(epochs):
             if conversations is None:
                 shuffled = indices[torch.randperm(len(indices), generator=generator)]

@@ -63,8 +63,6 @@ Prompt = Callable[[TextObservation, str], str | Conversation]
 prompts: Registry[str | Conversation] = Registry("prompt")
 
 
-# Texts
-
 _HEADINGS = {"english": ("Goal", "View", "Action"), "french": ("But", "Vue", "Action")}
 _TAGS = {"english": ("goal", "actions", "view", "action"), "french": ("but", "actions", "vue", "action")}
 _SENTENCES = {
@@ -121,8 +119,6 @@ def listed(descriptions: tuple[str, ...]) -> str:
     return "".join(f"{description}, " for description in descriptions)
 
 
-# Conversations
-
 _SYSTEM = {
     "english": "You act in a world that is told to you in words. Answer each message with your next action.",
     "french": "Tu agis dans un monde qui t'est décrit. Réponds à chaque message par ta prochaine action.",
@@ -171,8 +167,6 @@ def balrog(observation: TextObservation, language: str) -> Conversation:
     choices = ("\n".join([f"These are the actions:\n{explained}\n", *_TIPS]),) * len(views)
     return Conversation(_BALROG_SYSTEM, f"Your task: {observation.goal}.", views, choices, observation.past_actions)
 
-
-# Reading
 
 BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})  # To see a prompt's fixed words
 
