@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 from writing import RESULTS, SEEDS, complete, experiment, first_and_last, rows_of, run_dir
 
 from groundling.algorithms import Rollout
 from groundling.config.compose import compose
 from groundling.intervals import estimate
-from groundling.policies import Policy
+from groundling.policies import Evaluated, Policy, Written
 from groundling.training.trainer import Trainer
 from groundling.worlds.episode import Episode
 from groundling.worlds.world import Collector
@@ -29,7 +30,7 @@ NAME = "tokens"
 
 
 class SingleTokens:
-    """A text collector whose rollouts are single tokens, each with the token env's observation."""
+    """A text collector whose rollouts are single tokens, each a text of its own after prompt and tokens before it."""
 
     def __init__(self, texts: Collector) -> None:
         self._texts = texts
@@ -43,19 +44,25 @@ class SingleTokens:
         rollout, episodes = self._texts.collect(policy, generator=generator, on_step=on_step)
         assert rollout.mask is not None
         seen = [
-            {
-                "prompt_ids": prompt,
-                "prompt_mask": torch.ones_like(prompt),
-                "context_ids": own,
-                "context_mask": own >= 0,
-            }
+            Written((*text.prompt, *rollout.actions[:step, column].tolist()), 1, None)
             for step in range(len(rollout.actions))
-            for prompt, own in (
-                (torch.tensor(text.prompt), rollout.actions[:step, column].clone())
-                for column, text in enumerate(rollout.observations)
-            )
+            for column, text in enumerate(rollout.observations)
         ]
         return replace(rollout, observations=seen, sequences=False, groups=None), episodes
+
+
+def of_single_tokens(policy: Policy) -> None:
+    """Let the policy evaluate actions ``(batch,)``."""
+    evaluate = policy.evaluate
+
+    def single(observations: Sequence[Written], actions: Tensor) -> Evaluated:
+        texts = evaluate(observations, actions[:, None])
+        log_probs, entropies, values = (t[:, 0] for t in (texts.log_probs, texts.entropies, texts.values))
+        return Evaluated(
+            log_probs, entropies, values, lambda: texts.log_distributions()[:, 0], lambda: texts.raw_log_probs()[:, 0]
+        )
+
+    policy.evaluate = single  # type: ignore[method-assign]
 
 
 def train(seed: int) -> None:
@@ -65,6 +72,7 @@ def train(seed: int) -> None:
     began = time.process_time()
     run = Trainer(config, folder, print)
     run.collector = SingleTokens(run.collector)  # type: ignore[assignment]  # forwards other attributes
+    of_single_tokens(run.policy)
     run.loop(Console(), lambda: False)
     (folder / "cpu.json").write_text(json.dumps(time.process_time() - began))
 

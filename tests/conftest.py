@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import groundling.worlds  # noqa: F401  (which tell judges what they are)
 from groundling.algorithms import Rollout
 from groundling.envs.text_env import TextObservation
-from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.policies.policy import Action, Evaluated, Policy, policies, sample_categorical
 from groundling.reports import plots
 from tests.hostile.received import things
 
@@ -71,9 +71,9 @@ class TablePolicy(Policy):
             log_probs, values = self._forward(observations)
         return Action.choose(log_probs, values, deterministic=deterministic, generator=generator)
 
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         log_probs, values = self._forward(observations)
-        return Evaluation.of(log_probs, actions, values)
+        return Evaluated.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
@@ -142,10 +142,10 @@ class SequencePolicy(Policy):
         """Of every token after the tokens ``before`` ``(num_prompts, length)``: ``(num_prompts, length, 5)``."""
         return self._look_up(self.actor, prompts, before).log_softmax(-1)
 
-    def evaluate(self, observations: Sequence[int], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[int], actions: Tensor) -> Evaluated:
         before = self._before(actions)
         values = self.critic[torch.tensor(observations)[:, None], before]
-        return Evaluation.of(self.log_distributions(observations, before), actions, values)
+        return Evaluated.of(self.log_distributions(observations, before), actions, values)
 
     def act(self, observations: Sequence[int], **options: Any) -> Action:
         raise NotImplementedError

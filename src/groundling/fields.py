@@ -67,6 +67,14 @@ def are_texts(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class OnlyWith:
+    """Marks an argument that does nothing unless another one is set, or has one of ``values``; refused otherwise."""
+
+    name: str
+    values: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
 class Provided:
     """An argument that the run provides to a component: ``lm: Annotated[LanguageModel, Provided("lm")]``.
 

@@ -6,14 +6,14 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, wraps
 from types import UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from groundling.errors import ConfigError, unknown
-from groundling.fields import Provided, Section, one_line, record
+from groundling.fields import OnlyWith, Provided, Section, one_line, record
 
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -92,10 +92,37 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
         takes_out = f"; ~{prefix[:-1]} takes the experiment's out" if prefix.endswith("args.") else ""
         return unknown(f"argument of {component}", name, model.model_fields) + takes_out
 
+    def usual(name: str) -> Any:
+        return named_parameters(factory)[name].default
+
     try:
         model.model_validate(dict(args))
     except ValidationError as error:
         raise ConfigError(one_line(error, model, prefix, refuse)) from error
+    for name, metadata in declarations(factory).items():
+        for fact in metadata:
+            if isinstance(fact, OnlyWith) and args.get(name, usual(name)) != usual(name):
+                other = args.get(fact.name, usual(fact.name))
+                if not (other in fact.values if fact.values else other):
+                    wanted = "".join(f"={'null' if one is None else one}" for one in fact.values[:1])
+                    raise ConfigError(
+                        f"{prefix}{name}={args[name]} does nothing without {prefix}{fact.name}{wanted}: set that, or leave "
+                        f"{name} out"
+                    )
+
+
+def _check_construction(made: type[Any]) -> None:
+    """Make a class's constructor check its arguments as `check_arguments` does."""
+    construct, signature = made.__init__, inspect.signature(made.__init__)
+
+    @wraps(construct)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        given, known = signature.bind(self, *args, **kwargs).arguments, arguments_model(made).model_fields
+        own = {name: value for name, value in given.items() if name in known and name not in provided(made)}
+        check_arguments(made, own, made.__name__)
+        construct(self, *args, **kwargs)
+
+    made.__init__ = checked  # type: ignore[misc]
 
 
 def check_bounds(section: Any, prefix: str) -> None:
@@ -150,7 +177,8 @@ class Registry(Generic[T]):
     def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Decorate a class or function so that ``create(id, ...)`` calls it; raise `ConfigError` if the id is taken.
 
-        A definition replaces itself, as when a module is reloaded or a script imports itself.
+        A class then checks its arguments whenever it is constructed. A definition replaces itself, as when a module is
+        reloaded or a script imports itself.
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
@@ -160,6 +188,8 @@ class Registry(Generic[T]):
                 raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken}: choose another id")
             self._factories[id], self._origins[id] = factory, origin
             record(declarations(factory))
+            if isinstance(factory, type) and named_parameters(factory):
+                _check_construction(factory)
             return factory
 
         return add

@@ -1,14 +1,17 @@
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from groundling.algorithms import Rollout, generalized_advantage
 from groundling.algorithms.advantages import (
     explained_variance,
     group_relative,
     leave_one_out,
-    most_uncertain,
     returns_to_go,
     standardise,
+    v_trace,
 )
 from groundling.errors import ConfigError
 
@@ -23,27 +26,6 @@ def test_hand_computed_example_with_an_episode_end_in_the_middle() -> None:
     first = 1.0 + 0.9 * 0.4 - 0.5 + 0.9 * 0.8 * middle
     assert torch.allclose(advantages[:, 0], torch.tensor([first, middle, last]))
     assert torch.allclose(returns, advantages + values)
-
-
-def test_lambda_one_is_the_discounted_return_and_lambda_zero_the_one_step_error() -> None:
-    torch.manual_seed(0)
-    rewards, values, last = torch.randn(6, 3), torch.randn(6, 3), torch.randn(3)
-    dones = torch.zeros(6, 3, dtype=torch.bool)
-    _, returns = generalized_advantage(rewards, values, dones, last, 0.95, 1.0)
-    expected = last
-    for t in reversed(range(6)):
-        expected = rewards[t] + 0.95 * expected
-    assert torch.allclose(returns[0], expected, atol=1e-5)
-    advantages, _ = generalized_advantage(rewards, values, dones, last, 0.95, 0.0)
-    following = torch.cat([values[1:], last[None]])
-    assert torch.allclose(advantages, rewards + 0.95 * following - values, atol=1e-6)
-
-
-def test_shapes_that_would_broadcast_are_refused() -> None:
-    with pytest.raises(ValueError, match="one shape"):
-        generalized_advantage(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 1), torch.zeros(2), 0.9, 0.9)
-    with pytest.raises(ValueError, match="last_value"):
-        generalized_advantage(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(2, 1), 0.9, 0.9)
 
 
 def test_advantages_are_those_of_rl4lms() -> None:
@@ -116,33 +98,6 @@ def test_group_relative_by_hand() -> None:
     assert torch.allclose(group_relative(rollout, returns, normalize_std=False)[0], torch.tensor(centred))
 
 
-@pytest.mark.parametrize(("share", "selected"), [(0.1, [2]), (0.5, [2, 3]), (1.0, [1, 2, 3, 4])])
-def test_the_groups_whose_returns_deviate_most_are_selected(share: float, selected: list[int]) -> None:
-    groups = [1, 1, 2, 2, 3, 3, 4, 4]
-    rollout = _texts([5.0, 5.0, 0.0, 9.0, 0.0, 3.0, 7.0, 8.0], groups)
-    steps = most_uncertain(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0), share)
-    assert steps.tolist() == [[group in selected for group in groups]] * 3
-
-
-def test_equal_returns_have_no_advantage_whenever_rewards_come() -> None:
-    rollout = _texts([0.7, 0.7, 3.0, 8.0], groups=[1, 1, 2, 2])
-    rollout.rewards[:] = torch.tensor([[0.1, 0.7, 1.0, 8.0], [0.2, 0.3, 3.0, 2.0], [0.7, 0.0, -1.0, 0.0]])
-    for gamma, spread in ((1.0, 7.0), (0.5, 9.0 - 2.25)):
-        # Of the first group with gamma 0.5: 0.1 + 0.1 + 0.175, and 0.7 + 0.15.
-        first = 0.0 if gamma == 1 else (0.375 - 0.85) / 2
-        returns = returns_to_go(rollout.rewards, rollout.dones, gamma)
-        expected = torch.tensor([first, -first, -spread / 2, spread / 2]).expand(3, 4)
-        assert torch.allclose(group_relative(rollout, returns, normalize_std=False), expected, atol=1e-6)
-    for gamma in (1.0, 0.99):
-        alike = _texts([1.1] * 6, groups=[1, 1, 1, 1, 1, 1])
-        alike.rewards[0] = 1.1
-        alike.rewards[:, 1::2] = alike.rewards[:, 0::2]
-        alike.dones[:, 1::2], alike.mask = alike.dones[:, 0::2], None
-        for normalize in (True, False):
-            returns = returns_to_go(alike.rewards, alike.dones, gamma)
-            assert not group_relative(alike, returns, normalize).any()
-
-
 def test_cut_episodes_of_envs_are_compared_by_their_returns_so_far() -> None:
     rewards = torch.tensor([[1.0, 0.0], [2.0, 0.0], [4.0, 3.0], [8.0, 0.0]])
     dones = torch.tensor([[False, False], [True, False], [False, True], [False, False]])
@@ -174,15 +129,8 @@ def test_a_group_of_one_text_is_an_error() -> None:
     for groups in ([1, 1, 2], [3]):
         rollout = _texts([1.0] * len(groups), groups)
         for advantages in (leave_one_out, group_relative):
-            with pytest.raises(ConfigError, match=r"have each prompt answered twice \(world\.texts_per_prompt\)"):
+            with pytest.raises(ConfigError, match=r"world\.texts_per_prompt to at least 2"):
                 advantages(rollout, rollout.rewards)
-
-
-def test_a_group_of_one_env_is_an_error() -> None:
-    zero = torch.zeros(4, 1)
-    rollout = Rollout(list(range(4)), zero.long(), zero, zero, zero, zero.bool(), zero[0], [])
-    with pytest.raises(ConfigError, match=r"set world\.num_envs, and world\.group_size if it is used, to"):
-        leave_one_out(rollout, rollout.rewards)
 
 
 def test_standardised_under_the_mask() -> None:
@@ -217,3 +165,63 @@ def test_explained_variance_under_the_mask() -> None:
     assert explained_variance(torch.tensor([0.0, 2.0, 7.0]), returns, weights) == 1.0
     assert explained_variance(torch.tensor([1.0, 1.0, 7.0]), returns, weights) == 0.0
     assert explained_variance(torch.tensor([0.5, 1.5, 7.0]), returns, weights) == pytest.approx(0.75)
+
+
+def _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar):
+    """Equation 1 of arXiv 1802.01561 for one env: for each step a sum over all later steps."""
+    num_steps = len(rewards)
+    following = [*values[1:], last_value]
+    targets = []
+    for s in range(num_steps):
+        target, discount, traces = values[s], 1.0, 1.0
+        for t in range(s, num_steps):
+            after = 0.0 if dones[t] else following[t]
+            target += discount * traces * min(rho_bar, ratios[t]) * (rewards[t] + gamma * after - values[t])
+            if dones[t]:
+                break
+            discount *= gamma
+            traces *= min(c_bar, ratios[t])
+        targets.append(target)
+    advantages = []
+    for s in range(num_steps):
+        later = 0.0 if dones[s] else [*targets[1:], last_value][s]
+        advantages.append(min(rho_bar, ratios[s]) * (rewards[s] + gamma * later - values[s]))
+    return targets, advantages
+
+
+_numbers = st.floats(-10, 10, width=32)
+
+
+@given(st.data(), st.integers(1, 12), st.floats(0, 1), st.floats(0.1, 3), st.floats(0.1, 3))
+def test_is_the_sum_of_the_paper(
+    data: st.DataObject, num_steps: int, gamma: float, rho_bar: float, c_bar: float
+) -> None:
+    def column(numbers: st.SearchStrategy) -> list:
+        return data.draw(st.lists(numbers, min_size=num_steps, max_size=num_steps))
+
+    ratios, rewards, values = column(st.floats(0.05, 20)), column(_numbers), column(_numbers)
+    dones, last_value = column(st.booleans()), data.draw(_numbers)
+    expected = _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar)
+    both = [torch.tensor(x, dtype=torch.float64)[:, None] for x in (ratios, rewards, values)]
+    got = v_trace(
+        both[0].log(),
+        both[1],
+        both[2],
+        torch.tensor(dones)[:, None],
+        torch.tensor([last_value], dtype=torch.float64),
+        gamma,
+        rho_bar,
+        c_bar,
+    )
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine[:, 0].numpy(), theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_on_policy_it_is_the_return_that_gae_gives_with_lambda_1() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards, values = torch.randn(2, 20, 6, generator=generator, dtype=torch.float64)
+    last, dones = torch.randn(6, generator=generator, dtype=torch.float64), torch.rand(20, 6) < 0.1
+    targets, advantages = v_trace(torch.zeros(20, 6).double(), rewards, values, dones, last, 0.97)
+    expected, returns = generalized_advantage(rewards, values, dones, last, 0.97, 1.0)
+    torch.testing.assert_close(targets, returns)
+    torch.testing.assert_close(advantages, expected)

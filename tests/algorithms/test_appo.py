@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,13 @@ from torch import Tensor, nn
 from groundling.algorithms import APPO, Rollout, v_trace
 from groundling.algorithms.rollout import Batch
 from groundling.errors import ConfigError, RunError
-from groundling.policies.policy import Action, Evaluation, Policy, Segment
+from groundling.policies.policy import Evaluated, Policy
+from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.processes import Processes
 from tests.algorithms.rollouts import corridor, generator, updated
-from tests.conftest import TablePolicy
 
 
-class RecallPolicy(Policy):
+class RecallPolicy(RecurrentPolicy):
     """Reads the corridor's goal at the first step only, and its position never: it must remember."""
 
     def __init__(self, recurrence: int = 4) -> None:
@@ -24,45 +23,22 @@ class RecallPolicy(Policy):
         self.recurrence, self.memory_size = recurrence, 8
         self.cell, self.actor, self.critic = nn.GRUCell(2, 8), nn.Linear(8, 3), nn.Linear(8, 1)
 
-    def act(
-        self,
-        observations: Sequence,
-        *,
-        memory: Tensor | None = None,
-        deterministic: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Action:
-        with torch.no_grad():
-            memory = self.cell(self._read(observations), memory)
-            log_probs, values = self._heads(memory)
-        return Action.choose(log_probs, values, deterministic=deterministic, generator=generator, memory=memory)
+    def features(self, observations: Sequence[Sequence[Any]]) -> Tensor:
+        flat = [o for part in observations for o in part]
+        return torch.tensor(
+            [[(1.0 if o.goal == "go left" else -1.0), 1.0] if not o.past_actions else [0.0] * 2 for o in flat]
+        )
 
-    def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluation:
-        memory, memories = torch.stack([s.memory for s in observations]), []
-        starts = torch.stack([s.starts for s in observations])
-        for t in range(actions.shape[1]):
-            memory = memory * ~starts[:, t, None]
-            memory = self.cell(self._read([s.observations[t] for s in observations]), memory)
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        memory = self.cell(features, memory)
+        return memory, memory
+
+    def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
+        memories = []
+        for t in range(features.shape[1]):
+            memory = self.cell(features[:, t], memory * ~starts[:, t, None])
             memories.append(memory)
-        log_probs, values = self._heads(torch.stack(memories, dim=1))
-        return Evaluation.of(log_probs, actions, values)
-
-    def values(self, observations: Sequence, memory: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            return self._heads(self.cell(self._read(observations), memory))[1]
-
-    def save_pretrained(self, folder: Path) -> None: ...
-
-    def load_weights(self, folder: Path) -> None: ...
-
-    def _heads(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        return self.actor(memory).log_softmax(-1), self.critic(memory)[..., 0]
-
-    @staticmethod
-    def _read(observations: Sequence) -> Tensor:
-        first = [not o.past_actions for o in observations]
-        goal = [1.0 if o.goal == "go left" else -1.0 for o in observations]
-        return torch.tensor([[g * f, f] for g, f in zip(goal, first, strict=True)])
+        return torch.stack(memories, dim=1)
 
 
 def _policy_and_rollout(num_steps: int = 8) -> tuple[RecallPolicy, Rollout]:
@@ -130,21 +106,6 @@ def test_masked_steps_are_in_no_figure() -> None:
     assert _learn(policy, rollout)[1]["lag_ratio"] == pytest.approx(2, rel=1e-4)
 
 
-def test_the_original_learns_nothing_from_last_steps() -> None:
-    policy, rollout = _policy_and_rollout()
-    rollout.dones[:] = False
-    learned = []
-    for original in (False, True):
-        appo = APPO(original_bootstrap=original)
-        appo._normalize = lambda advantages, weights: learned.append(advantages) or advantages
-        appo.setup(policy)
-        batch = Batch.of(policy, rollout, appo.targets(rollout))
-        appo.loss(policy.evaluate(batch.observations, batch.actions), batch)
-    assert learned[0].shape == (12, 4)
-    assert learned[0][:, -1].abs().min() > 1e-4
-    assert learned[1][:, -1].abs().max() < 1e-6
-
-
 def test_processes_normalise_over_all_of_their_steps() -> None:
     advantages = torch.randn(10, 4) * 3 + 5
     appo = APPO()
@@ -170,20 +131,6 @@ def test_processes_normalise_over_all_of_their_steps() -> None:
     assert alone.mean().abs() < 1e-6
 
 
-def test_tiny_advantages_stay_small() -> None:
-    noise = torch.tensor([[1e-6, -1e-6], [1e-6, -1e-6]])  # deviation 1e-6; divided by at least 1e-3
-    torch.testing.assert_close(APPO()._normalize(noise, None), noise / 1e-3)
-
-
-def test_a_policy_without_memory_learns_from_single_steps() -> None:
-    torch.manual_seed(0)
-    policy = TablePolicy()
-    rollout, _ = corridor(policy, 6, 8).collect(policy, generator=generator())
-    learner, figures = _learn(policy, rollout, minibatch_size=16)
-    assert figures["grad_norm"] > 0
-    assert any(not p.equal(q) for p, q in zip(policy.parameters(), learner.parameters(), strict=True))
-
-
 def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
     """Advantages are normalised over a minibatch: halves would give another result, and other processes would wait."""
     policy, rollout = _policy_and_rollout()
@@ -200,7 +147,7 @@ def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
 
-    def full(evaluation: Evaluation, batch: Batch) -> Any:
+    def full(evaluation: Evaluated, batch: Batch) -> Any:
         calls.append(len(batch))
         terms = loss(evaluation, batch)
         return {**terms, "loss": Full.apply(terms["loss"])}

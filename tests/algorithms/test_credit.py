@@ -170,7 +170,7 @@ def test_a_turn_without_tokens_is_refused():
     flat = torch.zeros(2, 1)
     with pytest.raises(ValueError, match="a turn has no token"):
         token_advantages(flat, torch.zeros(2, 1, 1), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
-    with pytest.raises(ValueError, match="got \\(2, 1, 2\\)"):
+    with pytest.raises(ValueError, match="one shape"):
         token_advantages(flat, torch.zeros(2, 1, 2), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
 
 
@@ -270,14 +270,6 @@ def test_gigpo_discounts_steps_but_not_episodes():
     of_episodes = torch.tensor([1 / 3, 1 / 3, -2 / 3])
     torch.testing.assert_close(computed[1:] * mask[1:], of_episodes.expand(2, 3) * mask[1:])
     torch.testing.assert_close(computed[0], of_episodes + 2 * torch.tensor([0.5 - 0.25, 0.0, -0.25]))
-
-
-def test_equal_returns_at_one_state_have_no_advantage():
-    rewards = torch.full((1, 4095), 19.1)
-    dones, states = torch.ones(1, 4095, dtype=torch.bool), torch.zeros(1, 4095).long()
-    assert not anchored(rollout_of(rewards, dones), rewards, states).any()
-    rewards[0, 0] = 19.2
-    assert anchored(rollout_of(rewards, dones), rewards, states).all()
 
 
 def test_states_are_compared_within_a_group():

@@ -9,7 +9,6 @@ import torch
 
 from groundling.algorithms import Rollout, create
 from groundling.algorithms.algorithm import check_trains
-from groundling.algorithms.optimisation import schedule_learning_rate
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionGeneratingPolicy, ActionHeadPolicy, ActionScoringPolicy, TokenPolicy
@@ -103,18 +102,6 @@ def test_more_epochs_do_not_change_other_weights(lm: LanguageModel) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_the_head_has_a_separate_learning_rate(lm: LanguageModel) -> None:
-    policy = _policy(lm)
-    algorithm = create("ppo", **_OPTIONS, value_learning_rate=5e-3, learning_rate_schedule="linear")
-    algorithm.setup(policy)
-    schedule_learning_rate(algorithm, 0.5)
-    rates = {id(p): group["lr"] for group in algorithm.optimizer.param_groups for p in group["params"]}
-    head = {id(p) for p in policy.value_head.parameters()}
-    assert rates.keys() == {id(p) for p in policy.parameters()}
-    assert {rates[one] for one in head} == {2.5e-3}
-    assert {rate for one, rate in rates.items() if one not in head} == {5e-4}
-
-
 def test_turns_are_fitted_token_by_token(lm: LanguageModel) -> None:
     policy = _policy(lm, ActionGeneratingPolicy)
     rollout = _rollout(policy)
@@ -158,6 +145,6 @@ def test_texts_of_any_length_are_fitted_token_by_token(lm: LanguageModel) -> Non
 
 def test_policies_without_a_value_head_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TextWorld.offers
-    for options in ({"value_epochs": 1}, {"detach_values": True}, {"value_learning_rate": 1.0}):
+    for options in ({"value_epochs": 1}, {"detach_values": True}):
         with pytest.raises(ConfigError, match=f"{next(iter(options))} is for policies with a value head"):
             check_trains("ppo", options, "symbolic", {}, spec)

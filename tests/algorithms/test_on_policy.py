@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundling.algorithms import create
+from groundling.algorithms import algorithms, create
 from groundling.algorithms.optimisation import accumulate, learning_rate_factor, make_adamw
 from groundling.errors import ConfigError, RunError
 from groundling.runtime.processes import Processes
@@ -141,24 +141,6 @@ def test_only_the_share_of_elements_with_the_largest_advantages_is_used() -> Non
         made = create("ppo", advantage_share=0.25, epochs=epochs)
         minibatches = list(made.minibatches(batch, generator()))
         assert sorted(torch.cat(minibatches).tolist()) == sorted(expected * epochs)
-    batch.chosen = torch.tensor(PROMPTS) == 1
-    learnt = torch.cat(list(create("grpo", advantage_share=0.25).minibatches(batch, generator())))
-    assert len(learnt) == 2 and batch.chosen[learnt].all()
-
-
-def test_groups_with_similar_returns_are_left_out() -> None:
-    policy, rollout = texts()
-    seen: list[int] = []
-    evaluate = policy.evaluate
-    policy.evaluate = lambda observations, actions: (  # type: ignore[method-assign]
-        seen.extend(observations) or evaluate(observations, actions)
-    )
-    made = create("grpo", group_share=1 / 3, learning_rate=0.2)
-    made.setup(policy)
-    made.update(policy, rollout, generator=generator(1))
-    returns = rollout.rewards.sum(0)
-    deviations = {p: returns[torch.tensor(PROMPTS) == p].std(correction=0).item() for p in range(3)}
-    assert {*seen} == {max(deviations, key=deviations.__getitem__)}
 
 
 @pytest.mark.parametrize("fits", [5, 1])
@@ -228,6 +210,7 @@ def test_schedules(schedule: Any, half: float) -> None:
     assert learning_rate_factor("cosine", 0.0, 0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
 
 
+@pytest.mark.parametrize("made", [create, lambda id, **options: algorithms.get(id)(**options)])
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
@@ -239,9 +222,9 @@ def test_schedules(schedule: Any, half: float) -> None:
         ("ppo", {"epochs": 0}),
         ("ppo", {"gae_lambda": -0.1}),
         ("ppo", {"value_epochs": -1}),
-        ("ppo", {"value_learning_rate": 0}),
         ("ppo", {"value_warmup": 2}),  # without value_epochs
         ("ppo", {"value_rollouts": 3}),
+        ("ppo", {"contrast_prompts": ["glam", "brief"]}),  # without contrast_coefficient
         ("appo", {"micro_batch_size": 8}),
         ("appo", {"rho_bar": 0.0}),
         ("appo", {"clip_range": 0.0}),
@@ -256,9 +239,9 @@ def test_schedules(schedule: Any, half: float) -> None:
         ("reinforce_pp", {"warmup": 1.0}),
     ],
 )
-def test_an_invalid_option_is_named(algorithm: str, options: dict[str, float]) -> None:
+def test_an_invalid_option_is_named(algorithm: str, options: dict[str, float], made: Any) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
-        create(algorithm, **options)
+        made(algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)

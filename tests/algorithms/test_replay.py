@@ -12,13 +12,12 @@ from torch import nn
 from groundling.algorithms import DRRN
 from groundling.algorithms.drrn import ReplayMemory, Transition
 from groundling.config.schema import Config, TrainingConfig
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
 from groundling.policies.drrn import DRRNPolicy
 from groundling.registry import ComponentConfig
 from groundling.training.tracking import TrainingProgress
 from groundling.training.trainer import Trainer
 from groundling.worlds.text.config import TextConfig, TextEvaluation
-from tests.conftest import TablePolicy
 
 
 def _transitions(count: int, first: int = 0) -> list[Transition]:
@@ -149,5 +148,3 @@ def test_drrn_learns_from_its_replay_memory_and_restores_it(tmp_path: Path) -> N
     again.use_folder(tmp_path)
     again.load_state_dict(state)
     assert again.state_dict() == run.algorithm.state_dict() and [*again.replay] == [*run.algorithm.replay]
-    with pytest.raises(ConfigError, match=r"policy\.id=drrn"):
-        again.setup(TablePolicy())

@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from groundling.algorithms import Rollout, create
-from groundling.errors import ConfigError
-from tests.conftest import SequencePolicy, TablePolicy
+from tests.conftest import SequencePolicy
 
 
 def _references() -> Rollout:
@@ -29,25 +28,3 @@ def test_the_loss_is_the_cross_entropy_of_the_texts_tokens() -> None:
         algorithm.setup(policy)
         figures = algorithm.update(policy, rollout, generator=torch.Generator())
         assert figures["loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_texts_are_learnt_in_minibatches_of_texts() -> None:
-    torch.manual_seed(0)
-    policy, rollout = SequencePolicy(), _references()
-    algorithm = create("supervised", learning_rate=0.3, learning_rate_schedule="constant", minibatch_size=2)
-    algorithm.setup(policy)
-    for _ in range(60):
-        figures = algorithm.update(policy, rollout, generator=torch.Generator(), remaining=0.5)
-    assert algorithm.optimizer.state[policy.actor]["step"] == 120
-    # Optimal for a policy that sees only the previous token.
-    best = (2 * (1 + 0.5 + 0.5) + (1 + 5 / 6 + 1 / 6) + (1 + 4 * 5 / 6)) / 14
-    assert figures["probability"] == pytest.approx(best, abs=0.03)
-
-
-def test_a_policy_without_texts_is_refused() -> None:
-    policy, rollout = TablePolicy(), _references()
-    rollout.sequences, rollout.mask = False, None
-    algorithm = create("supervised")
-    algorithm.setup(policy)
-    with pytest.raises(ConfigError, match="objective=choice"):
-        algorithm.update(policy, rollout, generator=torch.Generator())

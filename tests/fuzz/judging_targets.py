@@ -127,13 +127,12 @@ def _prompted(made: tuple[TextObservation, str, int], folder: Path) -> None:
     recent = observation.recent(history)
     assert recent == recent.recent(history) and recent.descriptions == observation.descriptions[-history:]
     assert len(recent.past_actions) == len(recent.descriptions) - 1
-    for id in ("glam", "brief", "present", "glam-original"):
+    for id in ("glam", "brief", "present"):
         prompt = PromptReader(id, language)(recent)
         views = recent.descriptions[-1:] if id == "present" else recent.descriptions
         acted = recent.actions if id.startswith("glam") else ()
-        goal = () if id == "glam-original" else (recent.goal,)
         # No text of the observation is lost.
-        for text in {*goal, *acted, *recent.past_actions, *(one for step in views for one in step)} - {""}:
+        for text in {recent.goal, *acted, *recent.past_actions, *(one for step in views for one in step)} - {""}:
             assert text in prompt
         assert PromptReader(id, language, {"\U000f0000": "x"})(recent) == prompt.replace("\U000f0000", "x")
 

@@ -28,7 +28,7 @@ _SEEN = [
 
 def test_compat_excludes_normalize() -> None:
     lm = LanguageModel.from_pretrained("starter")
-    with pytest.raises(ConfigError, match=r"policy\.args\.normalize=token does nothing with compat=glam"):
+    with pytest.raises(ConfigError, match="normalize=token does nothing without compat=null"):
         ActionScoringPolicy(lm, normalize="token", compat="glam")
     assert "normalize=token" in str(ActionScoringPolicy(lm).exploration_advice())
     assert "normalize" not in str(ActionScoringPolicy(lm, compat="glam").exploration_advice())
@@ -114,7 +114,7 @@ def test_a_calibrated_policy_prefers_no_action_everywhere(kind: type[ActionTextP
         save_file(damaged, tmp_path / "calibration.safetensors")
         with pytest.raises(ConfigError, match=r"calibration\.safetensors"):
             again.load_weights(tmp_path)
-    with pytest.raises(ConfigError, match="this env's actions change: leave it out"):
+    with pytest.raises(ConfigError, match="this env's change: leave it out"):
         policy.calibrate([*_SEEN, replace(_SEEN[0], actions=_ACTIONS[:2])])
 
 
@@ -124,7 +124,7 @@ def test_calibration_uses_random_play_and_the_seed() -> None:
     seen = world_of(config).random_play(64)
     assert torch.equal(one.outputs(seen).log_probs, other.outputs(seen).log_probs)
     plain = policy_of(compose("demo-easy", ["device=cpu"]))
-    with pytest.raises(ConfigError, match=r"calibrated on 6 actions .* there are 3 here"):
+    with pytest.raises(ConfigError, match=r"calibrated on 6 actions, and there are 3 here"):
         one.outputs(_SEEN)
 
     def spread(policy: ActionTextPolicy) -> float:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.optimisation import make_adamw
-from groundling.envs.nethack.observation import render
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Segment
 
@@ -114,14 +113,6 @@ def test_windows_are_computed_once_while_the_weights_do_not_change() -> None:
     with torch.no_grad(), policy.unchanged():
         changed = policy.features([seen])
     assert computed == [7, 7] and (changed - first).abs().max() > 0.01
-
-
-def test_images_are_rendered_with_their_channels_last() -> None:
-    seen = _observations(2)
-    image = _policy()._render(np.stack([seen.chars, seen.colours], axis=1))
-    expected = render(seen.chars, seen.colours).astype(np.float32) / 255
-    np.testing.assert_allclose(image.numpy(), expected, rtol=1e-6)
-    assert image.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_weights_are_orthogonal_and_come_back_from_their_file(tmp_path: Path) -> None:

@@ -5,18 +5,11 @@ import copy
 import pytest
 import torch
 
-from groundling.errors import ConfigError
 from groundling.policies import TokenPolicy
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import sets_of
 from tests.policies.writing import next_logits, prompts, uniforms
 from tests.thorough import thorough
-
-
-def test_nlpos_ratio_is_never_taken_without_its_mask(make_lm):
-    lm = make_lm("gpt2")
-    with pytest.raises(ConfigError, match="filtered_log_probs=false computes"):
-        TokenPolicy(lm, filtered_log_probs=False, mask_type="topk", top_mask=12)
 
 
 @pytest.mark.parametrize("mask_type, top_mask", [("learned_top_p", 0.5), ("learned_top_k", 12), ("topk", 12)])
@@ -60,7 +53,6 @@ def test_refreshing_makes_the_mask_model_the_policy(make_lm):
     policy.refresh_mask()
     for late, present in zip(policy.mask_lm.parameters(), policy.lm.parameters(), strict=True):
         assert torch.equal(late, present) and not late.requires_grad
-    assert TokenPolicy(make_lm("gpt2")).refresh_mask is None
 
 
 def test_a_mask_does_not_take_away_every_token(make_lm):
@@ -72,12 +64,3 @@ def test_a_mask_does_not_take_away_every_token(make_lm):
     written = policy.write(prompts(), uniforms(8, 4))
     assert written.mask.all() and written.log_probs.isfinite().all()
     assert all(t == 0 or t >= VOCABULARY - 5 for t in written.actions[:3].flatten().tolist())
-
-
-def test_default_values_of_a_mask_have_no_effect(make_lm):
-    usual = {"top_mask": 0.9, "min_tokens_to_keep": 100}
-    assert TokenPolicy(make_lm("gpt2"), **usual).refresh_mask is None
-    TokenPolicy(make_lm("gpt2"), mask_type="topk", top_mask=9, min_tokens_to_keep=100)
-    for given in ({}, usual):
-        mask = TokenPolicy(make_lm("gpt2"), mask_type="learned_top_p", **given)._decoder.mask
-        assert (mask.top_mask, mask.min_tokens_to_keep) == (0.9, 100)

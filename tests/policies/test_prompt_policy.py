@@ -1,5 +1,6 @@
-"""Caching and prompts of policies that read a prompt."""
+"""Drawing actions, and caching in policies that read a prompt."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, ActionWritingPolicy, DRRNPolicy, Policy
+from groundling.policies.policy import sample_categorical
 from groundling.policies.prompt_policy import PromptPolicy
 
 _ACTIONS = ("turn left", "go forward", "drop")
@@ -57,10 +59,6 @@ class _Counting(PromptPolicy):
             row[: len(o.actions)] = -torch.tensor(len(o.actions)).log()
         return rows, torch.full((len(observations),), -float(self.computed))
 
-    def save_pretrained(self, folder: object) -> None: ...
-
-    def load_weights(self, folder: object) -> None: ...
-
 
 def test_equal_observations_are_computed_once_while_the_weights_do_not_change() -> None:
     policy = _Counting()
@@ -77,3 +75,26 @@ def test_equal_observations_are_computed_once_while_the_weights_do_not_change() 
     with policy.unchanged():
         policy.act([wall])
     assert policy.computed == 5
+
+
+def test_frequencies_follow_the_probabilities() -> None:
+    probabilities = torch.tensor([0.5, 0.3, 0.0, 0.2])
+    log_probs = probabilities.log().expand(20_000, 4)
+    drawn = sample_categorical(log_probs, torch.Generator().manual_seed(0))
+    counts = torch.bincount(drawn, minlength=4) / 20_000
+    assert counts[2] == 0
+    assert torch.allclose(counts, probabilities, atol=0.02)
+
+
+def test_a_row_does_not_depend_on_other_rows() -> None:
+    torch.manual_seed(0)
+    log_probs = torch.randn(8, 5).log_softmax(-1)
+    all_rows = sample_categorical(log_probs, torch.Generator().manual_seed(3))
+    changed = log_probs.clone()
+    changed[4:] = -math.log(5)
+    assert torch.equal(all_rows[:4], sample_categorical(changed, torch.Generator().manual_seed(3))[:4])
+
+
+def test_inadmissible_actions_at_either_end_are_never_drawn() -> None:
+    log_probs = torch.tensor([[-math.inf, 0.0, -math.inf]]).expand(5000, 3)
+    assert (sample_categorical(log_probs, torch.Generator().manual_seed(0)) == 1).all()

@@ -169,7 +169,7 @@ def test_out_of_memory_halves_the_texts_written_at_once_and_changes_nothing_else
     monkeypatch.setattr(token_policy, "_log_probs_of", logits_of)
     monkeypatch.setattr(token_policy, "_ROWS", 5)
     policy = made()
-    with pytest.warns(UserWarning, match="CUDA out of memory: continuing with 3 texts written at once"):
+    with pytest.warns(UserWarning, match="CUDA out of memory: continuing with 3 texts at once"):
         pieces = policy.write(asked, numbers)
     assert policy._texts_at_once == 3 and max(rows) == 5
     for name in ("actions", "mask", "dones"):
@@ -193,17 +193,6 @@ def test_a_text_depends_on_its_own_numbers_alone(make_lm):
         assert torch.equal(alone.actions[:, 0], together.actions[:, column])
 
 
-def test_only_what_is_trained_has_gradients(make_lm):
-    reference = make_lm("gpt2")
-    policy = TokenPolicy(make_lm("gpt2"), reference=reference, mask_type="learned_top_k", top_mask=5)
-    assert not any(p.requires_grad for p in reference.parameters())
-    trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
-    num_parameters = sum(p.numel() for p in policy.lm.parameters())
-    assert trained == 2 * num_parameters + policy.lm.hidden_size
-    shared = TokenPolicy(make_lm("gpt2"), value="shared")
-    assert sum(p.numel() for p in shared.parameters()) == num_parameters + shared.lm.hidden_size
-
-
 @pytest.mark.parametrize("value", ["shared", *thorough("separate")])
 def test_saved_and_loaded_again(make_lm, tmp_path, value):
     from groundling.lm import LanguageModel
@@ -224,31 +213,6 @@ def test_saved_and_loaded_again(make_lm, tmp_path, value):
         assert torch.equal(getattr(before, name), getattr(after, name))
 
 
-def test_weights_of_another_policy_are_refused(make_lm, tmp_path):
-    TokenPolicy(make_lm("gpt2"), value="shared").save_pretrained(tmp_path)
-    with pytest.raises(GroundlingError, match=r"value\.safetensors is not of this policy"):
-        TokenPolicy(make_lm("gpt2")).load_weights(tmp_path)
-
-
-def test_adapters_off_are_the_reference(make_lm, tmp_path):
-    from groundling.lm import LanguageModel
-
-    make_lm("llama").save_pretrained(tmp_path)
-    lm = LanguageModel.from_pretrained(tmp_path, lora={"r": 2, "target_modules": ["q_proj"]})
-    policy = TokenPolicy(lm, reference=lm, generation={"max_new_tokens": 4})
-    asked, numbers = prompts(), uniforms(8, 4)
-    assert not policy.write(asked, numbers).kl.abs().gt(1e-4).any()
-    with torch.no_grad():
-        for name, parameter in lm.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(generator=torch.Generator().manual_seed(0))
-    written = policy.write(asked, numbers)
-    with torch.no_grad():
-        expected = plain_ids_log_probs(make_lm("llama"), list(asked[0].ids), written.actions[:, 0].tolist())
-    torch.testing.assert_close((written.log_probs - written.kl)[:, 0], expected, atol=1e-4, rtol=0)
-    assert written.kl.abs().max() > 1e-2
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -257,13 +221,13 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
         ({"generation": {"top_p": 1.5}}, "top_p must lie in"),
         ({"generation": {"top_k": "many"}}, "top_k must be of type int, got 'many'"),
         ({"generation": {"top_k": True}}, "top_k must be of type int, got True"),
-        ({"generation": 5}, "generation must be settings"),
+        ({"generation": 5}, "generation must be a mapping"),
         ({"mask_type": "learned_top_p", "top_mask": 9}, "top_mask=9"),
         ({"mask_type": "topk", "top_mask": 0.9}, "top_mask=0.9"),
         ({"mask_type": "learned_top_k"}, r"mask_type=learned_top_k needs policy\.args\.top_mask"),
-        ({"top_mask": 0.5}, r"policy\.args\.top_mask=0\.5 does nothing without a mask"),
-        ({"min_tokens_to_keep": 5}, r"policy\.args\.min_tokens_to_keep=5 does nothing with mask_type=null"),
-        ({"mask_type": "topk", "top_mask": 9, "min_tokens_to_keep": 5}, "nothing with mask_type=topk"),
+        ({"top_mask": 0.5}, r"top_mask=0\.5 does nothing without mask_type: set that"),
+        ({"filtered_log_probs": False, "mask_type": "topk", "top_mask": 9}, "filtered_log_probs=false computes"),
+        ({"mask_type": "topk", "top_mask": 9, "min_tokens_to_keep": 5}, "nothing without mask_type=learned_top_p"),
         ({"context_start_token": 0}, "context_start_token=0"),
     ],
 )

@@ -24,17 +24,6 @@ def ending_often(lm):
     return lm
 
 
-def observation(prompt, context, side, size=12):
-    """As the token env gives it; ``side`` says where padding is."""
-    arrays = {}
-    for name, ids in (("prompt", prompt), ("context", context)):
-        padding = [0] * (size - len(ids))
-        marks = [1] * len(ids)
-        arrays[f"{name}_ids"] = torch.tensor([*padding, *ids] if side == "left" else [*ids, *padding]).numpy()
-        arrays[f"{name}_mask"] = torch.tensor([*padding, *marks] if side == "left" else [*marks, *padding]).numpy()
-    return arrays
-
-
 def next_logits(lm, prompt, written):
     with torch.no_grad():
         if lm.is_encoder_decoder:

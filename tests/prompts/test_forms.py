@@ -10,10 +10,7 @@ from groundling.cli.main import main
 from groundling.config.compose import compose
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
-from groundling.policies import DRRNPolicy
-from groundling.policies.policy import policies
 from groundling.prompts import Conversation, PromptReader
 from groundling.training.build import world_of
 from groundling.worlds.protocols import Suites
@@ -66,17 +63,6 @@ def test_an_episode_uses_one_form_and_episodes_use_all() -> None:
     assert reader(later) == PromptReader(_FORMS[forms[0]])(later)
 
 
-def test_observations_have_their_episodes_seed() -> None:
-    envs = TextVectorEnv.make("BabyAI-GoToRedBallNoDists-v0", 2, history=1, seed=3)
-    first = envs.reset()
-    assert [o.episode for o in first] == [training_seed(3, 0, 0), training_seed(3, 1, 0)]
-    seen = {o.episode for o in first}
-    for _ in range(70):  # an episode has 64 steps at most
-        seen |= {o.episode for o in envs.step([0, 0]).observations}
-    assert seen >= {training_seed(3, env, episode) for env in range(2) for episode in range(2)}
-    envs.close()
-
-
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -95,22 +81,6 @@ def test_texts_and_conversations_are_not_mixed() -> None:
     with pytest.raises(ConfigError, match=r"\['glam', 'conversation'\] has texts and conversations \(conversation\)"):
         PromptReader(["glam", "conversation"])
     assert isinstance(PromptReader(["balrog", "conversation"]).read(_SEEN), Conversation)
-
-
-def test_every_policy_with_prompts_takes_several(chat: str = "http://localhost:1/v1") -> None:
-    args = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
-    for name in ("action_scoring", "action_writing", "action_generating", "action_head", "drrn", "chat_server"):
-        policies.check(name, {"prompt": ["glam", "brief"], **args.get(name, {})}, "policy")
-    drrn = DRRNPolicy(prompt=["glam", "brief"])
-    assert drrn.read([_SEEN], ["tagged"]) == [PromptReader("tagged")(_SEEN)]
-
-
-def test_a_config_names_one_or_several() -> None:
-    assert compose("demo", ["policy.args.prompt=[glam,brief]"]).policy.args["prompt"] == ["glam", "brief"]
-    with pytest.raises(ConfigError, match=r"policy\.args\.prompt must be text or a list, \[value, value\], got 3"):
-        compose("demo", ["policy.args.prompt=3"])
-    with pytest.raises(ConfigError, match=r"policy\.args\.prompt must be .*'glam': 1"):
-        compose("demo", ["policy.args.prompt={glam: 1}"])
 
 
 def test_every_form_is_a_suite(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 import pytest
 
-from groundling.config.compose import compose
 from groundling.envs.languages import TranslationError
 from groundling.envs.text_env import TextObservation
 from groundling.prompts import PromptReader, glam_prompt
-from tests.building import policy_of
 from tests.data import golden
 
 
@@ -27,27 +25,10 @@ def _observation(case: dict) -> TextObservation:
     )
 
 
-def test_only_glam_original_translates_goals() -> None:
-    ours, original = PromptReader("glam", "french"), PromptReader("glam-original", "french")
-    for case in golden("glam_prompts"):
-        assert original(_observation(case)) == case["prompt_fr"]
-        assert f" \n But de l'agent: {case['goal']} \n" in ours(_observation(case))
-        assert PromptReader("glam", "english")(_observation(case)) == case["prompt"]
-        assert PromptReader("glam-original", "english")(_observation(case)) == case["prompt"]
-
-
 @pytest.mark.parametrize("goal", ["", "va chercher le pain"])
 def test_goals_of_other_worlds_stay(goal: str) -> None:
     case = golden("glam_prompts")[0] | {"goal": goal}
-    for prompt in ("glam", "glam-original"):
-        assert f" \n But de l'agent: {goal} \n" in PromptReader(prompt, "french")(_observation(case))
-
-
-def test_a_run_can_ask_for_the_originals_french() -> None:
-    args = "policy.args={prompt: glam-original, language: french, value_hidden_sizes: [4]}"
-    policy = policy_of(compose("demo-easy", ["device=cpu", args]))
-    case = golden("glam_prompts")[0]
-    assert policy.prompts([_observation(case)]) == [case["prompt_fr"]]
+    assert f" \n But de l'agent: {goal} \n" in PromptReader("glam", "french")(_observation(case))
 
 
 def test_the_form_with_one_observation_and_with_none_in_sight() -> None:

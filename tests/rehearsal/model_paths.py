@@ -65,7 +65,7 @@ ACTIONS = ["turn left", "go forward", "turn right"]
 
 
 def decoded(device: str, folder: Path, mask: str | None = None, num_tokens: int = 24, **generation: Any) -> Outcome:
-    """Write texts of full length with values and a reference, and the same token by token."""
+    """Write texts of full length with values and a reference."""
     lm = LanguageModel.from_pretrained(materials.model("starter-causal"), device=device)
     options: dict[str, Any] = {} if mask is None else {"mask_type": mask, "top_mask": 0.9}
     settings = {"terminate_on_eos": True, "min_new_tokens": num_tokens, **generation}
@@ -78,23 +78,12 @@ def decoded(device: str, folder: Path, mask: str | None = None, num_tokens: int 
     with phase("decoding"):
         writing = policy.write(prompts, uniforms)
     UNITS["decoding"] += num_tokens
-    token_env = [
-        {
-            "prompt_ids": [5, 6, 7],
-            "prompt_mask": torch.ones(3, dtype=torch.long).numpy(),
-            "context_ids": [0, 0],
-            "context_mask": torch.zeros(2, dtype=torch.long).numpy(),
-        }
-    ]
-    action = policy.act(token_env, generator=torch.Generator().manual_seed(0))
     return {
         "actions": writing.actions,
         "log_probs": writing.log_probs,
         "raw": writing.raw_log_probs,
         "values": writing.values,
         "kl": writing.kl,
-        "first token": action.actions,
-        "its value": policy.values(token_env),
     }
 
 

@@ -55,7 +55,7 @@ RUNS = {
     "replay": f"{_WORLD} world.history=2 ~policy.args policy.id=drrn policy.args={{embedding_size:8,hidden_size:8}} "
     "algorithm.id=drrn algorithm.args={batch_size:8,steps_per_gradient:6,replay_size:30}",
     "critic": f"{_LEVEL} policy.args.prompt=brief algorithm.args={{minibatch_size:8,epochs:1,value_epochs:2,"
-    "value_rollouts:2,value_warmup:1,value_learning_rate:1e-3,detach_values:true} world.entropy_floor=0",
+    "value_rollouts:2,value_warmup:1,detach_values:true} world.entropy_floor=0",
     **{
         f"cloned {objective}": f"{_LEVEL} world.dataset=DEMONSTRATIONS algorithm.id=bc "
         f"algorithm.args={{objective:{objective},learning_rate:1e-3,minibatch_size:8}}"

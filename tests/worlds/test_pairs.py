@@ -18,8 +18,8 @@ from groundling.judges import Pairs, TextPairs, open_pairs
 from groundling.judges.preferences.pairs import TextSegment
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.reward_models import load_reward_model
+from groundling.policies import RandomPolicy
 from groundling.policies.policy import Outputs
-from groundling.policies.random import RandomPolicy
 from groundling.rewards import GeneratedTexts, RewardInputs, RewardSum
 from groundling.rewards.part import Part
 from groundling.training.tracking import read_metrics

@@ -8,8 +8,7 @@ from groundling.algorithms.bc import BehaviouralCloning
 from groundling.algorithms.drrn import DRRN
 from groundling.algorithms.grpo import GRPO, RLOO, GiGPO, ReinforcePlusPlus
 from groundling.algorithms.losses import PPOLoss, ppo_loss
-from groundling.algorithms.nlpo import NLPO
-from groundling.algorithms.ppo import PPO
+from groundling.algorithms.ppo import NLPO, PPO
 from groundling.algorithms.regularizers import KLPenalty
 from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.trpo import TRPO

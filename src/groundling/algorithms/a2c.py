@@ -14,7 +14,7 @@ from groundling.algorithms.optimisation import Terms, learn, trainable, whole_an
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le, Lt
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 
 
 @algorithms.register("a2c")
@@ -24,10 +24,8 @@ class A2C(OnPolicy):
     L = -E[log π(a) Â] + c_v ½ E[(V - R)²] - c_e E[H]
     """
 
-    learning_rate: Annotated[float, Gt(0)] = 7e-4
-    """RMSprop's step size."""
-    rms_alpha: Annotated[float, Ge(0), Lt(1)] = 0.99
-    """RMSprop's smoothing constant."""
+    learning_rate: Annotated[float, Gt(0)] = 7e-4  # RMSprop's step size
+    rms_alpha: Annotated[float, Ge(0), Lt(1)] = 0.99  # RMSprop's smoothing constant
     rms_epsilon: Annotated[float, Gt(0)] = 1e-5
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
     """λ of generalised advantage estimation; 1: returns minus values."""
@@ -50,7 +48,7 @@ class A2C(OnPolicy):
     def targets(self, rollout: Rollout) -> Targets:
         return self.generalized_advantages(rollout, self.gae_lambda, credit=self.credit)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         policy_loss = -masked_mean(evaluation.log_probs * batch.advantages, batch.weights)
         value_loss = clipped_value_loss(evaluation.values, batch.values, batch.returns, mask=batch.weights)
         loss = policy_loss + self.value_coefficient * value_loss

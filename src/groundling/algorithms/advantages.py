@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from groundling.algorithms.losses import check_shapes
 from groundling.algorithms.rollout import Rollout
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
@@ -29,11 +30,8 @@ def generalized_advantage(
     Returns:
         Advantages, and returns (advantages + values), each ``(num_steps, ...)`` with the rewards' dtype.
     """
-    if not rewards.shape == values.shape == dones.shape or last_value.shape != rewards.shape[1:]:
-        raise ValueError(
-            "rewards, values and dones must have one shape (num_steps, ...) and last_value (...): got "
-            f"{tuple(rewards.shape)}, {tuple(values.shape)}, {tuple(dones.shape)}, {tuple(last_value.shape)}"
-        )
+    check_shapes(rewards, values, dones)
+    check_shapes(rewards[0], last_value)
     advantages = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
     advantage, next_value = torch.zeros_like(last_value), last_value
@@ -46,8 +44,7 @@ def generalized_advantage(
 
 def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
     """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}; all tensors are ``(num_steps, ...)``.
-    An episode that the rollout cuts off counts as if it had ended there, since no value function estimates the rest:
-    make rollouts long in comparison with episodes.
+    An episode that the rollout cuts off counts as if it had ended there.
     """
     returns = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
@@ -78,11 +75,11 @@ class GroupedEpisodes:
         groups = torch.zeros(len(columns)).long() if rollout.groups is None else rollout.groups
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
         if (torch.bincount(group) < 2).any():
-            fix = "set world.num_envs, and world.group_size if it is used, to at least 2"
-            if rollout.sequences:
-                fix = "set world.num_texts to at least 2, and have each prompt answered twice (world.texts_per_prompt)"
+            keys = (
+                "world.num_texts and world.texts_per_prompt" if rollout.sequences else "world.num_envs and group_size"
+            )
             raise ConfigError(
-                f"an episode is compared with the others of its group, and one group has a single episode: {fix}"
+                f"a group has a single episode, and nothing to compare it with: set {keys} to at least 2"
             )
         return cls(number, returns.T[columns], group)
 
@@ -109,8 +106,7 @@ def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> T
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
-    Returns to go and result are ``(num_steps, num_envs)``. All steps of an episode rewarded only at its end have one
-    advantage.
+    Returns to go and result are ``(num_steps, num_envs)``.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     others = group_sums(episodes.returns, episodes.group)[episodes.group] - episodes.returns
@@ -126,20 +122,6 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     return relative_to_group(episodes.returns, episodes.group, normalize_std)[episodes.number]
-
-
-def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
-    """Select the groups whose returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073).
-    ``share``, in (0, 1], is that of the groups, at least one. Returns their steps, bool ``(num_steps, num_envs)``.
-    """
-    episodes = GroupedEpisodes.of(rollout, returns)
-    counts = group_sums(torch.ones_like(episodes.returns), episodes.group)  # (num_groups,)
-    mean = group_sums(episodes.returns, episodes.group) / counts
-    squares = group_sums((episodes.returns - mean[episodes.group]).square(), episodes.group)
-    order = (squares / counts).argsort(descending=True, stable=True)
-    selected = torch.zeros(len(order), dtype=torch.bool)
-    selected[order[: max(1, round(share * len(order)))]] = True
-    return selected[episodes.group][episodes.number]
 
 
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
@@ -187,10 +169,7 @@ def v_trace(
 
     Args:
         log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), of the learning and the acting policy.
-        rewards, values: ``(num_steps, ...)``: the reward of the transition at step t, and V(s_t).
-        dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
-        last_values: ``(...)``, V of the observation after the last step; used where that is not done.
-        gamma: Discount factor.
+        rewards, values, dones, last_values, gamma: As of `generalized_advantage`.
         rho_bar: ρ̄, bounds the temporal differences' weights; the targets are values of a policy between μ (near 0)
             and π (infinite).
         c_bar: c̄, bounds how far back a temporal difference is propagated.
@@ -198,12 +177,8 @@ def v_trace(
     Returns:
         Targets v and advantages Â, each ``(num_steps, ...)``, without gradients.
     """
-    shapes = {tuple(t.shape) for t in (log_ratios, rewards, values, dones)}
-    if len(shapes) > 1 or last_values.shape != rewards.shape[1:]:
-        raise ValueError(
-            "log_ratios, rewards, values and dones must have one shape (num_steps, ...) and last_values (...): got "
-            f"{sorted(shapes)} and {tuple(last_values.shape)}"
-        )
+    check_shapes(log_ratios, rewards, values, dones)
+    check_shapes(rewards[0], last_values)
     with torch.no_grad():
         ratios = log_ratios.exp()
         rho, c = ratios.clamp(max=rho_bar), ratios.clamp(max=c_bar)
@@ -227,10 +202,7 @@ def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
     """Return why the policy cannot be trained with ``credit``, or None."""
     if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
         return None
-    return (
-        f"credit={credit} goes to the tokens of turns, which that policy does not write (leave it out, or set "
-        "policy.id=action_generating)"
-    )
+    return f"credit={credit} is for policies that write turns (leave it out, or set policy.id=action_generating)"
 
 
 def token_advantages(
@@ -257,24 +229,15 @@ def token_advantages(
         values: ``(num_steps, num_envs, num_tokens)``, V before each token is written.
         mask: Bool, likewise: the tokens that count, among them each turn's first. Others, such as those forced by a
             grammar, are passed over.
-        dones: ``(num_steps, num_envs)`` bool: the episode ended with this turn.
-        last_value: ``(num_envs,)``, V before the first token after the last turn.
-        gamma, lam: γ and λ, from turn to turn.
+        dones, last_value, gamma, lam: As of `generalized_advantage`, from turn to turn.
         token_gamma: γ_w, from token to token. λ_w is ``lam``.
 
     Returns:
         Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a turn's end.
     """
-    if not (
-        values.shape == mask.shape
-        and values.shape[:2] == rewards.shape == dones.shape
-        and last_value.shape == rewards.shape[1:]
-    ):
-        raise ValueError(
-            "values and mask must be (num_steps, num_envs, num_tokens), rewards and dones (num_steps, num_envs) and "
-            f"last_value (num_envs,): got {tuple(values.shape)}, {tuple(mask.shape)}, {tuple(rewards.shape)}, "
-            f"{tuple(dones.shape)}, {tuple(last_value.shape)}"
-        )
+    check_shapes(values, mask)
+    check_shapes(values[..., 0], rewards, dones)
+    check_shapes(rewards[0], last_value)
     if not mask[..., 0].all():
         raise ValueError("a turn has no token: each needs at least one, which may be its end token")
     advantages = torch.zeros_like(values)

@@ -40,21 +40,13 @@ class Algorithm(ABC):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Check, before anything is loaded, that the algorithm can train a policy in a world.
-
-        Args:
-            policy: The policy's class, or a factory function, of whose product nothing is known yet.
-            args: The policy's arguments, except for what is loaded.
-            world: The world in which the policy acts, or whose demonstrations it learns from.
-
-        Returns:
-            None, or why not and what to set.
+        ``policy`` is its class, or a factory function, of whose product nothing is known yet; ``args`` are its arguments,
+        except for what is loaded. Returns None, or why not and what to set.
         """
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
         if self.offline and "demonstrated" not in world.experience:
-            return (
-                "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's references"
-            )
+            return "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or a pool's references"
         if not self.offline and "acted" not in world.experience:
             return "it learns from the policy's own episodes or texts (world.dataset must be null)"
         if self.compares_episodes and world.group_size == 1:
@@ -71,13 +63,8 @@ class Algorithm(ABC):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Learn from one rollout, and return figures to log.
-
-        Args:
-            policy: The policy to train.
-            rollout: Transitions gathered since the last update.
-            generator: Shuffles the minibatches.
-            remaining: Share of the training that is left, from 1 to 0, for schedules.
+        """Learn from the transitions since the last update, and return figures to log.
+        ``generator`` shuffles minibatches; ``remaining`` is the share of the training that is left, for schedules.
         """
 
     def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)
@@ -100,26 +87,7 @@ class Algorithm(ABC):
         """Restore what `tensors` returned."""
 
 
-class AlgorithmRegistry(Registry[Any]):
-    """Registry that rejects algorithms of Stable-Baselines3, on which those of RL4LMs are based."""
-
-    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        add = super().register(id)
-
-        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
-            origins = {base.__module__.partition(".")[0] for base in getattr(factory, "__mro__", ())}
-            if origins & {"stable_baselines3", "sb3_contrib"}:
-                raise ConfigError(
-                    f"algorithm {id!r} is Stable-Baselines3's, which collects its own rollouts: subclass "
-                    "groundling.algorithms.Algorithm instead, with its loss in update(policy, rollout), as "
-                    "examples/own_algorithm.py does"
-                )
-            return add(factory)
-
-        return decorate
-
-
-algorithms = AlgorithmRegistry("algorithm")
+algorithms: Registry[Any] = Registry("algorithm")
 
 
 def check_trains(

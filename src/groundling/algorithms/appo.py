@@ -17,7 +17,7 @@ from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 
 _MIN_LOG_RATIO, _MAX_LOG_RATIO = math.log(0.05), math.log(20.0)
 _MIN_DEVIATION = 1e-3  # Least divisor of advantages, which keeps noise small where nothing is rewarded
@@ -30,18 +30,15 @@ class APPO(ClippedOnPolicy):
     L = -E[min(ρ Â, clip(ρ, 1/(1+ε), 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
     V-trace gives R and Â for each minibatch, with the present policy's values and ratios; Â is normalised over it. A
-    minibatch holds whole segments of the policy's ``recurrence``; without memory they are single steps, and `ppo` is
-    the better choice. The defaults are Motif's (Klissarov et al. 2023, arXiv 2310.00166), except that the acting
-    policy is at most one update old, as the collector decides, and not 10,000 optimizer steps.
+    minibatch holds whole segments of the policy's ``recurrence``. The defaults are Motif's (Klissarov et al. 2023, arXiv
+    2310.00166), except that the acting policy is at most one update old, and not 10,000 optimizer steps.
     """
 
-    learning_rate: Annotated[float, Gt(0)] = 1e-4
-    """Adam's step size; usually 5e-5 to 3e-4."""
+    learning_rate: Annotated[float, Gt(0)] = 1e-4  # Adam's step size; usually 5e-5 to 3e-4
     adam_epsilon: Annotated[float, Gt(0)] = 1e-6
     minibatch_size: Annotated[int, Ge(1)] = 4096
     """Steps per optimizer step, of all processes together; as many segments as hold them."""
-    clip_range: Annotated[float, Gt(0)] = 0.1
-    """ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε."""
+    clip_range: Annotated[float, Gt(0)] = 0.1  # ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε
     value_clip_range: Annotated[float | None, Gt(0)] = 1.0
     """Distance that a value may move from the old one without being clipped; null: no clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
@@ -49,13 +46,9 @@ class APPO(ClippedOnPolicy):
     entropy_coefficient: Annotated[float, Ge(0)] = 0.003
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.01."""
     max_grad_norm: Annotated[float, Gt(0)] = 4.0
-    rho_bar: Annotated[float, Gt(0)] = 1.0
-    """V-trace's ρ̄: bounds the weight of each step's temporal difference."""
+    rho_bar: Annotated[float, Gt(0)] = 1.0  # V-trace's ρ̄: bounds the weight of each step's temporal difference
     c_bar: Annotated[float, Gt(0)] = 1.0
     """V-trace's c̄: bounds how far back a temporal difference is propagated."""
-    original_bootstrap: bool = False
-    """Reproduce the original's fault: the value after a segment is (V - r) / γ instead of the acting policy's value
-    there, so that nothing is learnt from its last step."""
 
     divides_minibatches = False
 
@@ -63,8 +56,8 @@ class APPO(ClippedOnPolicy):
         super().__post_init__()
         if self.micro_batch_size is not None:
             raise ConfigError(
-                "algorithm.args.micro_batch_size is not for appo, which normalises advantages over all that it "
-                f"computes at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
+                f"micro_batch_size={self.micro_batch_size} is not for appo, which normalises advantages over all that it "
+                "computes at once: leave it out, or lower minibatch_size"
             )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
@@ -82,9 +75,18 @@ class APPO(ClippedOnPolicy):
         more = {"rewards": rewards, "dones": rollout.dones, "next_values": next_values}
         return Targets(advantages, returns, more=more)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         log_ratios = (evaluation.log_probs - batch.log_probs).clamp(_MIN_LOG_RATIO, _MAX_LOG_RATIO)
-        returns, advantages = self._v_trace(batch, log_ratios.detach(), evaluation.values.detach())
+        more = (batch.more[name] for name in ("rewards", "dones", "next_values"))
+        rewards, dones, next_values, ratios, values = (
+            tensor.detach().reshape(len(batch), -1).T  # (length, num_segments), or (1, n) for single steps
+            for tensor in (*more, log_ratios, evaluation.values)
+        )
+        bars = self.rho_bar, self.c_bar
+        returns, advantages = (
+            tensor.T.reshape(log_ratios.shape)
+            for tensor in v_trace(ratios, rewards, values, dones, next_values[-1], self.gamma, *bars)
+        )
         surrogate = clipped_surrogate(
             batch.log_probs + log_ratios,
             batch.log_probs,
@@ -106,39 +108,14 @@ class APPO(ClippedOnPolicy):
         }
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
-        """Shuffled minibatches of all epochs; raise `ConfigError` if one has fewer segments than there are processes.
-        All processes take part in the normalisation of advantages, so each needs a segment.
-        """
+        """Shuffled minibatches of all epochs, with a segment for each process, as normalising advantages needs."""
         minibatches = list(super().minibatches(batch, generator))
-        segments = min(map(len, minibatches))
-        if segments < self.processes.size:
+        if (segments := min(map(len, minibatches))) < self.processes.size:
             raise ConfigError(
                 f"the smallest minibatch has {segments} segments for {self.processes.size} processes: raise "
-                "algorithm.args.minibatch_size or world.num_envs, so that it has one for each, or start fewer processes"
+                "algorithm.args.minibatch_size or world.num_envs"
             )
         return minibatches
-
-    def _v_trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns and advantages of segments ``(num_segments, length)``, or of single steps ``(n,)``."""
-
-        def time_first(tensor: Tensor) -> Tensor:  # (length, num_segments)
-            return tensor.reshape(len(batch), -1).T
-
-        rewards = time_first(batch.more["rewards"])
-        last_values = time_first(batch.more["next_values"])[-1]
-        if self.original_bootstrap:
-            last_values = (time_first(values)[-1] - rewards[-1]) / self.gamma
-        returns, advantages = v_trace(
-            time_first(log_ratios),
-            rewards,
-            time_first(values),
-            time_first(batch.more["dones"]),
-            last_values,
-            self.gamma,
-            self.rho_bar,
-            self.c_bar,
-        )
-        return returns.T.reshape(values.shape), advantages.T.reshape(values.shape)
 
     def _normalize(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
         """Shift to mean 0 over the minibatch of all processes, and divide by its deviation or `_MIN_DEVIATION`."""

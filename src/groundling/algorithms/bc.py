@@ -12,14 +12,9 @@ from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError
 from groundling.fields import Ge, Gt, Lt, NoEffectOnResults
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy
-
-_NO_ACTION_TEXTS = (
-    "that policy does not choose by the probability of an action's text (algorithm.args.objective=choice)"
-)
 
 
 @algorithms.register("supervised")
@@ -34,14 +29,12 @@ class BehaviouralCloning(Algorithm):
     """"text": learn to write the action's text after the prompt, out of all texts, as in GLAM (whose targets also
     contained padding); for policy.id=action_scoring and action_writing. "choice": learn to choose the action among
     the admissible ones. Whole texts are always learnt token by token."""
-    learning_rate: Annotated[float, Gt(0)] = 5e-4
-    """AdamW's step size."""
+    learning_rate: Annotated[float, Gt(0)] = 5e-4  # AdamW's step size
     learning_rate_schedule: Schedule = "cosine"
     """Shape of its fall to 0 over the training; it changes between updates."""
     warmup: Annotated[float, Ge(0), Lt(1)] = 0.01
     """Share of the training in which the learning rate rises from a tenth."""
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    """AdamW's weight decay, for matrices only."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
@@ -58,34 +51,31 @@ class BehaviouralCloning(Algorithm):
         if reason is not None or self.objective == "choice" or world.action == "token":
             return reason
         if getattr(policy, "writes_turns", False):
-            return (
-                "objective=text learns an action straight after its prompt, and that policy writes turns: set "
-                "algorithm.args.objective=choice"
-            )
-        reads_actions = not isinstance(policy, type) or issubclass(policy, ActionTextPolicy)
-        return None if reads_actions else _NO_ACTION_TEXTS
+            return "that policy writes turns: set algorithm.args.objective=choice"
+        if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
+            return "that policy does not choose by an action's text: set algorithm.args.objective=choice"
+        return None
 
     def setup(self, policy: Policy) -> None:
-        if policy.memory_size:
-            raise ConfigError(
-                f"a dataset holds single steps in words: a {type(policy).__name__}, which remembers earlier steps, "
-                "cannot learn from it"
-            )
         self.optimizer = make_adamw(policy, self.learning_rate, weight_decay=self.weight_decay)
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of ``rollout``, once and in order.
-        In the figures, ``probability`` is that of the demonstrated actions.
-        """
+        """Take one optimizer step on each minibatch of ``rollout``, once and in order."""
         learning_rate = schedule_learning_rate(self, remaining)
         batch = _batch_of(policy, rollout)
         counted = batch.index
         if batch.weights is not None:  # texts after the end of the dataset are masked
             counted = counted[batch.weights.any(1).cpu()]
         minibatches = counted.split(self.minibatch_size)
-        figures = learn(self, batch, lambda part: self._terms(policy, part), minibatches)
+
+        def loss(part: Batch) -> Terms:
+            log_probs = self._log_probs(policy, part)
+            probability = masked_mean(log_probs.detach().exp(), part.weights)
+            return {"loss": -masked_mean(log_probs, part.weights), "probability": probability}
+
+        figures = learn(self, batch, loss, minibatches)
         return {**figures, "learning_rate": learning_rate}
 
     @torch.no_grad()
@@ -104,18 +94,12 @@ class BehaviouralCloning(Algorithm):
             correct += int((chosen == part.actions).sum())
         return {"loss": loss / len(batch), "accuracy": correct / len(batch)}
 
-    def _terms(self, policy: Policy, batch: Batch) -> Terms:
-        log_probs = self._log_probs(policy, batch)
-        probability = masked_mean(log_probs.detach().exp(), batch.weights)
-        return {"loss": -masked_mean(log_probs, batch.weights), "probability": probability}
-
     def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
         """Log-probabilities of the demonstrated actions, float32 of their shape, with gradients."""
         if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
             # Unfiltered: a sampling filter could make a text impossible that the model did not sample.
             return policy.evaluate(batch.observations, batch.actions).raw_log_probs()
-        if not isinstance(policy, ActionTextPolicy):
-            raise ConfigError(f"algorithm bc clones a {type(policy).__name__}: {_NO_ACTION_TEXTS}")
+        assert isinstance(policy, ActionTextPolicy)  # see `accepts`
         actions = zip(batch.observations, batch.actions.tolist(), strict=True)
         texts = [[observation.actions[action]] for observation, action in actions]
         with policy.lm.autocast():

@@ -1,6 +1,5 @@
 """Extra training of a value head: on more epochs, over recent rollouts, without gradients into its input."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -31,8 +30,8 @@ class HeadInputs:
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
         self._number = 0  # of the minibatch, equal in all processes
+        # By element: the minibatch that evaluated it last, and float32 (num_steps, hidden_size)
         self._rows: dict[int, tuple[int, Tensor]] = {}
-        """By element: the minibatch that evaluated it last, and float32 ``(num_steps, hidden_size)``."""
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
         """Number the minibatches, to keep the last input of an element that several evaluate."""
@@ -53,7 +52,10 @@ class HeadInputs:
             finally:
                 handle.remove()
             counted = _counted(part)
-            rows = torch.cat(calls)[counted[_evaluated(part, counted)]]
+            # The head has a row for each token of a turn or a text, or for all steps.
+            lengths = torch.tensor([[_num_rows(o) or counted.shape[1]] for o in part.observations])
+            evaluated = (torch.arange(counted.shape[1]) < lengths).to(counted.device)
+            rows = torch.cat(calls)[counted[evaluated]]
             for i, row in zip(part.index.tolist(), rows.split(counted.sum(1).tolist()), strict=True):
                 self._rows[i] = self._number, row
             return terms
@@ -75,9 +77,9 @@ class HeadInputs:
             self._rows |= {i: row for i, row in rows.items() if i not in self._rows or row[0] > self._rows[i][0]}
 
     def transitions(self) -> tuple[Tensor, Tensor]:
-        """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``."""
+        """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``, on the CPU."""
         returns = self._batch.returns.reshape(len(self._batch), -1)[_counted(self._batch)]
-        return torch.cat([self._rows[i][1] for i in range(len(self._batch))]), returns
+        return torch.cat([self._rows[i][1] for i in range(len(self._batch))]).cpu(), returns.cpu()
 
 
 def _counted(batch: Batch) -> Tensor:
@@ -86,58 +88,33 @@ def _counted(batch: Batch) -> Tensor:
     return torch.ones_like(returns).bool() if batch.weights is None else batch.weights.view_as(returns) > 0
 
 
-def _evaluated(batch: Batch, counted: Tensor) -> Tensor:
-    """Bool, of ``counted``'s shape: the steps or tokens for which the head has a row."""
-    lengths = torch.tensor([[_num_rows(o, counted.shape[1])] for o in batch.observations])
-    return (torch.arange(counted.shape[1]) < lengths).to(counted.device)
+def _num_rows(observation: object) -> int:
+    """Number of tokens of a turn or a text; 0 of other observations."""
+    if isinstance(observation, Turn):
+        return len(observation.tokens)
+    return observation.length if isinstance(observation, Written) else 0
 
 
-def _num_rows(observation: object, num_steps: int) -> int:
-    """Rows of the head's input for an element: the tokens of a turn or a text, or all ``num_steps`` steps."""
-    match observation:
-        case Turn():
-            return len(observation.tokens)
-        case Written():
-            return observation.length
-    return num_steps
+def fit_head(
+    learner: Learner,
+    head: nn.Module,
+    rollouts: Iterable[tuple[Tensor, Tensor]],
+    size: int,
+    epochs: int,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """Fit the head alone to the `HeadInputs.transitions` of rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows."""
+    device = next(head.parameters()).device
+    states, returns = (torch.cat(parts).to(device) for parts in zip(*rollouts, strict=True))
+    zeros = torch.zeros_like(returns)
+    batch = Batch(
+        range(len(returns)), zeros, zeros, zeros, zeros, returns, None, None, len(returns), more={"states": states}
+    )
 
+    def loss(part: Batch) -> Terms:
+        return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
 
-class CriticMemory:
-    """Inputs of the value head and returns, of the last ``rollouts`` rollouts."""
-
-    def __init__(self, rollouts: int) -> None:
-        self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=rollouts)
-
-    def add(self, states: Tensor, returns: Tensor) -> None:
-        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)`` on the CPU, and drop the oldest one."""
-        self._kept.append((states.cpu(), returns.cpu()))
-
-    def fit(
-        self, learner: Learner, head: nn.Module, size: int, epochs: int, generator: torch.Generator
-    ) -> dict[str, float]:
-        """Fit the head alone to all kept rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows."""
-        device = next(head.parameters()).device
-        states, returns = (torch.cat(parts).to(device) for parts in zip(*self._kept, strict=True))
-        zeros = torch.zeros_like(returns)
-        batch = Batch(
-            range(len(returns)), zeros, zeros, zeros, zeros, returns, None, None, len(returns), more={"states": states}
-        )
-
-        def loss(part: Batch) -> Terms:
-            return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
-
-        learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not step on old gradients
-        minibatches = batch.minibatches(size, epochs, generator)
-        figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
-        return {"value_fit_loss": figures["loss"]}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{i}.{name}": tensor
-            for i, pair in enumerate(self._kept)
-            for name, tensor in zip(("states", "returns"), pair, strict=True)
-        }
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for i in range(len(tensors) // 2):
-            self.add(tensors[f"{i}.states"], tensors[f"{i}.returns"])
+    learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not step on old gradients
+    minibatches = batch.minibatches(size, epochs, generator)
+    figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
+    return {"value_fit_loss": figures["loss"]}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
 from groundling.fields import Ge, Gt, Le
 from groundling.io.documents import LINE, parse_json
 from groundling.policies.drrn import DRRNPolicy
@@ -71,14 +71,10 @@ class ReplayMemory:
             self._oldest = (self._oldest + 1) % self.size
 
     def save(self) -> dict[str, int]:
-        """Write new transitions through to the disk; return the file's length and checksum, for `load`.
-        Raises `RunError` if the file is a link: another's run could have it lead to any file of the user's.
-        """
+        """Write new transitions through to the disk; return the file's length and checksum, for `load`."""
         path = self._file()
-        if path.is_symlink():
-            raise RunError(
-                f"{path} is a link, and the run's own file is expected here: put the file itself in the link's place"
-            )
+        if path.is_symlink():  # another's run could have it lead to any file of the user's
+            raise RunError(f"{path} is a link: put the file itself in its place")
         content = "".join(json.dumps(self._row(transition)) + "\n" for transition in self._unsaved).encode()
         with path.open("ab") as file:
             file.truncate(self._bytes)
@@ -88,7 +84,7 @@ class ReplayMemory:
         self._unsaved.clear()
         self._bytes += len(content)
         self._checksum = zlib.crc32(content, self._checksum)
-        return self._state()
+        return {"bytes": self._bytes, "crc32": self._checksum}
 
     def load(self, state: dict[str, int]) -> None:
         """Read the file as of the `save` that returned ``state``; `RunError` if it is missing or has changed."""
@@ -105,9 +101,6 @@ class ReplayMemory:
         if self._path is None:
             raise RunError("the replay memory has no file: call use_folder(folder) first")
         return self._path
-
-    def _state(self) -> dict[str, int]:
-        return {"bytes": self._bytes, "crc32": self._checksum}
 
     def _read(self, path: Path, state: dict[str, int]) -> Iterator[Transition]:
         self._bytes = self._checksum = 0
@@ -126,22 +119,18 @@ class ReplayMemory:
             while chunk := file.read(min(_CHUNK, state["bytes"] - self._bytes)):
                 self._bytes += len(chunk)
                 self._checksum = zlib.crc32(chunk, self._checksum)
-            if self._state() != state:
+            if (self._bytes, self._checksum) != (state["bytes"], state["crc32"]):
                 raise RunError(
-                    f"{path} differs from the file that the checkpoint was saved with: restore that file, or set "
-                    "run_dir to a new folder to begin again"
+                    f"{path} differs from the checkpoint's: restore that file, or set run_dir to a new folder"
                 )
             file.seek(0)
             while file.tell() < self._bytes:
                 prompt, actions, action, reward, *after = parse_json(file.readline(LINE), str(path))
                 yield Transition(text(prompt), text(actions), action, reward, *map(text, after))
 
-    def _row(self, transition: Transition) -> list[Any]:
-        t = transition
+    def _row(self, t: Transition) -> list[Any]:
         row = [self._number(t.prompt), self._number(t.actions), t.action, t.reward]
-        if t.next_prompt is not None:
-            row += [self._number(t.next_prompt), self._number(t.next_actions)]
-        return row
+        return row if t.next_prompt is None else [*row, self._number(t.next_prompt), self._number(t.next_actions)]
 
     def _number(self, text: _Text) -> Any:
         """Return the text itself the first time, later its number."""
@@ -159,10 +148,8 @@ class DRRN(Algorithm):
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4
-    gamma: Annotated[float, Ge(0), Le(1)] = 0.9
-    """Discount factor."""
-    batch_size: Annotated[int, Ge(1)] = 64
-    """Transitions per gradient step."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.9  # Discount factor
+    batch_size: Annotated[int, Ge(1)] = 64  # Transitions per gradient step
     replay_size: Annotated[int, Ge(1)] = 5_000_000
     """Transitions in the replay memory; the oldest are dropped. ``replay.jsonl`` keeps all, about a kilobyte each."""
     steps_per_gradient: Annotated[int, Ge(1)] = 128
@@ -182,18 +169,20 @@ class DRRN(Algorithm):
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
-        if not isinstance(policy, DRRNPolicy):
-            raise ConfigError(f"algorithm drrn trains policy.id=drrn, and not a {type(policy).__name__}")
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning_rate)
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Add the rollout to the replay memory, and take a gradient step for every ``steps_per_gradient`` steps.
-        Returns means over the gradient steps, and ``replay``, the memory's size.
-        """
+        """Add the rollout to the replay memory, and take a gradient step for every ``steps_per_gradient`` steps."""
         assert isinstance(policy, DRRNPolicy)
-        self._remember(policy, rollout)
+        num_envs = rollout.actions.shape[1]
+        observations = [*rollout.observations, *rollout.last_observations]
+        prompts = policy.prompts(observations)
+        columns = (tensor.flatten().tolist() for tensor in (rollout.actions, rollout.rewards, rollout.dones))
+        for i, (action, reward, done) in enumerate(zip(*columns, strict=True)):
+            after = () if done else (prompts[i + num_envs], observations[i + num_envs].actions)
+            self.replay.add(Transition(prompts[i], observations[i].actions, action, reward, *after))
         self._steps += len(rollout)
         figures: list[dict[str, float]] = []
         for _ in range(self._steps // self.steps_per_gradient):
@@ -214,16 +203,6 @@ class DRRN(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps = state["steps"]
         self.replay.load(state["file"])
-
-    def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:
-        num_envs = rollout.actions.shape[1]
-        observations = [*rollout.observations, *rollout.last_observations]
-        prompts = policy.prompts(observations)
-        actions, rewards = rollout.actions.flatten().tolist(), rollout.rewards.flatten().tolist()
-        dones = rollout.dones.flatten().tolist()
-        for i, observation in enumerate(rollout.observations):
-            after = () if dones[i] else (prompts[i + num_envs], observations[i + num_envs].actions)
-            self.replay.add(Transition(prompts[i], observation.actions, actions[i], rewards[i], *after))
 
     def _step(self, policy: DRRNPolicy, batch: Sequence[Transition]) -> dict[str, float]:
         targets = torch.tensor([t.reward for t in batch], device=policy.device)  # (batch_size,)

@@ -6,14 +6,7 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from groundling.algorithms.advantages import (
-    anchored,
-    group_relative,
-    leave_one_out,
-    most_uncertain,
-    returns_to_go,
-    standardise,
-)
+from groundling.algorithms.advantages import anchored, group_relative, leave_one_out, returns_to_go, standardise
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.rollout import Rollout, Targets
@@ -30,8 +23,7 @@ class ReinforcePlusPlus(ClippedOnPolicy):
     with β the kl_coefficient, and KL(i) = log π - log π_ref of token i.
     """
 
-    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Discount factor; 1 in the paper."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     needs_values = False
 
     def targets(self, rollout: Rollout) -> Targets:
@@ -45,12 +37,10 @@ class RLOO(ClippedOnPolicy):
     """RLOO (Ahmadian et al. 2024, arXiv 2402.14740, section 2.3): the other answers to a prompt are the baseline.
     Â_i = R_i - 1/(k-1) Σ_{j≠i} R_j,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], whose gradient is REINFORCE's at ρ = 1
 
-    R is the reward minus the KL penalty, as returns to go. The mean is over tokens, which differs from the paper's
-    mean over answers by their mean length.
+    R is the reward minus the KL penalty, as returns to go. The mean is over tokens; the paper's is over answers.
     """
 
-    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Discount factor; 1 in the paper."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     needs_values = False
     compares_episodes = True
 
@@ -70,12 +60,9 @@ class GRPO(ClippedOnPolicy):
     rollouts of envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
     """
 
-    gamma: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Discount factor; 1 in the paper."""
+    gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     normalize_std: bool = True
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
-    group_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Learn from the share of the groups whose returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073)."""
     mean_of_sequences: bool = True
     """Mean of the sequences' means, as in the paper: tokens of long answers count less. False: mean of all tokens, as
     in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
@@ -85,20 +72,13 @@ class GRPO(ClippedOnPolicy):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if not self.mean_of_sequences and world.action != "token":
-            return (
-                "mean_of_sequences=false is for texts: in an env the mean is over steps or tokens anyway, so "
-                "leave it out"
-            )
-        if self.group_share < 1 and world.group_size is None:
-            return f"group_share={self.group_share} is for several groups of episodes (set world.group_size)"
+            return "mean_of_sequences=false is for texts: in an env the mean is over steps or tokens anyway"
         return super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:
         rewards = self.rewards(rollout)
         returns = returns_to_go(rewards, rollout.dones, self.gamma)
         targets = Targets(self.compare(rollout, rewards, returns), returns)
-        if self.group_share < 1:
-            targets.chosen = most_uncertain(rollout, returns, self.group_share)
         if rollout.sequences and rollout.mask is not None and self.mean_of_sequences:
             counted = rollout.mask.to(rewards.dtype)  # (num_tokens, num_sequences)
             targets.weights = counted / counted.sum(0).clamp(min=1)
@@ -119,8 +99,7 @@ class GiGPO(GRPO):
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
     """Discount factor of Â^S; 0.95 in the paper. Below 1, steps of an episode rewarded only at its end differ."""
-    step_weight: Annotated[float, Gt(0)] = 1.0
-    """ω: weight of the comparison of steps; 1 in the paper."""
+    step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the comparison of steps; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if world.group_size is None or "words" not in world.observation:

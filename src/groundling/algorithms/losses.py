@@ -1,13 +1,12 @@
 """Losses as pure functions of tensors."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Surrogate:
+class Surrogate(NamedTuple):
     """PPO's clipped surrogate; scalars, each a mean over the elements that count."""
 
     loss: Tensor
@@ -15,8 +14,7 @@ class Surrogate:
     clip_fraction: Tensor  # Share of the elements whose ratio was clipped, without gradient
 
 
-@dataclass(frozen=True, slots=True)
-class PPOLoss:
+class PPOLoss(NamedTuple):
     """Terms of PPO's loss; scalars, each a mean over the elements that count."""
 
     total: Tensor
@@ -56,10 +54,9 @@ def ppo_loss(
         mask: 1 for elements that count, 0 for others, or their weights; None if all count.
 
     Raises:
-        ValueError: the tensors differ in shape. A value of shape (n, 1) against a target of shape (n,) would be
-            regressed on every return, as in the original GLAM.
+        ValueError: the tensors differ in shape, and would be broadcast, as in the original GLAM.
     """
-    _check_shapes(log_prob, value, entropy)
+    check_shapes(log_prob, value, entropy)
     surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, clip_range=clip_range, mask=mask)
     value_loss = clipped_value_loss(value, old_value, value_target, clip_range=value_clip_range, mask=mask)
     mean_entropy = masked_mean(entropy, mask)
@@ -76,10 +73,10 @@ def clipped_surrogate(
     min_ratio: float | None = None,
     mask: Tensor | None = None,
 ) -> Surrogate:
-    """PPO's surrogate (arXiv 1707.06347, equation 7): -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a).
-    Arguments and errors as of `ppo_loss`; ``min_ratio`` replaces 1-ε.
+    """PPO's surrogate, with the arguments of `ppo_loss`; ``min_ratio`` replaces 1-ε.
+    -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a) (arXiv 1707.06347, equation 7)
     """
-    _check_shapes(log_prob, old_log_prob, advantage, mask)
+    check_shapes(log_prob, old_log_prob, advantage, mask)
     log_ratio = log_prob - old_log_prob
     if mask is not None:
         log_ratio = log_ratio.masked_fill(mask == 0, 0.0)  # exp of padding could overflow
@@ -101,7 +98,7 @@ def clipped_value_loss(
     mask: Tensor | None = None,
 ) -> Tensor:
     """PPO's value loss: ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)]; without ``clip_range`` ½ E[(V-R)²]."""
-    _check_shapes(value, old_value, value_target, mask)
+    check_shapes(value, old_value, value_target, mask)
     squared_error = (value - value_target).square()
     if clip_range is not None:
         clipped_value = old_value + (value - old_value).clamp(-clip_range, clip_range)
@@ -131,7 +128,8 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return (x.masked_fill(mask == 0, 0.0) * weights).sum() / weights.sum().clamp(min=1)
 
 
-def _check_shapes(*tensors: Tensor | None) -> None:
+def check_shapes(*tensors: Tensor | None) -> None:
+    """Raise `ValueError` if the tensors differ in shape, and would be broadcast."""
     shapes = {tuple(t.shape) for t in tensors if t is not None}
     if len(shapes) > 1:
-        raise ValueError(f"the tensors of a loss must have one shape, got {sorted(shapes)}")
+        raise ValueError(f"these tensors must have one shape, got {sorted(shapes)}")

@@ -1,5 +1,6 @@
 """The update that on-policy algorithms share."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -20,9 +21,8 @@ from groundling.algorithms.optimisation import LossFunction, Schedule, Terms, le
 from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, KLPenalty, Regularizer
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError
-from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults
-from groundling.policies.policy import Evaluation, Policy
+from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults, OnlyWith
+from groundling.policies.policy import Evaluated, Policy
 
 _ROUNDING = 1e-6  # Nats by which log-probabilities of policy and reference differ at equal weights
 
@@ -47,13 +47,13 @@ class OnPolicy(Algorithm):
     max_grad_norm: Annotated[float, Gt(0)] = 0.5
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the penalty for moving away from the policy's reference; 0: none. Usually 0.001 to 0.2."""
-    kl_target: Annotated[float | None, Gt(0)] = None
+    kl_target: Annotated[float | None, Gt(0), OnlyWith("kl_coefficient")] = None
     """KL per step that kl_coefficient is adapted to; null: it is constant."""
     normalize_rewards: bool = False
     """Shift and scale each rollout's rewards, KL penalty included, to mean 0 and deviation 1."""
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that aligns an observation's states in several prompts (see `ContrastiveLoss`); 0: none."""
-    contrast_prompts: Sequence[str] = ()  # Ids of these prompts
+    contrast_prompts: Annotated[Sequence[str], OnlyWith("contrast_coefficient")] = ()  # Ids of these prompts
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
@@ -64,11 +64,6 @@ class OnPolicy(Algorithm):
             self.regularizers.append(self.kl)
         if self.contrast_coefficient:
             self.regularizers.append(ContrastiveLoss(self.contrast_coefficient, self.contrast_prompts))
-        elif self.contrast_prompts:
-            raise ConfigError(
-                f"algorithm.args.contrast_prompts={list(self.contrast_prompts)} does nothing without "
-                "contrast_coefficient: set it above 0, or leave them out"
-            )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         for regularizer in (self.kl, *self.regularizers):
@@ -86,8 +81,7 @@ class OnPolicy(Algorithm):
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
         """Learn from one rollout; return the figures of `optimize`, critic and KL, and ``learning_rate``.
-        Raises `ConfigError` if the rollout lacks what the options need, such as a reference or several episodes in a
-        group, and `RunError` if a gradient or another figure is NaN or infinite.
+        Raises `ConfigError` if the rollout lacks a reference or a group's episodes, and `RunError` for a figure of NaN.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         targets = self.targets(rollout)
@@ -101,19 +95,19 @@ class OnPolicy(Algorithm):
             figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
+    @abstractmethod
     def targets(self, rollout: Rollout) -> Targets:
         """Advantages, returns and other tensors that `loss` needs of each step."""
-        raise NotImplementedError
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    @abstractmethod
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         """Terms of a micro-batch's loss without the regularizers; ``evaluation`` is the present policy's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take the optimizer steps of an update, and return their mean figures."""
-        raise NotImplementedError
 
-    def regularized(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Terms:
+    def regularized(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Terms:
         """`loss` plus the regularizers, each also under its name."""
         terms = self.loss(evaluation, batch)
         for regularizer in self.regularizers:
@@ -147,22 +141,13 @@ class OnPolicy(Algorithm):
     ) -> Targets:
         """Targets by generalised advantage estimation; ``normalize`` shifts and scales to mean 0 and deviation 1."""
         rewards, mask = self.rewards(rollout), rollout.mask
-        if credit == "turn" or rollout.tokens is None:
-            advantages, returns = generalized_advantage(
-                rewards, rollout.values, rollout.dones, rollout.last_values, self.gamma, gae_lambda
-            )
+        tokens, end = rollout.tokens, (rollout.dones, rollout.last_values, self.gamma, gae_lambda)
+        if credit == "turn" or tokens is None:
+            advantages, returns = generalized_advantage(rewards, rollout.values, *end)
         else:
-            mask = rollout.tokens.mask if mask is None else rollout.tokens.mask & mask[..., None]
-            advantages, returns = token_advantages(
-                rewards,
-                rollout.tokens.values,
-                rollout.tokens.mask,
-                rollout.dones,
-                rollout.last_values,
-                self.gamma,
-                gae_lambda,
-                token_gamma=1.0 if credit == "poad" else self.gamma,
-            )
+            mask = tokens.mask if mask is None else tokens.mask & mask[..., None]
+            token_gamma = 1.0 if credit == "poad" else self.gamma
+            advantages, returns = token_advantages(rewards, tokens.values, tokens.mask, *end, token_gamma)
         return Targets(standardise(advantages, mask) if normalize else advantages, returns)
 
 
@@ -189,7 +174,7 @@ class ClippedOnPolicy(OnPolicy):
         betas = (self.adam_beta1, self.adam_beta2)
         self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         surrogate = clipped_surrogate(
             evaluation.log_probs, batch.log_probs, batch.advantages, clip_range=self.clip_range, mask=batch.weights
         )
@@ -206,7 +191,5 @@ class ClippedOnPolicy(OnPolicy):
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
         """Shuffled minibatches of all epochs, of the elements that the options choose."""
-        chosen = batch.chosen
-        if self.advantage_share < 1:
-            chosen = batch.largest_advantages(self.advantage_share, chosen)
+        chosen = batch.largest_advantages(self.advantage_share) if self.advantage_share < 1 else None
         return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)

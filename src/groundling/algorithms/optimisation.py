@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from groundling.algorithms.rollout import Batch, max_micro_batches, micro_batches
+from groundling.algorithms.rollout import Batch, micro_batches
 from groundling.errors import RunError
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts
@@ -66,20 +66,9 @@ def make_adamw(
     )
 
 
-def scale_learning_rate(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], factor: float) -> None:
-    """Give ``parameters`` ``factor`` times the learning rate of the others."""
-    ids = {id(p) for p in parameters}
-    for group in list(optimizer.param_groups):
-        scaled = [p for p in group["params"] if id(p) in ids]
-        if scaled:
-            group["params"] = [p for p in group["params"] if id(p) not in ids]
-            optimizer.add_param_group({**group, "params": scaled, "rate_factor": factor})
-
-
 def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) -> float:
     """Factor of the learning rate when the share ``remaining`` of the training is left.
-    It rises from 0.1 to 1 in the first ``warmup`` of the training, then stays, or falls to 0 in a line or half a
-    cosine.
+    It rises from 0.1 to 1 in the share ``warmup``, then stays, or falls to 0 in a line or half a cosine.
     """
     if 1 - remaining < warmup:
         return 0.1 + 0.9 * (1 - remaining) / warmup
@@ -92,7 +81,7 @@ def schedule_learning_rate(algorithm: Learner, remaining: float) -> float:
     factor = learning_rate_factor(algorithm.learning_rate_schedule, algorithm.warmup, remaining)
     learning_rate = algorithm.learning_rate * factor
     for group in algorithm.optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("rate_factor", 1.0)
+        group["lr"] = learning_rate
     return learning_rate
 
 
@@ -133,10 +122,9 @@ def learn(
 def accumulate(
     learner: Learner, batch: Batch, loss: LossFunction, indices: Tensor, parameters: list[Tensor]
 ) -> dict[str, float]:
-    """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``.
-    Each process computes its share in micro-batches, and the gradients are summed. If the device runs out of memory,
-    the micro-batch is halved for the rest of the run, and the minibatch starts again; `RunError` if that is
-    impossible. Returns this process's part of every term; the sum over the processes is the mean.
+    """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``, in micro-batches.
+    If the device runs out of memory, the micro-batch is halved for the rest of the run, and the minibatch starts again.
+    Returns this process's part of every term; the sum over the processes is the mean.
     """
     while True:
         size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)
@@ -152,7 +140,16 @@ def accumulate(
             if any(map(in_parts, parameters)):  # the other processes already wait at the next layer
                 raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
         # Outside of the except block, which holds the tensors of the failed pass.
-        _halve(learner, batch, min(size, len(indices)), problem)
+        if (size := min(size, len(indices))) == 1:
+            raise RunError(
+                f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
+                "train fewer weights (model.lora)"
+            )
+        # In steps, like the option, so that it also holds for rollouts of another length.
+        learner.micro_batch_size = steps = math.ceil(size // 2 * batch.num_steps / len(batch))
+        message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which only changes the speed"
+        warnings.warn(message, stacklevel=2)
+        torch.cuda.empty_cache()
     learner.processes.sum_gradients(parameters)
     return figures
 
@@ -162,9 +159,8 @@ def check_finite(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
         if not math.isfinite(value):
             raise RunError(
-                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are "
-                "finite, then begin a new run from the last checkpoint (model.path=RUN/checkpoints/NNNNNN "
-                "run_dir=NEW) with a lower algorithm.args.learning_rate or max_grad_norm, in float32"
+                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are finite; "
+                "begin a run from the last checkpoint (model.path=…) with a lower algorithm.args.learning_rate"
             )
 
 
@@ -177,7 +173,8 @@ def _accumulate_share(
     parts = [(micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)]
     if sharded:
         # Sharded layers need equally many passes in all processes: one without work repeats an element at weight 0.
-        most = max_micro_batches(indices, size, batch.work, processes)
+        everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
+        most = max(len(list(micro_batches(indices, size, batch.work, process))) for process in everyone)
         parts += [(indices[:1], 0.0)] * (most - len(parts))
     for micro, share in parts:
         terms = loss(batch[micro])
@@ -200,20 +197,3 @@ def _clip(parameters: list[Tensor], max_norm: float) -> float:
     for group in groups:
         torch.nn.utils.clip_grads_with_norm_(group, max_norm, total)
     return total.item()
-
-
-def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
-    """Halve the micro-batch, given its present size in elements."""
-    if size == 1:
-        raise RunError(
-            f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
-            "train fewer weights (model.lora)"
-        )
-    # In steps, like the option, so that it also holds for rollouts of another length.
-    learner.micro_batch_size = math.ceil(size // 2 * batch.num_steps / len(batch))
-    warnings.warn(
-        f"{problem}: continuing with algorithm.args.micro_batch_size={learner.micro_batch_size}, which only changes "
-        "the speed",
-        stacklevel=2,
-    )
-    torch.cuda.empty_cache()

@@ -1,24 +1,25 @@
-"""Proximal policy optimisation."""
+"""Proximal policy optimisation, and NLPO, which is PPO among the tokens that an older policy finds likely."""
 
+import inspect
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundling.algorithms.advantages import Credit, credit_refusal
 from groundling.algorithms.algorithm import algorithms
-from groundling.algorithms.critic import CriticMemory, HeadInputs, detached
+from groundling.algorithms.critic import HeadInputs, detached, fit_head
 from groundling.algorithms.losses import clipped_value_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import Terms, accumulate, learn, scale_learning_rate
+from groundling.algorithms.optimisation import Terms, accumulate, learn
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
-from groundling.errors import ConfigError
-from groundling.fields import Ge, Gt, Le
-from groundling.policies.policy import Evaluation, Policy
+from groundling.fields import Ge, Gt, Le, OnlyWith
+from groundling.policies.policy import Evaluated, Policy
 
 
 @algorithms.register("ppo")
@@ -45,42 +46,28 @@ class PPO(ClippedOnPolicy):
     """Advantages of a turn's tokens: "turn": the turn's; "token", "poad": separate ones (see `token_advantages`)."""
     value_epochs: Annotated[int, Ge(0)] = 0
     """Passes of the value head alone, after the policy's, over the states of the last ``value_rollouts`` rollouts."""
-    value_rollouts: Annotated[int, Ge(1)] = 1
-    value_warmup: Annotated[int, Ge(0)] = 0
+    value_rollouts: Annotated[int, Ge(1), OnlyWith("value_epochs")] = 1
+    value_warmup: Annotated[int, Ge(0), OnlyWith("value_epochs")] = 0
     """Updates at the start in which only the value head learns, by ``value_epochs``."""
-    value_learning_rate: Annotated[float | None, Gt(0)] = None
-    """The value head's step size; null: ``learning_rate``. Both follow one schedule."""
     detach_values: bool = False
     """Train only the value head with the value loss, and not the language model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("value_warmup", "value_rollouts"):
-            if not self.value_epochs and getattr(self, name) != vars(PPO)[name]:
-                raise ConfigError(
-                    f"algorithm.args.{name}={getattr(self, name)} does nothing without value_epochs: set it to 1 or "
-                    f"more, or leave {name} out"
-                )
         self._warmed_up = 0  # updates
-        self._memory = CriticMemory(self.value_rollouts)
+        self._states: deque[tuple[Tensor, Tensor]] = deque(maxlen=self.value_rollouts)  # and returns, by rollout
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        options = ("value_epochs", "value_learning_rate", "detach_values")
+        options = ("value_epochs", "detach_values")
         used = [name for name in options if getattr(self, name)]
         if used and not getattr(policy, "has_value_head", True):  # unknown of a factory function
             return f"{used[0]} is for policies with a value head on a language model"
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)
 
-    def setup(self, policy: Policy) -> None:
-        super().setup(policy)
-        if self.value_learning_rate is not None:
-            factor = self.value_learning_rate / self.learning_rate
-            scale_learning_rate(self.optimizer, _value_head(policy).parameters(), factor)
-
     def targets(self, rollout: Rollout) -> Targets:
         return self.generalized_advantages(rollout, self.gae_lambda, self.normalize_advantages, self.credit)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         terms = super().loss(evaluation, batch)
         value_loss = clipped_value_loss(
             evaluation.values, batch.values, batch.returns, clip_range=self.value_clip_range, mask=batch.weights
@@ -93,7 +80,7 @@ class PPO(ClippedOnPolicy):
         """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs``."""
         if not self.detach_values and not self.value_epochs:
             return super().optimize(policy, batch, generator)
-        head = _value_head(policy)
+        head = policy.get_submodule("value_head")
         with detached(head) if self.detach_values else nullcontext():
             if not self.value_epochs:
                 return super().optimize(policy, batch, generator)
@@ -108,8 +95,8 @@ class PPO(ClippedOnPolicy):
                 minibatches = inputs.numbered(self.minibatches(batch, generator))
                 figures = learn(self, batch, loss, minibatches, self.target_kl)
         inputs.complete(self, policy)
-        self._memory.add(*inputs.transitions())
-        return figures | self._memory.fit(self, head, self.minibatch_size, self.value_epochs, generator)
+        self._states.append(inputs.transitions())
+        return figures | fit_head(self, head, self._states, self.minibatch_size, self.value_epochs, generator)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "warmed_up": self._warmed_up}
@@ -119,17 +106,52 @@ class PPO(ClippedOnPolicy):
         self._warmed_up = state["warmed_up"]
 
     def tensors(self) -> dict[str, Tensor]:
-        return self._memory.tensors()
+        kept = enumerate(self._states)
+        return {f"{i}.{name}": one for i, pair in kept for name, one in zip(("states", "returns"), pair, strict=True)}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self._memory.load_tensors(tensors)
+        for i in range(len(tensors) // 2):
+            self._states.append((tensors[f"{i}.states"], tensors[f"{i}.returns"]))
 
 
-def _value_head(policy: Policy) -> nn.Module:
-    head = getattr(policy, "value_head", None)
-    if not isinstance(head, nn.Module):
-        raise ConfigError(
-            f"the options value_* of the algorithm train a module value_head, which this {type(policy).__name__} does "
-            "not have: leave them out"
-        )
-    return head
+@algorithms.register("nlpo")
+@dataclass
+class NLPO(PPO):
+    """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
+    The policy holds a mask model, an older copy of itself, and samples among the tokens that the mask model finds
+    likely. PPO's ratio and entropy are those of the masked distribution, the KL penalty that of the unmasked one.
+    Every μ updates the mask model becomes a copy of the policy; in the released RL4LMs it never does.
+    """
+
+    target_update_iterations: Annotated[int, Ge(1)] = 20
+    """μ: updates between refreshes of the mask model; 5 to 100 in RL4LMs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._updates = 0  # since training began
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if isinstance(policy, type) and not hasattr(policy, "refresh_mask"):
+            return "it needs a policy that masks its tokens"
+        if "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") in (None, "topk"):
+            return "it needs a mask model, an older copy of the policy (policy.args.mask_type=learned_top_p)"
+        return super().accepts(policy, args, world)
+
+    def update(
+        self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
+    ) -> dict[str, float]:
+        """Update as PPO, and refresh the mask model every ``target_update_iterations`` updates."""
+        age = self._updates % self.target_update_iterations
+        figures = super().update(policy, rollout, generator=generator, remaining=remaining)
+        self._updates += 1
+        if self._updates % self.target_update_iterations == 0:
+            masked: Any = policy  # see `accepts`
+            masked.refresh_mask()
+        return {**figures, "mask_age": age}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._updates = state["updates"]

@@ -1,5 +1,6 @@
 """Terms that any on-policy algorithm can add to its loss."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,12 @@ from groundling.algorithms.rollout import Batch, Rollout
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_scoring import ActionTextPolicy
-from groundling.policies.policy import Evaluation, Policy, Turn
+from groundling.policies.policy import Evaluated, Policy, Turn
 from groundling.prompts import BLANK, PromptReader, check_prompts
 from groundling.registry import provided
 
 
-class Regularizer:
+class Regularizer(ABC):
     """Adds ``coefficient`` · `value` to a loss. A subclass implements `value`."""
 
     name: str  # Of its value in the log
@@ -31,12 +32,12 @@ class Regularizer:
         """Tensors ``(num_steps, num_envs)`` that `value` reads from `Batch.more`."""
         return {}
 
-    def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
+    def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:  # noqa: B027 (most need none)
         """Called once before a rollout is learnt from; draws random numbers from ``generator``."""
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    @abstractmethod
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         """Mean over the steps of a micro-batch that count; a scalar, with gradients."""
-        raise NotImplementedError
 
 
 class EntropyBonus(Regularizer):
@@ -47,12 +48,8 @@ class EntropyBonus(Regularizer):
     def __init__(self, coefficient: float) -> None:
         self.coefficient = -coefficient
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         return masked_mean(evaluation.entropies, batch.weights)
-
-
-_MAX_ERROR = 0.2
-_RATE = 0.1
 
 
 class KLPenalty(Regularizer):
@@ -68,16 +65,14 @@ class KLPenalty(Regularizer):
     name = "reference_kl"
 
     def __init__(self, coefficient: float, target: float | None = None) -> None:
-        if target is not None and not coefficient:
-            raise ConfigError(
-                f"algorithm.args.kl_target={target} adapts kl_coefficient, which is 0: set kl_coefficient above 0"
-            )
         self.coefficient, self.target = coefficient, target
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        if self.coefficient and isinstance(policy, type) and not _has_reference(policy):
-            return f"kl_coefficient={self.coefficient} needs a reference to compare the policy to"
-        return None
+        if not self.coefficient or not isinstance(policy, type) or "reference_log_probs" in vars(policy):
+            return None
+        if any(one.role == "reference" for one in provided(policy).values()):
+            return None
+        return f"kl_coefficient={self.coefficient} needs a reference to compare the policy to"
 
     def rewards(self, rollout: Rollout) -> Tensor:
         """Rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside of the mask."""
@@ -94,7 +89,7 @@ class KLPenalty(Regularizer):
         raw = rollout.log_probs if rollout.raw_log_probs is None else rollout.raw_log_probs
         return {"reference": raw - kl}
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         log_ratio = evaluation.raw_log_probs() - batch.more["reference"]
         if batch.weights is not None:
             log_ratio = log_ratio.masked_fill(batch.weights == 0, 0.0)
@@ -107,30 +102,18 @@ class KLPenalty(Regularizer):
         kl = rollout.kl if rollout.mask is None else rollout.kl[rollout.mask]
         figures = {"kl_mean": kl.mean().item(), "kl_coefficient": self.coefficient}
         if self.target is not None:
-            error = max(-_MAX_ERROR, min(_MAX_ERROR, (figures["kl_mean"] - self.target) / self.target))
-            self.coefficient *= 1 + _RATE * error
+            error = max(-0.2, min(0.2, (figures["kl_mean"] - self.target) / self.target))
+            self.coefficient *= 1 + 0.1 * error
         return figures
 
     def _kl(self, rollout: Rollout) -> Tensor:
         if rollout.kl is None:
-            raise ConfigError(
-                f"algorithm.args.kl_coefficient={self.coefficient} needs a policy that compares itself to a reference, "
-                "and this one does not: set it to 0, or choose policy.id=action_scoring, action_writing or "
-                "action_generating (in a world) or token (for texts)"
-            )
+            raise ConfigError(f"kl_coefficient={self.coefficient} needs a policy with a reference: set it to 0")
         return rollout.kl
 
 
-def _has_reference(policy: type[Policy]) -> bool:
-    """Return True for a policy that is made with a reference, or computes one itself."""
-    has_role = any(one.role == "reference" for one in provided(policy).values())
-    return has_role or "reference_log_probs" in vars(policy)
-
-
 class ContrastiveLoss(Regularizer):
-    """Triplet loss that brings together the states of one observation in several prompts.
-    After Aissi et al. 2024 (arXiv 2410.19920), who found that agents trained with one form of their prompt fail with
-    others::
+    """Triplet loss that brings together the states of one observation in several prompts (arXiv 2410.19920)::
 
         C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
 
@@ -147,21 +130,12 @@ class ContrastiveLoss(Regularizer):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
-            return (
-                f"contrast_coefficient={self.coefficient} is for policies whose model reads a prompt and "
-                "actions' texts"
-            )
+            return f"contrast_coefficient={self.coefficient} is for models that read a prompt and actions' texts"
         if args.get("system") is not None:  # refused by prompts that are texts
             PromptReader(self.prompts, world.language, system=args["system"]).forms(BLANK)
         return None
 
     def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
-        """Draw two prompts and another observation for each element."""
-        if not isinstance(policy, ActionTextPolicy):
-            raise ConfigError(
-                f"algorithm.args.contrast_coefficient={self.coefficient} is not for a {type(policy).__name__}: leave "
-                "it out, or set policy.id=action_scoring"
-            )
         count, num_prompts = len(batch), len(self.prompts)
         self._observations = batch.observations
         self._first = torch.randint(num_prompts, (count,), generator=generator)
@@ -170,12 +144,17 @@ class ContrastiveLoss(Regularizer):
         offset = torch.randint(1, max(count, 2), (count,), generator=generator)
         self._other = (torch.arange(count) + offset) % count
 
-    def value(self, policy: Policy, evaluation: Evaluation, batch: Batch) -> Tensor:
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         assert isinstance(policy, ActionTextPolicy)
-        index, other = batch.index, self._other[batch.index]
-        anchor = policy.read(self._observed(index), self._named(self._first[index]))
-        positive = policy.read(self._observed(index), self._named(self._second[index]))
-        negative = policy.read(self._observed(other), self._named(self._first[index]))
+        elements = [self._observations[i] for i in [*batch.index.tolist(), *self._other[batch.index].tolist()]]
+        observed = [one.observation if isinstance(one, Turn) else one for one in elements]
+        first, second = (
+            [self.prompts[number] for number in numbers[batch.index].tolist()]
+            for numbers in (self._first, self._second)
+        )
+        anchor = policy.read(observed[: len(batch)], first)
+        positive = policy.read(observed[: len(batch)], second)
+        negative = policy.read(observed[len(batch) :], first)
         differ = torch.tensor([a != n for a, n in zip(anchor, negative, strict=True)], device=policy.device)
         z_anchor, z_positive, z_negative = policy.states([*anchor, *positive, *negative]).chunk(3)
         losses = F.triplet_margin_loss(z_anchor, z_positive, z_negative, margin=1.0, reduction="none")  # (n,)
@@ -183,10 +162,3 @@ class ContrastiveLoss(Regularizer):
         if weights is not None and weights.ndim > 1:
             weights = weights.sum(-1)
         return masked_mean(losses * differ, weights)
-
-    def _observed(self, indices: Tensor) -> list[Any]:
-        elements = [self._observations[i] for i in indices.tolist()]
-        return [one.observation if isinstance(one, Turn) else one for one in elements]
-
-    def _named(self, numbers: Tensor) -> list[str]:
-        return [self.prompts[number] for number in numbers.tolist()]

@@ -114,13 +114,8 @@ class Rollout:
 
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """Cut into what a policy evaluates at once: single steps, segments of ``length`` steps, or whole sequences.
-
-        Returns:
-            Observations, or `Segment`s, and the indices of their transitions in the flattened tensors:
-            ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
-
-        Raises:
-            ConfigError: the number of steps is not a multiple of ``length``.
+        Returns observations, or `Segment`s, and the indices of their transitions in the flattened tensors:
+        ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
         """
         indices = torch.arange(len(self)).view(self.actions.shape)  # (num_steps, num_envs)
         if self.sequences:
@@ -168,7 +163,6 @@ class Targets:
     advantages: Tensor
     returns: Tensor
     weights: Tensor | None = None  # How much each step counts in means; None: the rollout's mask
-    chosen: Tensor | None = None  # bool: steps to learn from; None: all
     more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
 
 
@@ -188,7 +182,6 @@ class Batch:
     weights: Tensor | None  # How much each step, or token, counts in means; None: all equally
     work: Sequence[Work] | None  # Cost of evaluating each element; None if all cost the same
     num_steps: int  # Steps that count in the whole rollout; sizes of minibatches are in steps
-    chosen: Tensor | None = None  # bool: elements to learn from; None: all
     more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
     index: Tensor = field(init=False)  # int64 ``(num_elements,)``, on the CPU: places in the whole rollout's batch
 
@@ -209,7 +202,6 @@ class Batch:
         mask = rollout.mask if transitions.ndim > 1 else None
         mask = mask if tokens is None else tokens.mask
         weights = mask if targets.weights is None else targets.weights
-        chosen = None if targets.chosen is None else cut(targets.chosen)
         counted = len(rollout) if rollout.mask is None else int(rollout.mask.sum())
         return cls(
             observations,
@@ -221,7 +213,6 @@ class Batch:
             None if weights is None else cut(weights).to(rollout.rewards.dtype),
             policy.work(observations),
             max(counted, len(observations)),
-            chosen if chosen is None or chosen.ndim == 1 else chosen.any(1),
             {name: cut(tensor) for name, tensor in targets.more.items()},
         )
 
@@ -235,7 +226,6 @@ class Batch:
             observations=[self.observations[i] for i in rows],
             weights=None if self.weights is None else self.weights[indices],
             work=None if self.work is None else [self.work[i] for i in rows],
-            chosen=None,
             more={name: tensor[indices] for name, tensor in self.more.items()},
             **{name: getattr(self, name)[indices] for name in _TENSORS},
         )
@@ -253,7 +243,14 @@ class Batch:
         Conversations are shuffled instead of their steps, so that few are cut.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
-        size, conversations = self.elements(steps), self._conversations(indices.tolist())
+        size = self.elements(steps)
+        conversations: list[Tensor] | None = None
+        if self.work is not None and any(work.text is not None for work in self.work):
+            texts: dict[Hashable, list[int]] = {}
+            for index in indices.tolist():
+                text = self.work[index].text
+                texts.setdefault((index,) if text is None else text, []).append(index)
+            conversations = [torch.tensor(one) for one in texts.values()]
         for _ in range(epochs):
             if conversations is None:
                 shuffled = indices[torch.randperm(len(indices), generator=generator)]
@@ -262,28 +259,15 @@ class Batch:
                 shuffled = torch.cat([conversations[i] for i in order.tolist()])
             yield from shuffled.split(size)
 
-    def _conversations(self, indices: Sequence[int]) -> list[Tensor] | None:
-        """Group ``indices`` by conversation, int64; None without conversations."""
-        if self.work is None or all(work.text is None for work in self.work):
-            return None
-        texts: dict[Hashable, list[int]] = {}
-        for index in indices:
-            text = self.work[index].text
-            texts.setdefault((index,) if text is None else text, []).append(index)
-        return [torch.tensor(indices) for indices in texts.values()]
-
-    def largest_advantages(self, share: float, among: Tensor | None = None) -> Tensor:
+    def largest_advantages(self, share: float) -> Tensor:
         """Select the ``share`` of elements with the largest mean |advantage|, at least one: ``(num_elements,)``."""
         sizes = self.advantages.abs().view(len(self), -1)
         if self.weights is not None:
             weights = self.weights.view(sizes.shape)
             sizes = sizes * weights / weights.sum(1, keepdim=True).clamp(min=1)
-        means, count = sizes.sum(1), len(self)
-        if among is not None:
-            means, count = means.masked_fill(~among, -1.0), int(among.sum())
-        order = means.argsort(descending=True, stable=True)
+        order = sizes.sum(1).argsort(descending=True, stable=True)
         chosen = torch.zeros(len(self), dtype=torch.bool, device=order.device)
-        chosen[order[: max(1, round(share * count))]] = True
+        chosen[order[: max(1, round(share * len(self)))]] = True
         return chosen
 
     def share(self, part: Tensor, whole: Tensor) -> float:
@@ -320,9 +304,3 @@ def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, proce
             piece.append(index)
     if piece:
         yield torch.tensor(piece)
-
-
-def max_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> int:
-    """Largest number of `micro_batches` that any process has."""
-    everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
-    return max(len(list(micro_batches(indices, size, work, process))) for process in everyone)

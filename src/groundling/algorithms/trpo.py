@@ -15,7 +15,7 @@ from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, check_finite, learn, trainable
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.fields import Ge, Gt, Le, Lt
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluated, Policy
 
 
 @algorithms.register("trpo")
@@ -26,41 +26,32 @@ class TRPO(OnPolicy):
     with F the Hessian of the KL and A = F + damping, x ≈ A⁻¹ g by conjugate gradients, and
     θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective on the rollout.
 
-    F x is a Hessian-vector product of the KL, by double differentiation. Old distributions are computed again with the
-    old weights, one micro-batch at a time. The trust region covers the weights that the choice of actions depends on;
-    those that only the value depends on are then fitted by Adam. A value function of shared weights alone therefore
-    does not learn: give it separate weights.
+    F x is a Hessian-vector product of the KL, by double differentiation. The trust region covers the weights that the
+    choice of actions depends on; those that only the value depends on are then fitted by Adam, so give the value function
+    separate weights.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     """Adam's step size for the value function; the policy's step follows from target_kl."""
-    target_kl: Annotated[float, Gt(0)] = 0.01
-    """δ: how far the policy may move in an update, in nats per step."""
-    gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95
-    """λ of generalised advantage estimation; usually 0.9 to 1."""
-    normalize_advantages: bool = True
-    """Shift and scale the rollout's advantages to mean 0 and deviation 1."""
+    target_kl: Annotated[float, Gt(0)] = 0.01  # δ: how far the policy may move in an update, in nats per step
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95  # λ of generalised advantage estimation; usually 0.9 to 1
+    normalize_advantages: bool = True  # Shift and scale the rollout's advantages to mean 0 and deviation 1
     conjugate_gradient_steps: Annotated[int, Ge(1)] = 15
-    damping: Annotated[float, Ge(0)] = 0.1
-    """Added to F's diagonal."""
+    damping: Annotated[float, Ge(0)] = 0.1  # Added to F's diagonal
     line_search_steps: Annotated[int, Ge(1)] = 10
-    line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8
-    """α: factor between the lengths of two tries."""
-    critic_epochs: Annotated[int, Ge(1)] = 10
-    """Passes of the value function over each rollout."""
+    line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: factor between the lengths of two tries
+    critic_epochs: Annotated[int, Ge(1)] = 10  # Passes of the value function over each rollout
     minibatch_size: Annotated[int, Ge(1)] = 128
     """Steps per step of the value function; of whole sequences as many as hold so many on average."""
-    max_grad_norm: Annotated[float, Gt(0)] = 0.5
-    """Of the value function's gradient."""
+    max_grad_norm: Annotated[float, Gt(0)] = 0.5  # Of the value function's gradient
 
     def setup(self, policy: Policy) -> None:
-        """Make Adam, which steps on the value function's weights alone."""
         self.optimizer = torch.optim.Adam(trainable(policy), lr=self.learning_rate)
 
     def targets(self, rollout: Rollout) -> Targets:
         return self.generalized_advantages(rollout, self.gae_lambda, self.normalize_advantages)
 
-    def loss(self, evaluation: Evaluation, batch: Batch) -> Terms:
+    def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
         log_ratio = evaluation.log_probs - batch.log_probs
         if batch.weights is not None:
             log_ratio = log_ratio.masked_fill(batch.weights == 0, 0.0)
@@ -68,10 +59,7 @@ class TRPO(OnPolicy):
         return {"loss": policy_loss, "policy_loss": policy_loss}
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function.
-        ``policy_loss`` is the negated surrogate before the step; ``step_size`` is 0 if no try kept the bound and
-        improved; ``value_loss`` is missing unless the value function has weights of its own.
-        """
+        """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function."""
         actor, critic = _actor_and_critic(policy, batch)
         figures = self._step(policy, batch, actor)
         self.optimizer.zero_grad(set_to_none=True)  # Adam must not step on the actor's gradients

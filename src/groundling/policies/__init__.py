@@ -2,23 +2,22 @@
 
 from groundling.policies.action_generating import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.action_scoring import ActionHeadPolicy, ActionScoringPolicy, ActionTextPolicy
+from groundling.policies.arguments import ReferenceModel, TrainedModel
 from groundling.policies.chat_server import ChatServerPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import (
     Action,
-    Evaluation,
+    Evaluated,
     Policy,
-    ReferenceModel,
+    RandomPolicy,
     Segment,
-    TrainedModel,
     Turn,
     TurnTokens,
     Work,
     policies,
 )
 from groundling.policies.prompt_policy import LanguageModelPolicy, PromptPolicy
-from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
 from groundling.policies.text_states import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
@@ -35,7 +34,7 @@ __all__ = [
     "ActionWritingPolicy",
     "ChatServerPolicy",
     "DRRNPolicy",
-    "Evaluation",
+    "Evaluated",
     "LanguageModelPolicy",
     "NetHackObservations",
     "NetHackPolicy",

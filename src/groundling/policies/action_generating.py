@@ -9,26 +9,14 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_env import TextObservation
-from groundling.fields import ReadByModel
+from groundling.fields import Ge, OnlyWith, ReadByModel
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
+from groundling.policies import arguments
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.answer import Answer, AnswerRules
-from groundling.policies.policy import (
-    Action,
-    Evaluation,
-    Language,
-    Outputs,
-    ReferenceModel,
-    Replacements,
-    SystemPrompt,
-    TrainedModel,
-    Turn,
-    TurnTokens,
-    Work,
-    policies,
-)
+from groundling.policies.policy import Action, Evaluated, Outputs, Turn, TurnTokens, Work, policies
 from groundling.policies.text_states import scatter
 
 
@@ -39,17 +27,11 @@ class ActionWritingPolicy(ActionTextPolicy):
     At each token only those that continue an admissible action are allowed, with renormalised probabilities (Outlines,
     arXiv 2307.09702; the trie of texts is GENRE's, arXiv 2010.00904). An action that another one begins with, as "go"
     begins "go left", ends with any of the model's end tokens, whose probabilities are added. Actions with equal tokens
-    share their probability. Each action has the tokens that the tokenizer gives it; Outlines also allows other
-    tokenisations of the same text.
+    share their probability. One pass gives the probabilities of all actions (`LanguageModel.score_guided`).
 
-    ``action_scoring`` takes a softmax over the log-probabilities of whole actions instead, which with sums is the
-    model's own distribution restricted to them; guided decoding is another distribution (Grammar-Aligned Decoding,
-    arXiv 2405.21047). A token is chosen before its continuations are known: "wait" and three actions that begin with
-    "take" are first a choice between two tokens. Tokens without alternative cost a long action nothing, and "go" is
-    not likelier than "go left" because it is shorter.
-
-    One pass gives the probabilities of all actions (`LanguageModel.score_guided`); drawing an action from them equals
-    drawing token by token. Entropy and PPO's ratio are those of whole actions.
+    ``action_scoring`` takes a softmax over whole actions instead, which is another distribution (Grammar-Aligned
+    Decoding, arXiv 2405.21047). Here tokens without alternative cost a long action nothing, and "wait" and three actions
+    that begin with "take" are first a choice between two tokens.
     """
 
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
@@ -96,20 +78,20 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: float = 1.0,
+        temperature: arguments.Temperature = 1.0,
         guided: bool = True,
-        max_action_tokens: int | None = None,
-        invalid_action: Annotated[str | None, ReadByModel] = None,
-        thought_begins: Annotated[str | None, ReadByModel] = None,
+        max_action_tokens: Annotated[int | None, Ge(1), OnlyWith("guided", (False,))] = None,
+        invalid_action: Annotated[str | None, ReadByModel, OnlyWith("guided", (False,))] = None,
+        thought_begins: Annotated[str | None, ReadByModel, OnlyWith("thought_ends")] = None,
         thought_ends: Annotated[str | None, ReadByModel] = None,
-        max_thought_tokens: int | None = None,
+        max_thought_tokens: Annotated[int | None, Ge(1), OnlyWith("thought_ends")] = None,
     ) -> None:
         super().__init__(lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature)
         self.rules = AnswerRules(
@@ -177,7 +159,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
                 answers[i].write(int(token), log_prob, value)
             writing = [i for i in writing if not answers[i].ended]
 
-    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluated:
         """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
 
         Args:
@@ -193,9 +175,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         log_probs = self._log_probs(logits, [ids for turn in observations for ids in turn.among])
         chosen = torch.tensor([token for turn in observations for token in turn.tokens], device=logits.device)
         mask = _token_mask(observations, actions.shape[1]).to(logits.device)
-        evaluation = Evaluation.of(log_probs, chosen, self.value_head(states.float()))
+        evaluation = Evaluated.of(log_probs, chosen, self.value_head(states.float()))
         of_tokens = scatter(evaluation.log_probs, mask)
-        return Evaluation(
+        return Evaluated(
             of_tokens,
             scatter(evaluation.entropies, mask),
             scatter(evaluation.values, mask),
@@ -203,7 +185,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             lambda: of_tokens,
         )
 
-    def _evaluate_demonstrated(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def _evaluate_demonstrated(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         in_conversation = not isinstance(self.read(observations[:1])[0], str)
         shown = list(zip(observations, actions.tolist(), strict=True))
         turns = [self.rules.plain_turn(seen, action, in_conversation) for seen, action in shown]
@@ -213,7 +195,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         width = max(len(turn.tokens) for turn in turns)
         tokens = self.evaluate(turns, torch.zeros(len(turns), width, dtype=torch.long))
         log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
-        return Evaluation(
+        return Evaluated(
             log_probs, tokens.entropies.sum(-1), tokens.values[:, 0], tokens.log_distributions, lambda: log_probs
         )
 
@@ -236,13 +218,13 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
         """Return the outputs of a guided policy without thoughts; None for others, before they have written."""
-        return self.distributions(observations) if self.rules.only_action else None
+        only_action = self.rules.guided and self.rules.thought_ends is None
+        return self.distributions(observations) if only_action else None
 
     def work(self, observations: Sequence[Any]) -> Sequence[Work]:
         return super().work([one.observation if isinstance(one, Turn) else one for one in observations])
 
     def _log_probs(self, logits: Tensor, among: Sequence[Among]) -> Tensor:
-        """Return ``(num_tokens, vocabulary)``: the distribution that each token is chosen from."""
         return log_probs_among(logits, among, self.temperature, self.rules.ends)
 
     def _states(self, lm: LanguageModel, turns: Sequence[Turn]) -> Tensor:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -11,17 +11,10 @@ from torch import Tensor
 
 from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
+from groundling.fields import Ge, OnlyWith
 from groundling.lm import ActionHead, LanguageModel, Prompts, ValueHead
-from groundling.policies.policy import (
-    Language,
-    NumActions,
-    ReferenceModel,
-    Replacements,
-    SystemPrompt,
-    TrainedModel,
-    policies,
-    read_vector,
-)
+from groundling.policies import arguments
+from groundling.policies.policy import policies, read_vector
 from groundling.policies.prompt_policy import LanguageModelPolicy, Reference
 
 _CALIBRATION_BATCH = 32
@@ -47,23 +40,19 @@ class ActionTextPolicy(LanguageModelPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        temperature: float = 1.0,
-        calibration: int = 0,
+        temperature: arguments.Temperature = 1.0,
+        calibration: Annotated[int, Ge(0)] = 0,
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
-        if not temperature > 0:
-            raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
-        if calibration < 0:
-            raise ConfigError(f"policy.args.calibration must be at least 0, got {calibration}")
         self.temperature, self.calibration = temperature, calibration
         self._means: Tensor | None = None  # float32 (num_actions,)
 
@@ -104,8 +93,7 @@ class ActionTextPolicy(LanguageModelPolicy):
         """
         if len({o.actions for o in observations}) > 1:
             raise ConfigError(
-                f"policy.args.calibration={self.calibration} takes the mean of each action's score over states, and "
-                "this env's actions change: leave it out"
+                "policy.args.calibration needs equal actions in all states, and this env's change: leave it out"
             )
         self._means = None
         batches = range(0, len(observations), _CALIBRATION_BATCH)
@@ -128,10 +116,7 @@ class ActionTextPolicy(LanguageModelPolicy):
             log_probs, states = self.score(lm, self.read(observations), actions)
         if self._means is not None:
             if log_probs.shape[1] != len(self._means):
-                raise ConfigError(
-                    f"the policy was calibrated on {len(self._means)} actions (policy.args.calibration), and there are "
-                    f"{log_probs.shape[1]} here: give it the actions that it was trained with"
-                )
+                raise ConfigError(f"calibrated on {len(self._means)} actions, and there are {log_probs.shape[1]} here")
             log_probs = (log_probs - self._means).log_softmax(-1)
         return log_probs, states
 
@@ -143,35 +128,29 @@ class ActionScoringPolicy(ActionTextPolicy):
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes, temperature, calibration: See `ActionTextPolicy`.
-        normalize: "sum" adds the tokens' log-probabilities, as in the paper, whose actions have one or two words. Each
-            further token costs some nats, so an action of eight words is practically never taken next to one of two.
-            With the mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) actions become nearly equally likely.
-            ``action_writing`` has no such preference.
+        normalize: "sum" adds the tokens' log-probabilities, as in the paper, so long actions are hardly ever taken next
+            to short ones. With the mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) actions become nearly
+            equally likely. ``action_writing`` has no such preference.
         compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
     """
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
-        normalize: Literal["sum", "token", "word"] = "sum",
-        temperature: float = 1.0,
-        calibration: int = 0,
+        normalize: Annotated[Literal["sum", "token", "word"], OnlyWith("compat", (None,))] = "sum",
+        temperature: arguments.Temperature = 1.0,
+        calibration: Annotated[int, Ge(0)] = 0,
         compat: Literal["glam"] | None = None,
     ) -> None:
         super().__init__(
             lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature, calibration
         )
-        if compat is not None and normalize != "sum":
-            raise ConfigError(
-                f"policy.args.normalize={normalize} does nothing with compat={compat}, which adds up raw logits: "
-                "leave one of them"
-            )
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.compat = compat
 
@@ -205,12 +184,12 @@ class ActionHeadPolicy(LanguageModelPolicy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        num_actions: NumActions,
+        lm: arguments.TrainedModel,
+        num_actions: arguments.NumActions,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
         super().__init__(lm, prompt, language, replacements, system)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
@@ -13,7 +14,6 @@ from groundling.tokenization.detokenize import Continuation
 
 _AROUND = " \t\r\n\"'`*.!\u201c\u201d\u2018\u2019"
 _ACTION_TOKENS, _THOUGHT_TOKENS = 16, 48
-_CACHE_SIZE = 10_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ActionTokens:
 
 
 class AnswerRules:
-    """The rules of an answer: arguments of `ActionGeneratingPolicy`, refused if impossible or without effect."""
+    """The rules of an answer: arguments of `ActionGeneratingPolicy`."""
 
     def __init__(
         self,
@@ -45,41 +45,16 @@ class AnswerRules:
         thought_ends: str | None = None,
         max_thought_tokens: int | None = None,
     ) -> None:
-        for name, value in (("max_action_tokens", max_action_tokens), ("invalid_action", invalid_action)):
-            if guided and value is not None:
-                raise ConfigError(
-                    f"policy.args.{name}={value} does nothing with guided decoding, which writes only admissible "
-                    "actions: leave it out, or set policy.args.guided=false"
-                )
-        for name, given in (("thought_begins", thought_begins), ("max_thought_tokens", max_thought_tokens)):
-            if thought_ends is None and given is not None:
-                raise ConfigError(
-                    f"policy.args.{name}={given} is a setting of the thought before an action, and this policy "
-                    "writes none: set policy.args.thought_ends to the text that ends it (Action:, say)"
-                )
-        for name, most in (("max_action_tokens", max_action_tokens), ("max_thought_tokens", max_thought_tokens)):
-            if most is not None and most < 1:
-                raise ConfigError(f"policy.args.{name} must be at least 1, got {most}")
         if thought_ends is not None and not thought_ends.strip():
-            raise ConfigError(
-                f"policy.args.thought_ends={thought_ends!r} is blank: give a text that ends the thought, such as "
-                "Action:"
-            )
+            raise ConfigError(f"policy.args.thought_ends={thought_ends!r} is blank: give a text, such as Action:")
         self.ends = lm.end_tokens.ids
         if not self.ends:
-            raise ConfigError(
-                "this model has no end token (in its tokenizer, generation config or chat template), without which no "
-                "answer ends: name another tokenizer (model.tokenizer=…)"
-            )
+            raise ConfigError("this model has no end token, without which no answer ends: set model.tokenizer")
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
         self.closing = list(lm.tokenizer(thought_ends, add_special_tokens=False)["input_ids"] if thought_ends else [])
         self._lm, self._thought_begins, self._max_action_tokens = lm, thought_begins, max_action_tokens
-        self._known: dict[tuple[tuple[str, ...], bool], ActionTokens] = {}
-
-    @property
-    def only_action(self) -> bool:
-        return self.guided and self.thought_ends is None
+        self.action_tokens = lru_cache(10_000)(self._action_tokens)
 
     @property
     def usual_tokens(self) -> int:
@@ -94,15 +69,7 @@ class AnswerRules:
     def _other_tokens(self, in_conversation: bool) -> int:
         return len(self._opening(in_conversation)) + self.max_thought_tokens + len(self.closing)
 
-    def action_tokens(self, actions: tuple[str, ...], in_conversation: bool = False) -> ActionTokens:
-        key = actions, in_conversation
-        if key not in self._known:
-            if len(self._known) >= _CACHE_SIZE:
-                self._known.clear()
-            self._known[key] = self._encode(actions, in_conversation)
-        return self._known[key]
-
-    def _encode(self, actions: tuple[str, ...], in_conversation: bool) -> ActionTokens:
+    def _action_tokens(self, actions: tuple[str, ...], in_conversation: bool) -> ActionTokens:
         answers = in_conversation and self.thought_ends is None
         lead = len(self._lead(answers))
         masked = [self._lm.mask(action) for action in actions]
@@ -142,7 +109,7 @@ class AnswerRules:
         if not self.guided and len(tokens) > known.max_length:
             raise ConfigError(
                 f"policy.args.max_action_tokens={known.max_length} leaves no room for the action "
-                f"{observation.actions[action]!r}, which takes {len(tokens)} tokens: set that at least, or leave it out"
+                f"{observation.actions[action]!r} of {len(tokens)} tokens: set that at least, or leave it out"
             )
         path = known.paths[action] if self.guided else [*tokens, known.end]
         while not answer.ended:

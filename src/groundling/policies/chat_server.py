@@ -9,20 +9,11 @@ from torch import Tensor
 
 from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError, RunError
-from groundling.fields import CommandLineOnly, Private, ReadByModel
+from groundling.fields import CommandLineOnly, Ge, Private, ReadByModel
 from groundling.io.chat_server import ChatServer, RequestFailed, text_of
+from groundling.policies import arguments
 from groundling.policies.answer import action_instead, find_action
-from groundling.policies.policy import (
-    Action,
-    Evaluation,
-    Language,
-    Policy,
-    Replacements,
-    SystemPrompt,
-    Turn,
-    TurnTokens,
-    policies,
-)
+from groundling.policies.policy import Action, Evaluated, Policy, Turn, TurnTokens, policies
 from groundling.prompts import Conversation, PromptReader
 
 
@@ -53,23 +44,18 @@ class ChatServerPolicy(Policy):
         base_url: Annotated[str, CommandLineOnly, Private],
         model: str,
         prompt: str | Sequence[str] = "conversation",
-        language: Language = "english",
-        replacements: Replacements = None,
-        system: SystemPrompt = None,
-        temperature: float = 1.0,
-        max_tokens: int = 4096,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
+        system: arguments.SystemPrompt = None,
+        temperature: Annotated[float, Ge(0)] = 1.0,
+        max_tokens: Annotated[int, Ge(1)] = 4096,
         invalid_action: Annotated[str | None, ReadByModel] = None,
         thought_ends: Annotated[str | None, ReadByModel] = None,
-        concurrency: int = 16,
+        concurrency: Annotated[int, Ge(1)] = 16,
         api_key_env: Annotated[str, CommandLineOnly, Private] = "OPENAI_API_KEY",
         timeout: float = 120.0,
     ) -> None:
         super().__init__()
-        if temperature < 0 or max_tokens < 1 or concurrency < 1:
-            raise ConfigError(
-                "policy.args.temperature must be at least 0, max_tokens and concurrency at least 1; got "
-                f"{temperature}, {max_tokens} and {concurrency}"
-            )
         self._server = ChatServer(base_url, api_key_env, timeout)
         self._body = {"model": model, "max_tokens": max_tokens}
         self._temperature = temperature
@@ -90,17 +76,15 @@ class ChatServerPolicy(Policy):
             replies = asyncio.run(self._replies(observations, 0.0 if deterministic else self._temperature))
         except RequestFailed as error:
             raise RunError(f"{self._server.base_url}: {error}") from error
-        named = [
-            find_action(self._action_text(reply), o.actions) for reply, o in zip(replies, observations, strict=True)
-        ]
-        actions = [
-            action_instead(self._invalid_action, o.actions) if action is None else action
-            for action, o in zip(named, observations, strict=True)
-        ]
-        tokens = TurnTokens.none(len(replies))
-        tokens.invalid = torch.tensor([action is None for action in named])
+        turns, actions, invalid = list[Turn](), list[int](), list[bool]()
+        for observation, reply in zip(observations, replies, strict=True):
+            answer = reply if self._thought_ends is None else reply.partition(self._thought_ends)[2]
+            action = find_action(answer.strip().partition("\n")[0], observation.actions)
+            turns.append(Turn(observation, (), (), reply))
+            actions.append(action_instead(self._invalid_action, observation.actions) if action is None else action)
+            invalid.append(action is None)
         nothing = torch.zeros(len(actions))
-        turns = [Turn(o, (), (), reply) for o, reply in zip(observations, replies, strict=True)]
+        tokens = TurnTokens.of(turns, [()] * len(turns), [()] * len(turns), invalid)
         return Action(torch.tensor(actions), nothing, nothing, turns=turns, tokens=tokens)
 
     async def _replies(self, observations: Sequence[TextObservation], temperature: float) -> list[str]:
@@ -117,12 +101,7 @@ class ChatServerPolicy(Policy):
         async with self._server:
             return await asyncio.gather(*map(ask, observations))
 
-    def _action_text(self, reply: str) -> str:
-        if self._thought_ends is not None:
-            reply = reply.partition(self._thought_ends)[2]
-        return reply.strip().partition("\n")[0]
-
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         """Raise `ConfigError`: a server gives no probabilities of actions."""
         raise ConfigError("a chat server gives no probabilities of actions: it can be evaluated, not trained")
 

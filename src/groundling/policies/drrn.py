@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import TextObservation
-from groundling.errors import ConfigError
-from groundling.policies.policy import Language, Replacements, policies
+from groundling.policies import arguments
+from groundling.policies.policy import policies
 from groundling.policies.prompt_policy import PromptPolicy
 
 
@@ -34,12 +34,12 @@ class DRRNPolicy(PromptPolicy):
     def __init__(
         self,
         prompt: str | Sequence[str] = "glam",
-        language: Language = "english",
-        replacements: Replacements = None,
+        language: arguments.Language = "english",
+        replacements: arguments.Replacements = None,
         tokenizer: str = "starter",
         embedding_size: int = 128,
         hidden_size: int = 128,
-        temperature: float = 1.0,
+        temperature: arguments.Temperature = 1.0,
     ) -> None:
         super().__init__(prompt, language, replacements)
         from groundling.lm.load.model import load_tokenizer  # slow to import
@@ -47,8 +47,6 @@ class DRRNPolicy(PromptPolicy):
 
         self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
         self._tokens = lru_cache(maxsize=100_000)(self._tokenize)
-        if not temperature > 0:
-            raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
         self.temperature = temperature
         self.embedding = nn.Embedding(len(self._tokenizer), embedding_size)
         self.prompt_encoder = nn.GRU(embedding_size, hidden_size)

@@ -4,15 +4,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, overload
+from operator import attrgetter
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from groundling.envs.nethack.observation import FEATURES, MESSAGE_LENGTH, GlyphRenderer
-from groundling.errors import ConfigError
-from groundling.policies.policy import NumActions, policies
+from groundling.fields import Ge
+from groundling.policies import arguments
+from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
@@ -25,10 +27,7 @@ _CACHE_SIZE = 10_000  # Windows whose features are cached while the weights do n
 
 @dataclass(frozen=True, slots=True)
 class NetHackObservations(Sequence["NetHackObservations"]):
-    """The agent's view at ``n`` steps, as made by `groundling.envs.nethack.observation`: 652 bytes a step.
-
-    An integer selects one step, without the first axis; a slice or an array of indices selects several.
-    """
+    """The agent's view at ``n`` steps; an integer selects one, without the first axis, a slice or an array several."""
 
     chars: np.ndarray  # uint8 (n, WINDOW, WINDOW)
     colours: np.ndarray  # uint8 (n, WINDOW, WINDOW), below 16
@@ -38,28 +37,22 @@ class NetHackObservations(Sequence["NetHackObservations"]):
     def __len__(self) -> int:
         return len(self.chars)
 
-    @overload
-    def __getitem__(self, index: int) -> "NetHackObservations": ...
-
-    @overload
-    def __getitem__(self, index: slice | np.ndarray) -> "NetHackObservations": ...
-
     def __getitem__(self, index: int | slice | np.ndarray) -> "NetHackObservations":
-        return NetHackObservations(*(array[index] for array in self.arrays()))
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        return self.chars, self.colours, self.vector, self.messages
+        return NetHackObservations(*(array[index] for array in _arrays(self)))
 
     @classmethod
     def stack(cls, observations: Sequence["NetHackObservations"]) -> "NetHackObservations":
         """Stack single steps; several steps are returned as they are."""
         if isinstance(observations, NetHackObservations):
             return observations
-        return cls(*map(np.stack, zip(*(o.arrays() for o in observations), strict=True)))
+        return cls(*map(np.stack, zip(*map(_arrays, observations), strict=True)))
 
     @classmethod
     def concatenate(cls, observations: Sequence["NetHackObservations"]) -> "NetHackObservations":
-        return cls(*map(np.concatenate, zip(*(o.arrays() for o in observations), strict=True)))
+        return cls(*map(np.concatenate, zip(*map(_arrays, observations), strict=True)))
+
+
+_arrays = attrgetter("chars", "colours", "vector", "messages")
 
 
 @policies.register("nethack")
@@ -82,17 +75,12 @@ class NetHackPolicy(RecurrentPolicy):
 
     def __init__(
         self,
-        num_actions: NumActions,
-        hidden_size: int = 512,
+        num_actions: arguments.NumActions,
+        hidden_size: Annotated[int, Ge(1)] = 512,
         core: Literal["gru", "lstm"] = "gru",
-        recurrence: int = 32,
+        recurrence: Annotated[int, Ge(1)] = 32,
     ) -> None:
         super().__init__()
-        if min(hidden_size, recurrence) < 1:
-            raise ConfigError(
-                "policy.args of nethack: hidden_size and recurrence must be at least 1; got "
-                f"{hidden_size}, {recurrence}"
-            )
         self.recurrence = recurrence
         self.memory_size = hidden_size * (2 if core == "lstm" else 1)  # an LSTM's hidden state and cell
         self.renderer = GlyphRenderer()
@@ -184,8 +172,7 @@ class NetHackPolicy(RecurrentPolicy):
             cache.update(zip(new, images, strict=True))
         return torch.stack([cache[key] for key in keys])
 
-    def _render(self, windows: np.ndarray) -> Tensor:
-        """Return images ``(batch, 3, 72, 72)`` from 0 to 1."""
+    def _render(self, windows: np.ndarray) -> Tensor:  # (batch, 3, 72, 72) from 0 to 1
         chars, colours = torch.from_numpy(windows).to(self.device).unbind(1)
         return self.renderer(chars, colours).float().div_(255)
 

@@ -1,11 +1,11 @@
 """The contract of a policy: it acts, and evaluates stored actions with gradients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -16,8 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Provided, ReadByModel, are_texts
-from groundling.lm import LanguageModel
 from groundling.lm.read.answers import Among
 from groundling.registry import Registry, provided
 
@@ -25,14 +23,12 @@ from groundling.registry import Registry, provided
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
     """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` for other names or shapes."""
     saved = _load(file)
-    if saved.keys() != weights.keys():
-        odd = sorted(saved.keys() ^ weights.keys())
-        raise ConfigError(f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args")
-    for name, weight in weights.items():
-        if saved[name].shape != weight.shape:
+    theirs, ours = ({name: tuple(one.shape) for name, one in of.items()} for of in (saved, weights))
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
             raise ConfigError(
-                f"{file} is not of this policy: {name} has the shape {tuple(saved[name].shape)} there, and "
-                f"{tuple(weight.shape)} here; check policy.args, and that there are as many actions as in training"
+                f"{file} is not of this policy: {name} has the shape {theirs.get(name)} there, and {ours.get(name)} here; "
+                "check policy.args, and that there are as many actions as in training"
             )
     with torch.no_grad():
         for name, weight in weights.items():
@@ -52,18 +48,6 @@ def _load(file: Path) -> dict[str, Tensor]:
         return load_file(file)
     except (SafetensorError, FileNotFoundError) as error:
         raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
-
-
-TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model of ``model.path``
-ReferenceModel = Annotated[LanguageModel | None, Provided("reference", decided_by="model.path")]
-"""The model as training began, where the algorithm penalises the distance from it."""
-ValueBase = Annotated[LanguageModel | None, Provided("value_base", decided_by="model.path")]
-"""The model as training began, for an adapter of the values."""
-NumActions = Annotated[int, Provided("num_actions", settable=int)]  # The largest number of admissible actions
-Language = Annotated[str, Provided("language", settable=str)]  # The language of the env's sentences
-Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algorithm learns a value function
-Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Words of a prompt: replacements
-SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +96,6 @@ class TurnTokens:
             padded((turn.counted for turn in turns), torch.bool),
             torch.tensor(invalid, dtype=torch.bool),
         )
-
-    @classmethod
-    def none(cls, num_turns: int) -> "TurnTokens":
-        nothing = torch.zeros(num_turns, 0)
-        return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
 
     @classmethod
     def joined(cls, parts: Sequence["TurnTokens"], dim: int) -> "TurnTokens":
@@ -189,7 +168,7 @@ class Outputs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluated:
     """Stored actions evaluated by the present policy, with gradients; float32, in the shape of the actions."""
 
     log_probs: Tensor
@@ -202,7 +181,7 @@ class Evaluation:
     """Returns ``log_probs`` before filters and masks, which the KL to the reference is computed from."""
 
     @classmethod
-    def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluation":
+    def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluated":
         """Evaluate actions under normalised log-probabilities ``(*actions.shape, num_actions)``."""
         # Inadmissible actions (-inf) have probability 0 and contribute nothing, also to the gradient.
         finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
@@ -274,7 +253,7 @@ class Policy(nn.Module, ABC):
         """Choose an action for each observation: the likeliest, or one drawn with ``generator``."""
 
     @abstractmethod
-    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluated:
         """Compute log-probabilities, entropies and values of stored actions, with gradients.
 
         Args:
@@ -338,17 +317,48 @@ class Policy(nn.Module, ABC):
 policies: Registry[Policy] = Registry("policy")
 
 
+@policies.register("random")
+class RandomPolicy(Policy):
+    """Chooses uniformly among the admissible actions, even if asked for the likeliest; all values are 0."""
+
+    needs = frozenset({"words"})
+    trainable = False
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        memory: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        return Action.choose(*self.outputs(observations), generator=generator)
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
+        log_probs, values = self.outputs(observations)
+        return Evaluated.of(log_probs, actions, values)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        return torch.zeros(len(observations))
+
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+        sizes = torch.tensor([len(o.actions) for o in observations])
+        admissible = torch.arange(int(sizes.max())) < sizes[:, None]  # (batch, num_actions)
+        log_probs = torch.where(admissible, -sizes[:, None].float().log(), -torch.inf)
+        return Outputs(log_probs, self.values(observations))
+
+
 def check_accepts(id: str, world: WorldSpec) -> None:
     """Raise `ConfigError` unless the policy ``id`` can act in a world; it names the trainable policies that can."""
-    if (reason := _refusal(id, world)) is not None:
+
+    def refusal(id: str) -> str | None:
+        accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none
+        return None if accepts is None else accepts(world)
+
+    if (reason := refusal(id)) is not None:
         trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
-        suited = ", ".join(name for name in trained if _refusal(name, world) is None)
+        suited = ", ".join(name for name in trained if refusal(name) is None)
         raise ConfigError(f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}")
-
-
-def _refusal(id: str, world: WorldSpec) -> str | None:
-    accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none
-    return None if accepts is None else accepts(world)
 
 
 def has_model(id: str) -> bool:

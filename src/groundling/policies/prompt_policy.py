@@ -4,55 +4,18 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import TextObservation
-from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.prefix_tree import chains
-from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work
+from groundling.policies.policy import Action, Evaluated, Outputs, Policy, Work
 from groundling.policies.text_states import ConversationTokens
 from groundling.prompts import Conversation, PromptReader
-
-Value = Literal["separate", "lora", "shared"]
-
-
-def make_value_model(
-    value: Value, lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]
-) -> LanguageModel | None:
-    """Make the value function's model from the arguments of `TokenPolicy`; None if it is the policy's own."""
-    # The LoRA adapter of the values belongs to a copy that shares all frozen weights. A second adapter of the same
-    # model would have to be switched between passes, and a trace, or recomputation in the backward pass, would take
-    # the wrong one.
-    if lora and value != "lora":
-        raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it out")
-    if value == "shared":
-        return None
-    return _without_output(lm.copy() if value == "separate" else _adapted(lm, base, lora))
-
-
-def _adapted(lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]) -> LanguageModel:
-    if lm.has_adapter:
-        return lm.with_new_adapter(lora) if lora else lm.copy()
-    if base is None:
-        raise ConfigError(
-            "policy.args.value=lora needs frozen weights for its adapter, and here all are trained, with neither "
-            "value_base nor reference: set model.lora={r: 16}, or value=separate or shared"
-        )
-    return base.requires_grad_(False).with_new_adapter(lora)
-
-
-def _without_output(model: LanguageModel) -> LanguageModel:
-    """Freeze the output layer, which values do not use, unless it is tied to the input embeddings."""
-    head, embeddings = model.model.get_output_embeddings(), model.model.get_input_embeddings()
-    if head is not None and head.weight is not embeddings.weight:
-        head.requires_grad_(False)
-    return model
 
 
 class Reference:
@@ -69,10 +32,6 @@ class Reference:
     @property
     def language_model(self) -> LanguageModel | None:
         return None if self._has_adapters else self._lm
-
-    def parameters(self) -> Iterator[Parameter]:
-        """Return the frozen model's parameters; none if it is the policy's own."""
-        return iter(()) if self.language_model is None else self.language_model.parameters()
 
     @contextmanager
     def model(self) -> Iterator[LanguageModel]:
@@ -132,9 +91,9 @@ class PromptPolicy(Policy):
         outputs = self.distributions(observations)
         return Action.choose(outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator)
 
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
         log_probs, values = self(observations)
-        return Evaluation.of(log_probs, actions, values)
+        return Evaluated.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return self.distributions(observations).values
@@ -193,15 +152,8 @@ class LanguageModelPolicy(PromptPolicy):
     has_value_head: ClassVar[bool] = True
     value_head: nn.Module
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        prompt: str | Sequence[str],
-        language: str,
-        replacements: Mapping[str, str] | None,
-        system: str | None,
-    ) -> None:
-        super().__init__(prompt, language, replacements, system)
+    def __init__(self, lm: LanguageModel, *prompt: Any) -> None:
+        super().__init__(*prompt)
         self.lm = lm
         self.answer_tokens = 0
         self._conversations: ConversationTokens | None = None
@@ -219,11 +171,9 @@ class LanguageModelPolicy(PromptPolicy):
 
     def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
         """Return a prompt in which control tokens spelled by the world are masked; those of the prompt itself stay."""
-        # Conversations encode all words as plain text.
         prompt = self._reader.read(observation, id)
-        if isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt:
-            return prompt
-        return self._reader.read(observation.changed(self.lm.mask), id)
+        plain = isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt  # conversations encode it as text
+        return prompt if plain else self._reader.read(observation.changed(self.lm.mask), id)
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
         return [

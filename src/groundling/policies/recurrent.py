@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groundling.policies.policy import Action, Evaluation, Policy, Segment
+from groundling.policies.policy import Action, Evaluated, Policy, Segment
 
 
 class RecurrentPolicy(Policy):
@@ -34,11 +34,8 @@ class RecurrentPolicy(Policy):
     @abstractmethod
     def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
         """Return the hidden states ``(batch, length, hidden_size)`` over segments in which episodes may begin.
-
-        Args:
-            features: ``(batch, length, num_features)``.
-            memory: ``(batch, memory_size)`` before the first step.
-            starts: bool ``(batch, length)`` on the CPU: the memory is set to 0 before this step.
+        ``features`` are ``(batch, length, num_features)``, ``memory`` ``(batch, memory_size)`` before the first step; where
+        ``starts`` is True, bool ``(batch, length)`` on the CPU, the memory is set to 0 before the step.
         """
 
     def act(
@@ -54,13 +51,13 @@ class RecurrentPolicy(Policy):
             log_probs, values = self._heads(hidden)  # (batch, num_actions), (batch,)
         return Action.choose(log_probs, values, deterministic=deterministic, generator=generator, memory=memory.cpu())
 
-    def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluated:
         features = self.features([segment.observations for segment in observations])
         memory = torch.stack([segment.memory for segment in observations]).to(self.device)
         starts = torch.stack([segment.starts for segment in observations])
         hidden = self.unroll(features.unflatten(0, actions.shape), memory, starts)
         log_probs, values = self._heads(hidden)
-        return Evaluation.of(log_probs, actions, values)
+        return Evaluated.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[Any], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():

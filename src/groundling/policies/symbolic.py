@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch.nn.utils.rnn import pack_sequence
 
 from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
 from groundling.envs.text_env import TextObservation
-from groundling.errors import ConfigError
-from groundling.policies.policy import NumActions, policies
+from groundling.fields import Ge
+from groundling.policies import arguments
+from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 
 _WORDS = (
@@ -43,14 +45,13 @@ class SymbolicPolicy(RecurrentPolicy):
     weights_file = "symbolic.safetensors"
 
     def __init__(
-        self, num_actions: NumActions, channels: int = 128, hidden_size: int = 128, recurrence: int = 20
+        self,
+        num_actions: arguments.NumActions,
+        channels: Annotated[int, Ge(8)] = 128,
+        hidden_size: Annotated[int, Ge(1)] = 128,
+        recurrence: Annotated[int, Ge(1)] = 20,
     ) -> None:
         super().__init__()
-        if channels % 8 or min(channels, hidden_size, recurrence) < 1:
-            raise ConfigError(
-                "policy.args of symbolic: channels must be a multiple of 8, hidden_size and recurrence at least 1; got "
-                f"{channels}, {hidden_size}, {recurrence}"
-            )
         self.recurrence, self.hidden_size = recurrence, hidden_size
         self.memory_size = 2 * hidden_size  # the LSTM's hidden state and cell
         self.words = nn.Embedding(len(_KNOWN) + _OTHERS, hidden_size)

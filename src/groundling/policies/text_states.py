@@ -111,18 +111,6 @@ class Sequences(NamedTuple):
     written: Sequence[Sequence[int]]  # read after that, or by the decoder, with its start token
     counts: Sequence[int]  # number of last positions; of a causal model from the prompt's last token on
 
-    def select(self, indices: Sequence[int]) -> "Sequences":
-        return Sequences(
-            [self.prompts[index] for index in indices],
-            [self.written[index] for index in indices],
-            [self.counts[index] for index in indices],
-        )
-
-
-def shares_prompt(prompt: Sequence[int]) -> bool:
-    """Return True if a prompt is long enough to be read once for several texts."""
-    return len(prompt) >= WORTH_SHARING
-
 
 def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     """Return the final hidden states of the wanted positions, text by text, ``(sum(counts), hidden)``."""
@@ -138,7 +126,7 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     # Where positions depend on a text's length, padding would turn short texts into long ones.
     for places in lm.backbone.layers.by_stage(lengths):
         indices = [rest[place] for place in places]
-        part = sequences.select(indices)
+        part = Sequences(*([column[index] for index in indices] for column in sequences))
         states.update(zip(indices, _read(lm, part).split(list(part.counts)), strict=True))
     # A model spread over several devices ends on another one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)
@@ -148,7 +136,7 @@ def _groups(sequences: Sequences) -> list[list[int]]:
     """Return the indices of texts to one prompt that share a row."""
     to_prompt: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(sequences.prompts):
-        if shares_prompt(prompt):
+        if len(prompt) >= WORTH_SHARING:
             to_prompt.setdefault(tuple(prompt), []).append(index)
     groups = []
     for prompt, indices in to_prompt.items():
@@ -173,7 +161,8 @@ def _read_groups(lm: LanguageModel, sequences: Sequences, groups: Sequence[Seque
             places.append(first + rows[len(rows) - sequences.counts[index] :])
         first += len(answer.rows)
     order = [index for group in groups for index in group]
-    states = _rows_at(torch.cat([answer.rows for answer in answers]), torch.cat(places))
+    rows = torch.cat([answer.rows for answer in answers])
+    states = F.embedding(torch.cat(places).to(rows.device), rows)  # whose backward pass is one addition
     return dict(zip(order, states.split([sequences.counts[index] for index in order]), strict=True))
 
 
@@ -204,12 +193,7 @@ def _last(hidden: Tensor, lengths: Sequence[int], counts: Sequence[int]) -> Tens
         torch.arange(row * width + length - count, row * width + length)
         for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
     ]
-    return _rows_at(hidden.flatten(0, 1), torch.cat(places))
-
-
-def _rows_at(states: Tensor, places: Tensor) -> Tensor:
-    # The backward pass of an embedding is one addition.
-    return F.embedding(places.to(states.device), states)
+    return F.embedding(torch.cat(places).to(hidden.device), hidden.flatten(0, 1))
 
 
 def scatter(values: Tensor, mask: Tensor) -> Tensor:

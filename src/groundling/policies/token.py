@@ -1,43 +1,26 @@
 """A language model as writer: its actions are tokens, its episodes texts (RL4LMs, arXiv 2210.01241)."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError, RunError
+from groundling.fields import Ge, Gt, OnlyWith
 from groundling.lm import LanguageModel, ValueHead
+from groundling.lm.read.causal import WORTH_SHARING
 from groundling.lm.write.decoding import Decoder
-from groundling.lm.write.sampling import Sampling, allowed_tokens, filtered
-from groundling.policies.nlpo_mask import MaskType, make_mask
-from groundling.policies.policy import (
-    Action,
-    Critic,
-    Evaluation,
-    Outputs,
-    Policy,
-    ReferenceModel,
-    TrainedModel,
-    ValueBase,
-    Work,
-    policies,
-)
-from groundling.policies.prompt_policy import Reference, Value, make_value_model
-from groundling.policies.text_states import (
-    Sequences,
-    TokenPrompt,
-    Writing,
-    Written,
-    read_states,
-    scatter,
-    shares_prompt,
-)
+from groundling.lm.write.sampling import Mask, Sampling, allowed_tokens
+from groundling.policies import arguments
+from groundling.policies.policy import Action, Evaluated, Policy, Work, policies
+from groundling.policies.prompt_policy import Reference
+from groundling.policies.text_states import Sequences, TokenPrompt, Writing, Written, read_states, scatter
 
+_TOP_P, _MIN_TOKENS = 0.9, 100  # Defaults of NLPO's mask: ``top_mask`` of a top-p mask, and ``min_tokens_to_keep``
 _ROWS = 1024  # Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000
 
 
@@ -46,20 +29,17 @@ class TokenPolicy(Policy):
     """π(token | prompt, text so far): the distribution that the language model is sampled from.
 
     Log-probabilities are those of the distribution *sampled from*: after temperature, top-k, top-p, the ban of early
-    ends, and NLPO's mask. PPO's ratio is right only if its denominator drew the token. With the model's unfiltered
-    log-probabilities, as in RL4LMs, ratios also start at 1, but the gradient belongs to a policy that never acted.
-    Filters choose a set of tokens by the model *at that time*. The set is kept with each token (`SetKeeper`), and the
-    present policy is restricted to it: outside a set of its own, the old token would have no ratio. Keeping NLPO's
-    sets also saves the mask model's pass in every epoch, and holds when the mask model is refreshed.
+    ends, and NLPO's mask, since PPO's ratio is right only if its denominator drew the token. The set of tokens that
+    filters and mask left is kept with each token, and the present policy is restricted to it: outside a set of its own,
+    the old token would have no ratio.
 
     Args:
         lm: The language model; its weights are the policy's.
         reference: The frozen language model of the KL; ``lm`` itself stands for its weights with the LoRA adapters
             off, which takes no memory. None: no KL.
         value: Where values come from: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a LoRA adapter of
-            its own, which takes only its weights, gradients and moments; or "shared", the policy's hidden states. The
-            adapter stands on the frozen weights of the policy's adapter; if the policy is trained as a whole, on those
-            of ``value_base``.
+            its own, on the frozen weights of the policy's adapter or of ``value_base``; or "shared", the policy's
+            hidden states.
         value_base: For "lora" if the policy is trained as a whole: the language model whose frozen weights are under
             the adapter; in a run, the policy as training began. None: the reference.
         value_lora: For "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with its
@@ -82,43 +62,54 @@ class TokenPolicy(Policy):
 
     def __init__(
         self,
-        lm: TrainedModel,
-        reference: ReferenceModel = None,
-        value: Value = "separate",
-        value_base: ValueBase = None,
-        value_lora: Mapping[str, Any] | None = None,
+        lm: arguments.TrainedModel,
+        reference: arguments.ReferenceModel = None,
+        value: Literal["separate", "lora", "shared"] = "separate",
+        value_base: arguments.ValueBase = None,
+        value_lora: Annotated[Mapping[str, Any] | None, OnlyWith("value", ("lora",))] = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
-        critic: Critic = True,
+        critic: arguments.Critic = True,
         generation: Mapping[str, Any] | None = None,
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,
-        mask_type: MaskType | None = None,
-        top_mask: float | None = None,
-        min_tokens_to_keep: int | None = None,
+        mask_type: Literal["learned_top_p", "learned_top_k", "topk"] | None = None,
+        top_mask: Annotated[float | None, Gt(0), OnlyWith("mask_type")] = None,
+        min_tokens_to_keep: Annotated[int | None, Ge(1), OnlyWith("mask_type", ("learned_top_p",))] = None,
     ) -> None:
         super().__init__()
         if context_start_token is not None and not lm.is_encoder_decoder:
-            raise ConfigError(
-                f"context_start_token={context_start_token} is for encoder-decoder models, this one is causal: "
-                "leave it out"
-            )
+            raise ConfigError(f"context_start_token={context_start_token} is for encoder-decoder models: leave it out")
         if mask_type is not None and not filtered_log_probs:
             raise ConfigError(
-                "policy.args.filtered_log_probs=false computes ratios without any filter, and with "
-                f"mask_type={mask_type} they must be computed under the mask: leave filtered_log_probs or mask_type "
-                "out"
+                f"filtered_log_probs=false computes ratios without the mask, which mask_type={mask_type} needs: leave one "
+                "of them out"
             )
         self.lm = lm
         self.sampling = Sampling.of(generation or {})
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_lm = make_value_model(value, lm, value_base or reference, value_lora or {}) if critic else None
+        self.value_lm = None
+        if critic and value != "shared":
+            base = value_base or reference
+            self.value_lm = _without_output(lm.copy() if value == "separate" else _adapted(lm, base, value_lora or {}))
         self.value_head: nn.Module | None = (
             ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device) if critic else None
         )
-        mask = make_mask(lm, mask_type, top_mask, min_tokens_to_keep)
+        mask = None
+        if mask_type is not None:
+            share = mask_type == "learned_top_p"
+            if top_mask is None and not share:
+                raise ConfigError(
+                    f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that it allows"
+                )
+            top_mask = _TOP_P if top_mask is None else top_mask
+            if (top_mask > 1) if share else (top_mask != int(top_mask)):
+                wanted = "a probability, in (0, 1]" if share else "a number of tokens, at least 1"
+                raise ConfigError(f"top_mask={top_mask}: with mask_type={mask_type} it must be {wanted}")
+            special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long, device=lm.device)
+            mask = Mask(mask_type, top_mask, min_tokens_to_keep or _MIN_TOKENS, special)
         learned = mask_type in ("learned_top_p", "learned_top_k")
         self.mask_lm = lm.copy().requires_grad_(False) if learned else None
         self._texts_at_once: int | None = None  # None: all
@@ -133,18 +124,13 @@ class TokenPolicy(Policy):
     @torch.no_grad()
     def write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None) -> Writing:
         """Sample a text for each prompt, with one pass for values and one for the reference's log-probabilities.
-
         If the device runs out of memory, half as many texts are written at once from then on.
 
         Args:
-            prompts: The prompts; equal ones are read once.
+            prompts: The prompts; equal ones are read once. `GroundlingError` if one is empty or too long for the model.
             uniforms: float64 ``(num_prompts, max_new_tokens)`` in [0, 1): one for each token, drawn beforehand, so
                 that texts do not depend on how prompts are split over processes.
             max_new_tokens: Most tokens of a text; None: that of ``generation``.
-
-        Raises:
-            GroundlingError: a prompt is empty, or too long for the model.
-            RunError: the memory does not suffice for one text.
         """
         num_tokens = max_new_tokens or self.sampling.max_new_tokens or uniforms.shape[1]
         while True:
@@ -155,20 +141,17 @@ class TokenPolicy(Policy):
             except torch.OutOfMemoryError as error:
                 problem = str(error).split(". ")[0]
             # Outside the except block, where the exception no longer holds the failed pass's tensors.
-            self._halve(size, problem)
-
-    def _halve(self, size: int, problem: str) -> None:
-        if size == 1:
-            raise RunError(
-                f"{problem}: there is not enough memory to write one text: lower world.num_tokens or "
-                "world.max_prompt_length, or take a smaller model"
+            if size == 1:
+                raise RunError(
+                    f"{problem}: there is not enough memory to write one text: lower world.num_tokens or "
+                    "world.max_prompt_length, or take a smaller model"
+                )
+            self._texts_at_once = size // 2
+            message = (
+                f"{problem}: continuing with {self._texts_at_once} texts at once, which changes nothing but speed"
             )
-        self._texts_at_once = size // 2
-        warnings.warn(
-            f"{problem}: continuing with {self._texts_at_once} texts written at once, which changes nothing but speed",
-            stacklevel=3,
-        )
-        torch.cuda.empty_cache()
+            warnings.warn(message, stacklevel=2)
+            torch.cuda.empty_cache()
 
     def _write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, num_tokens: int) -> Writing:
         decoded = self._decoder([p.ids for p in prompts], self.sampling, uniforms, num_tokens)
@@ -180,7 +163,7 @@ class TokenPolicy(Policy):
             F.pad(tensor, (0, num_tokens - tensor.shape[1]))
             for tensor in (decoded.tokens, decoded.log_probs, decoded.raw_log_probs)
         )
-        sequences = self._text_sequences(observations, actions)
+        sequences = self._sequences(observations, actions)
         values = torch.zeros(mask.shape)
         if self.value_head is not None:
             values.masked_scatter_(mask, self._values(sequences).cpu())
@@ -219,47 +202,33 @@ class TokenPolicy(Policy):
             parts = zip(states.split(_ROWS), chosen.to(states.device).split(_ROWS), strict=True)
             return torch.cat([_log_probs_of(lm.backbone.logits(rows), tokens) for rows, tokens in parts])
 
-    def _text_sequences(self, texts: Sequence[Written], actions: Tensor) -> Sequences:
+    def _sequences(self, texts: Sequence[Written], actions: Tensor) -> Sequences:
         """Return the sequences that predict the texts' tokens, ``actions`` ``(num_texts, num_tokens)``."""
-        tokens = [ids[: text.length].tolist() for ids, text in zip(actions, texts, strict=True)]
-        return self._sequences([t.prompt for t in texts], [ids[:-1] for ids in tokens], [t.length for t in texts])
+        start = [self._decoder.start_token] if self.lm.is_encoder_decoder else []
+        written = [[*start, *ids[: text.length].tolist()[:-1]] for ids, text in zip(actions, texts, strict=True)]
+        return Sequences([text.prompt for text in texts], written, [text.length for text in texts])
 
-    def _sequences(
-        self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], counts: Sequence[int]
-    ) -> Sequences:
-        if self.lm.is_encoder_decoder:
-            written = [[self._decoder.start_token, *ids] for ids in written]
-        return Sequences(prompts, written, counts)
-
-    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
-        """Compute log-probabilities, entropies and values of written texts, or of single tokens.
+    def evaluate(self, observations: Sequence[Written], actions: Tensor) -> Evaluated:
+        """Compute log-probabilities, entropies and values of written texts.
 
         Args:
-            observations: `Written` of each text; or the token env's, one for each action.
-            actions: int64 ``(batch, num_tokens)`` for texts, ``(batch,)`` for single tokens. Beyond a text's last
-                token they are ignored, and everything is 0.
+            observations: `Written` of each text.
+            actions: int64 ``(num_texts, num_tokens)``. Beyond a text's last token they are ignored, and everything is 0.
         """
-        if not isinstance(observations[0], Written):
-            return self._evaluate_tokens(observations, actions)
         mask = torch.arange(actions.shape[1]) < torch.tensor([[text.length] for text in observations])
-        mask = mask.to(actions.device)
-        logits, values = self._forward(self._text_sequences(observations, actions))
+        mask, sequences = mask.to(actions.device), self._sequences(observations, actions)
+        with self.lm.autocast():
+            states = read_states(self.lm, sequences)
+            logits = self.lm.backbone.logits(states).float()  # (tokens in all texts, vocabulary)
         chosen = actions[mask].to(logits.device)
-        evaluation = Evaluation.of(self._restricted(logits, observations), chosen, values)
-        return Evaluation(
+        evaluation = Evaluated.of(self._restricted(logits, observations), chosen, self._values(sequences, states))
+        return Evaluated(
             scatter(evaluation.log_probs, mask),
             scatter(evaluation.entropies, mask),
             scatter(evaluation.values, mask),
             lambda: scatter(evaluation.log_distributions(), mask),
             lambda: scatter(_log_probs_of(logits, chosen), mask),
         )
-
-    def _forward(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """Return float32 logits ``(num_tokens, vocabulary)`` and values ``(num_tokens,)``."""
-        with self.lm.autocast():
-            states = read_states(self.lm, sequences)
-            logits = self.lm.backbone.logits(states).float()
-        return logits, self._values(sequences, states)
 
     def _restricted(self, logits: Tensor, texts: Sequence[Written]) -> Tensor:
         """Return log-probabilities ``(num_tokens, vocabulary)`` among the tokens that each was drawn from."""
@@ -269,108 +238,33 @@ class TokenPolicy(Policy):
         sets = [text.sets for text in texts if text.sets is not None]
         if sets:
             left_out = ~allowed_tokens(sets, logits.shape[1], logits.device)
-        else:
-            early = torch.cat([torch.arange(t.length) < self._first_end(t.prompt) for t in texts])
-            left_out = self._banned(early, logits)
+        else:  # only end tokens may have been banned
+            left_out = torch.zeros_like(logits, dtype=torch.bool)
+            given = [1 if self.lm.is_encoder_decoder else len(text.prompt) for text in texts]
+            early = torch.cat(
+                [torch.arange(t.length) < self.sampling.first_end(n) for t, n in zip(texts, given, strict=True)]
+            )
+            if early.any() and self._decoder.ends:
+                left_out[:, self._decoder.ends] = early[:, None].to(logits.device)
         return logits.masked_fill(left_out, -torch.inf).log_softmax(-1)
 
-    def _first_end(self, prompt: Sequence[int]) -> int:
-        return self.sampling.first_end(1 if self.lm.is_encoder_decoder else len(prompt))
+    def act(self, *args: Any, **options: Any) -> Action:
+        """Raise `ConfigError`: see `write`."""
+        raise ConfigError("policy token writes whole texts: call write(prompts, uniforms)")
 
-    def _banned(self, early: Tensor, logits: Tensor) -> Tensor:
-        """Return bool ``(rows, vocabulary)``: the end tokens where it is too ``early`` ``(rows,)`` for them."""
-        banned = torch.zeros_like(logits, dtype=torch.bool)
-        if early.any() and self._decoder.ends:
-            banned[:, self._decoder.ends] = early[:, None].to(logits.device)
-        return banned
+    def values(self, observations: Sequence[Any], memory: Tensor | None = None) -> Tensor:
+        """Raise `ConfigError`: `write` and `evaluate` return the values of texts."""
+        raise ConfigError("policy token has values of whole texts: see write(prompts, uniforms).values")
 
-    # The token env: one token a step.
-
-    def act(
-        self,
-        observations: Sequence[Mapping[str, Any]],
-        *,
-        memory: Tensor | None = None,
-        deterministic: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Action:
-        """Choose the next token at each of the token env's observations, sampled as in `write`."""
-        with torch.no_grad():
-            raw, sampled, values = self._tokens(observations)
-            deterministic = deterministic or not self.sampling.do_sample
-            action = Action.choose(sampled, values, deterministic=deterministic, generator=generator)
-            if self.filtered_log_probs:
-                return action
-            return replace(action, log_probs=raw.gather(1, action.actions[:, None])[:, 0])
-
-    def values(self, observations: Sequence[Mapping[str, Any]], memory: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            return self._values(self._token_sequences(observations))
-
-    def outputs(self, observations: Sequence[Mapping[str, Any]]) -> Outputs:
-        with torch.no_grad():
-            raw, sampled, values = self._tokens(observations)
-            return Outputs(sampled if self.filtered_log_probs else raw, values)
-
-    def _evaluate_tokens(self, observations: Sequence[Mapping[str, Any]], actions: Tensor) -> Evaluation:
-        chooses = self.sampling.chooses_a_set or (self._decoder.mask is not None and self.mask_lm is None)
-        if self.filtered_log_probs and chooses:
-            raise ConfigError(
-                "trained token by token, the sets of tokens that top_k, top_p or mask_type=topk chose are not "
-                "kept, and the present policy would choose others: train on whole texts, or without a mask set "
-                "filtered_log_probs=false"
-            )
-        raw, sampled, values = self._tokens(observations)
-        evaluation = Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)
-        return replace(evaluation, raw_log_probs=lambda: raw.gather(1, actions[:, None])[:, 0])
-
-    def _tokens(self, observations: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next token's log-probabilities, unfiltered and filtered ``(batch, vocabulary)``, and values."""
-        sequences = self._token_sequences(observations)
-        logits, values = self._forward(sequences)
-        early = torch.tensor(
-            [
-                len(written) - int(self.lm.is_encoder_decoder) < self._first_end(prompt)
-                for prompt, written in zip(sequences.prompts, sequences.written, strict=True)
-            ]
-        )
-        banned, allowed = self._banned(early, logits), None
-        if self._decoder.mask is not None:
-            scores = logits.detach()
-            if self.mask_lm is not None:
-                with torch.no_grad(), self.mask_lm.autocast():
-                    scores = self.mask_lm.backbone.logits(read_states(self.mask_lm, sequences)).float()
-            allowed = self._decoder.mask(scores.masked_fill(banned, -torch.inf))
-        return logits.log_softmax(-1), filtered(logits, self.sampling, banned, allowed), values
-
-    def _token_sequences(self, observations: Sequence[Mapping[str, Any]]) -> Sequences:
-        """Return the sequences that predict the next token at the token env's observations."""
-        prompts, contexts = (
-            [
-                [int(t) for t, kept in zip(o[f"{part}_ids"], o[f"{part}_mask"], strict=True) if kept]
-                for o in observations
-            ]
-            for part in ("prompt", "context")
-        )
-        if self.context_start_token is not None:
-            contexts = [context[1:] for context in contexts]  # shown by the env, and added by `_sequences`
-        return self._sequences(prompts, contexts, [1] * len(prompts))
-
-    def work(self, observations: Sequence[Any]) -> Sequence[Work]:
+    def work(self, observations: Sequence[Written]) -> Sequence[Work]:
         return [
-            Work(len(o.prompt) + o.length, o.prompt if shares_prompt(o.prompt) else index)
-            if isinstance(o, Written)
-            else Work(int(o["prompt_mask"].sum() + o["context_mask"].sum()), index)
-            for index, o in enumerate(observations)
+            Work(len(text.prompt) + text.length, text.prompt if len(text.prompt) >= WORTH_SHARING else index)
+            for index, text in enumerate(observations)
         ]
 
-    @property
-    def refresh_mask(self) -> Callable[[], None] | None:
-        """A function that copies the present policy into the mask model; None without a mask."""
-        return None if self._decoder.mask is None else self._refresh_mask
-
     @torch.no_grad()
-    def _refresh_mask(self) -> None:
+    def refresh_mask(self) -> None:
+        """Copy the present policy into the mask model, if there is one."""
         if self.mask_lm is not None:
             for late, present in zip(self.mask_lm.parameters(), self.lm.parameters(), strict=True):
                 late.copy_(present)
@@ -403,3 +297,25 @@ class TokenPolicy(Policy):
 def _log_probs_of(logits: Tensor, chosen: Tensor) -> Tensor:
     """Return float32 ``(rows,)``: log-probabilities of the tokens ``chosen`` ``(rows,)`` under logits."""
     return logits.float().log_softmax(-1).gather(1, chosen[:, None].to(logits.device))[:, 0]
+
+
+def _adapted(lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]) -> LanguageModel:
+    """Make the model of values with a LoRA adapter of its own, on a copy that shares all frozen weights."""
+    # A second adapter of the same model would have to be switched between passes, and a trace, or recomputation in the
+    # backward pass, would take the wrong one.
+    if lm.has_adapter:
+        return lm.with_new_adapter(lora) if lora else lm.copy()
+    if base is None:
+        raise ConfigError(
+            "policy.args.value=lora needs frozen weights for its adapter, and here all are trained, with neither "
+            "value_base nor reference: set model.lora={r: 16}, or value=separate or shared"
+        )
+    return base.requires_grad_(False).with_new_adapter(lora)
+
+
+def _without_output(model: LanguageModel) -> LanguageModel:
+    """Freeze the output layer, which values do not use, unless it is tied to the input embeddings."""
+    head, embeddings = model.model.get_output_embeddings(), model.model.get_input_embeddings()
+    if head is not None and head.weight is not embeddings.weight:
+        head.requires_grad_(False)
+    return model

@@ -1,6 +1,5 @@
 """Prompts: goal, history and admissible actions as the text or conversation that a language model reads."""
 
-from groundling.prompts import conversations, prompt  # noqa: F401  (register prompts)
 from groundling.prompts.glam import glam_prompt
 from groundling.prompts.prompt import BLANK, Conversation, Prompt, PromptReader, check_prompts, prompts
 

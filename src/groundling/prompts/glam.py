@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from groundling.envs.languages import FRENCH_COLOURS, check_language
 from groundling.envs.text_env import TextObservation
-from groundling.prompts.prompt import prompts
+from groundling.prompts.prompt import listed, prompts
 
 _HEADINGS = {
     "english": ("Possible action of the agent", "Goal of the agent"),
@@ -34,28 +34,22 @@ def glam_prompt(
         language: ``english`` or ``french``; others raise `TranslationError`.
     """
     if check_language(language) == "french" and goal.startswith(_ENGLISH_ORDERS):
-        goal = _translate_goal(goal)
-    return _format(goal, actions, observations, past_actions, language)
+        # The determiner, noun and colour that occur in the goal as substrings.
+        found = (
+            next((french for english, french in reversed(words.items()) if english in goal), "")
+            for words in (_DETERMINERS, _NOUNS, FRENCH_COLOURS)
+        )
+        goal = " ".join(["aller à", *found])
+    return _glam(goal, actions, observations, past_actions, language)
 
 
 @prompts.register("glam")
 def glam(observation: TextObservation, language: str) -> str:
     """GLAM's prompt: actions, goal, and the recent observations and actions."""
-    o = observation
-    return _format(o.goal, o.actions, o.descriptions, o.past_actions, language)
+    return _glam(observation.goal, observation.actions, observation.descriptions, observation.past_actions, language)
 
 
-@prompts.register("glam-original")
-def glam_original(observation: TextObservation, language: str) -> str:
-    """GLAM's prompt; in French, every English mission becomes "aller à …", as in GLAM's code.
-
-    For an env in English under a prompt in French: ``policy.args={prompt: glam-original, language: french}``.
-    """
-    o = observation
-    return glam_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)
-
-
-def _format(
+def _glam(
     goal: str,
     actions: Sequence[str],
     observations: Sequence[Sequence[str]],
@@ -65,16 +59,6 @@ def _format(
     possible, wanted = _HEADINGS[check_language(language)]
     prompt = f"{possible}: {', '.join(actions)} \n {wanted}: {goal}"
     for i, descriptions in enumerate(observations):
-        seen = "".join(f"{description}, " for description in descriptions)
         taken = past_actions[i] if i < len(past_actions) else ""
-        prompt += f" \n Observation {i}: {seen}\n Action {i}: {taken}"
+        prompt += f" \n Observation {i}: {listed(descriptions)}\n Action {i}: {taken}"
     return prompt
-
-
-def _translate_goal(goal: str) -> str:
-    """Return "aller à …" with the determiner, noun and colour that occur in the goal as substrings."""
-
-    def last_match(words: dict[str, str]) -> str:
-        return next((french for english, french in reversed(words.items()) if english in goal), "")
-
-    return f"aller à {last_match(_DETERMINERS)} {last_match(_NOUNS)} {last_match(FRENCH_COLOURS)}"

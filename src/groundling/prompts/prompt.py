@@ -1,4 +1,4 @@
-"""The registry of prompts, and conversations as one kind of prompt."""
+"""Prompts that are texts or conversations, their registry, and their reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,27 +73,21 @@ _SENTENCES = {
 
 @prompts.register("brief")
 def brief(observation: TextObservation, language: str) -> str:
-    """Goal, recent observations and actions, without the admissible actions, which a scoring policy gets anyway.
-
-    An observation of four things and two walls takes 62 tokens of the starter models' tokenizer, in GLAM's form 85.
-    """
+    """Goal, recent observations and actions, without the admissible actions, which a scoring policy gets anyway."""
     goal, view, action = _HEADINGS[check_language(language)]
     text = f"{goal}: {observation.goal}"
     for i, descriptions in enumerate(observation.descriptions):
         taken = observation.past_actions[i] if i < len(observation.past_actions) else ""
-        text += f" \n {view}: {_listed(descriptions)}\n {action}: {taken}"
+        text += f" \n {view}: {listed(descriptions)}\n {action}: {taken}"
     return text
 
 
 @prompts.register("present")
 def present(observation: TextObservation, language: str) -> str:
-    """Goal, recent actions, and only the present observation: for worlds with long observations.
-
-    An observation of ten rooms of TextWorldExpress takes some 220 tokens, a past action 5.
-    """
+    """Goal, recent actions, and only the present observation: for worlds with long observations."""
     goal, view, action = _HEADINGS[check_language(language)]
     taken = "".join(f" \n {action}: {past}" for past in observation.past_actions)
-    seen = _listed(observation.descriptions[-1])
+    seen = listed(observation.descriptions[-1])
     return f"{goal}: {observation.goal}{taken} \n {view}: {seen}\n {action}: "
 
 
@@ -121,8 +115,57 @@ def narrative(observation: TextObservation, language: str) -> str:
     return " ".join(sentences)
 
 
-def _listed(descriptions: tuple[str, ...]) -> str:
+def listed(descriptions: tuple[str, ...]) -> str:
     return "".join(f"{description}, " for description in descriptions)
+
+
+_SYSTEM = {
+    "english": "You act in a world that is told to you in words. Answer each message with your next action.",
+    "french": "Tu agis dans un monde qui t'est décrit. Réponds à chaque message par ta prochaine action.",
+}
+_PARTS = {"english": ("Goal", "Actions", "View"), "french": ("But", "Actions", "Vue")}
+_BALROG_SYSTEM = "You play a game in a world of rooms. Answer each message with one of the actions, and nothing else."
+_EXPLANATIONS = {
+    "turn left": "face the direction that is to your left now",
+    "turn right": "face the direction that is to your right now",
+    "go forward": "take a step the way you face",
+    "pick up": "take the thing that is right in front of you",
+    "drop": "put what you carry down in front of you",
+    "toggle": "open or close the door or box that is right in front of you",
+}
+_TIPS = ("You can carry one thing at a time.", "If what you look for is not in sight, turn around until you see it.")
+
+
+@prompts.register("conversation")
+def conversation(observation: TextObservation, language: str) -> Conversation:
+    """The episode in turns, goal and admissible actions first; for world.history=null."""
+    goal, possible, view = _PARTS[check_language(language)]
+    views = tuple("\n".join(descriptions) for descriptions in observation.descriptions)
+    # Chat templates may trim a message, which would shift the first line of a map.
+    views = tuple(f"{view}:\n{text}" if text[:1].isspace() else text for text in views)
+    past = observation.past_choices or (observation.actions,) * len(observation.past_actions)
+    choices = tuple(f"{possible}: {', '.join(actions)}" for actions in (*past, observation.actions))
+    return Conversation(_SYSTEM[language], f"{goal}: {observation.goal}", views, choices, observation.past_actions)
+
+
+@prompts.register("balrog")
+def balrog(observation: TextObservation, language: str) -> Conversation:
+    """The set-up of BALROG's agents for BabyAI (arXiv 2411.13543), in English only and in our own sentences.
+
+    The mission, each action with an explanation, two tips; then the observations, without "You see", and actions.
+    BALROG shows the last 16 turns: world.history=17 adds the present one.
+    """
+    if check_language(language) != "english":
+        raise ConfigError(f"the prompt balrog is in English: set world.language=english, got {language!r}")
+    explained = "\n".join(
+        f"{action}: {_EXPLANATIONS[action]}" if action in _EXPLANATIONS else action for action in observation.actions
+    )
+    views = tuple(
+        "\n".join(description.removeprefix("You see ") for description in descriptions)
+        for descriptions in observation.descriptions
+    )
+    choices = ("\n".join([f"These are the actions:\n{explained}\n", *_TIPS]),) * len(views)
+    return Conversation(_BALROG_SYSTEM, f"Your task: {observation.goal}.", views, choices, observation.past_actions)
 
 
 BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})  # To see a prompt's fixed words
@@ -140,9 +183,7 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
             blanks[id] = prompts.get(id)(BLANK, "english")
     conversations = [id for id, one in blanks.items() if isinstance(one, Conversation)]
     if 0 < len(conversations) < len(blanks):
-        raise ConfigError(
-            f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)}): name prompts of one kind"
-        )
+        raise ConfigError(f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)})")
     return tuple(ids)
 
 
@@ -165,8 +206,6 @@ class PromptReader:
     ) -> None:
         self._ids = check_prompts([prompt] if isinstance(prompt, str) else prompt, "policy.args.prompt", 1)
         self._language = language
-        if not isinstance(replacements, Mapping | None):
-            raise ConfigError(f"replacements must be a mapping, {{word: another}}, got {replacements!r}")
         self._replacements = dict(replacements or {})
         self._system = system
 
@@ -187,8 +226,7 @@ class PromptReader:
             raise ConfigError(f"prompt {id!r} must give a text or a Conversation, got {reading!r:.80}")
         if self._system is not None:
             raise ConfigError(
-                f"policy.args.system is for conversations, and the prompt {id!r} is a text: set "
-                "policy.args.prompt=conversation, or leave it out"
+                f"policy.args.system is for conversations, and the prompt {id!r} is a text: leave it out"
             )
         return self._replaced(reading)
 

@@ -262,6 +262,6 @@ def dry_run(config: Config) -> DryRun:
 
 def _parameters(policy: Policy) -> list[Parameter]:
     """Return the parameters of a policy and its reference, each once; the two may share weights."""
-    reference = getattr(policy, "reference", None)
+    reference = getattr(getattr(policy, "reference", None), "language_model", None)
     parameters = [*policy.parameters(), *(() if reference is None else reference.parameters())]
     return list({id(parameter): parameter for parameter in parameters}.values())

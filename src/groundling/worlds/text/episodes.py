@@ -15,8 +15,8 @@ from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
 from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
+from groundling.policies import RandomPolicy
 from groundling.policies.policy import Policy
-from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import Episode
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.world import Demonstrator, Player

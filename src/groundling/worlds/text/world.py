@@ -21,8 +21,8 @@ from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservati
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.fields import OfEvaluation
 from groundling.io.row_files import Log, ValidationListener
+from groundling.policies import RandomPolicy
 from groundling.policies.policy import Policy
-from groundling.policies.random import RandomPolicy
 from groundling.worlds.config import Use, ValidationLog
 from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ProbeHistory, ReportTable
 from groundling.worlds.protocols import Collected, PairSettings
