@@ -11,7 +11,7 @@ from torch import Tensor
 from groundling.judges.preferences.pairs import caption_ids
 from groundling.judges.reward_models import MotifRewardModel, TableRewardModel
 from groundling.judges.reward_models.reward_model import RewardModel
-from groundling.rewards.registry import RewardTable
+from groundling.rewards.reward_model_part import RewardTable
 from tests.judges.reward_models.reward_reference import random_texts
 
 

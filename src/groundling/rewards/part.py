@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from groundling.envs.text_env import Evidence, WorldSpec
@@ -26,6 +25,7 @@ from groundling.metrics.metric import (
     Scorer,
     Texts,
     check_samples,
+    checked,
     mean_of,
     token_counts,
 )
@@ -93,7 +93,7 @@ class TokenReward(Reward):
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:
                     raise RunError(f"{self.name} must give a number for each token, got {reward!r:.80}") from error
-        return self.checked(rewards, tuple(rewards.shape))
+        return checked(self.name, rewards, tuple(rewards.shape))
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Tensor:
         """Reward whole generations, each as one token."""
@@ -223,13 +223,6 @@ class RewardPartConfig(Section):
     coefficient: float = 1.0
     """Factor of its rewards in the sum; 0: they are only logged."""
     args: dict[str, Any] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_mapping(cls, values: Any) -> Any:
-        if isinstance(values, int | float):
-            raise ValueError("a part, {coefficient: 1, args: {…}}, or null")
-        return values
 
 
 @dataclass(frozen=True)
