@@ -13,11 +13,11 @@ import pytest
 
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import GroundlingError
-from groundling.judges.preferences.store import Store
+from groundling.judges.asking import judge
 from tests.convert import glam_configs, rl4lms_configs
 from tests.fuzz.__main__ import targets
 from tests.fuzz.dataset_targets import _LABELS, _MESSAGES, _PAIR, _File, _invalid, _Pairs, _plain
-from tests.fuzz.settings_targets import _filled, _StudyFile, _Words
+from tests.fuzz.settings_targets import _filled
 
 TARGETS = {target.name: target for target in targets()}
 _DESCRIPTION = b'{"world": "text"}'
@@ -35,8 +35,8 @@ def _rl4lms() -> bytes:
     return json.dumps(values).encode()
 
 
-def _study(common: str) -> _StudyFile:
-    return _StudyFile(f"name: s\ncommon: {common}\narms: {{a: {{experiment: demo-easy}}}}\n".encode(), [])
+def _study(common: str) -> tuple[bytes, list[str]]:
+    return (f"name: s\ncommon: {common}\narms: {{a: {{experiment: demo-easy}}}}\n".encode(), [])
 
 
 def _figure(high: Any) -> bytes:
@@ -83,7 +83,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     *(("overrides", f"seed={sweep}", "runs") for sweep in _SWEEPS),
     ("overrides", "seed=range(1,20001)", "10,000 runs"),
     *(
-        ("compose", _Words("glam/symbolic", [f"{key}=1{'0' * 400}"]), key)
+        ("compose", ("glam/symbolic", [f"{key}=1{'0' * 400}"]), key)
         for key in ("reward.env.coefficient", "training.steps")
     ),
     ("glam_config", _glam("glam-local", "value_loss_coef", 10**400), r"value_loss_coef must be less than 2\*\*63"),
@@ -127,14 +127,12 @@ def test_a_found_input_keeps_the_property(name: str, made: Any, tmp_path: Path) 
     TARGETS[name].check(made, tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"key": ["a"]}, {"seconds": ""}, {"probabilities": ["a", 0, 0]}])
-def test_invalid_answers_of_a_store_are_skipped(change: dict[str, Any], tmp_path: Path) -> None:
-    answer = {"key": "k", "label": "tie", "probabilities": None, "swapped": False, "seconds": 1}
-    answer |= {"prompt_tokens": 1, "completion_tokens": 1}
-    store = Store(tmp_path, {"q": 1})
-    store._answers.mkdir(parents=True)
-    (store._answers / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (answer, answer | change)))
-    assert [*store.read()] == ["k"] and store.read()["k"].prompt_tokens == 1
+def test_lookalikes_are_not_verdicts() -> None:
+    nested = ('{"verdict": "1", "a": {"verdict": "2"}}', '{"a": {"verdict": "1"}, "ver\\u0064ict": "2"}')
+    for reply in (*nested, '{"verdict": "T\u0131E"}'):
+        assert judge.parse(reply, "json") is None
+    for word in ("t\u0130e", "T\u0131E"):  # letters that match only without case
+        assert judge.parse(f"Verdict: {word}", "line") is None and judge.parse(f"({word})", "motif") is None
 
 
 @pytest.mark.parametrize("prompt, references", [("go \ud800", ()), ("go", "on it"), ("go", None), ("go", {"on it"})])

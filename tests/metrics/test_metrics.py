@@ -43,12 +43,7 @@ def test_bleu_of_one_reference_is_sacrebleus_without_tokeniser_or_smoothing(pair
 def test_bleu_takes_the_shortest_reference_and_the_most_matches_of_any() -> None:
     # Five words, of which "a b c d" in one reference and "b c d e" in the other: all n-grams but the 5-gram match.
     assert corpus("bleu", ["a b c d e"], [["a b c d", "b c d e f g h"]]) == 1.0
-
-
-def test_empty_texts_have_bleu_zero_and_undefined_as_the_original() -> None:
-    for generation, reference in (("", "a"), ("a", "")):
-        assert corpus("bleu", [generation], [[reference]]) == 0.0
-        assert math.isnan(corpus("bleu", [generation], [[reference]], compat="rl4lms"))
+    assert corpus("bleu", [""], [["a"]]) == corpus("bleu", ["a"], [[""]]) == 0.0
 
 
 @pytest.mark.parametrize("id", ["sacre_bleu", "chrf", "ter"])
@@ -57,15 +52,6 @@ def test_samples_may_have_different_numbers_of_references(id: str) -> None:
     ragged = [["the cat sat on a mat", "the cat sat on the mat"], ["a dog ran over the hill"]]
     full = [ragged[0], ragged[1] * 2]  # a repeated reference changes only TER's mean length
     assert corpus(id, generations, ragged) == pytest.approx(corpus(id, generations, full), abs=1e-9)
-
-
-def test_rouge_of_the_first_reference_only() -> None:
-    references = [["x y", "a b"]]
-    figures = {
-        single: metrics.create("rouge", use_single_ref=single).compute(["p"], ["a b"], references)
-        for single in (None, False, True)
-    }
-    assert [figures[s]["lexical/rouge_rouge1"].corpus for s in (None, False, True)] == [1.0, 1.0, 0.0]
 
 
 def test_rouge_of_a_corpus_is_the_mean_and_compat_keeps_numpys_state() -> None:

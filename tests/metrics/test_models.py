@@ -21,21 +21,17 @@ from tests.thorough import one_in
 
 PROMPTS = ["the cat", "the film"]
 GENERATIONS = [" sat on the mat .", " was bad ."]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
 def ids(text: str) -> list[int]:
     return [2, *(WORDS.index(word) for word in text.split()), 3]
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("with_prompt", [True, False])
-def test_learned_reward_is_the_labels_probability(
-    classifier: Callable[..., str], with_prompt: bool, device: str
-) -> None:
+def test_learned_reward_is_the_labels_probability(classifier: Callable[..., str], with_prompt: bool) -> None:
     folder = classifier(size=3)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    args = {"model_name": folder, "label_ix": 2, "include_prompt_for_eval": with_prompt, "device": device}
+    args = {"model_name": folder, "label_ix": 2, "include_prompt_for_eval": with_prompt, "device": "cpu"}
     metric = metrics.create("learned_reward", batch_size=1, **args)
     result = metric.compute(PROMPTS, GENERATIONS, [[], []])["semantic/learned_automodel_metric"]
     with torch.no_grad():
@@ -250,24 +246,8 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
     assert results["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"), [((3, 40), (3, 26)), ((40, 3), (26, 3)), ((40, 50), (14, 15)), ((20, 9), (20, 9))]
-)
-def test_the_longer_text_of_a_long_pair_is_truncated(
-    classifier: Callable[..., str], given: tuple[int, int], kept: tuple[int, int]
-) -> None:
-    """The model reads 32 tokens, 3 of them special."""
-    metric = metrics.create("bleurt", model_name=classifier(size=1), device="cpu")
-    scores = []
-    for reference, written in (given, kept):
-        results = metric.compute(["p"], ["dog " * written], [["cat " * reference]])
-        scores.append(results["semantic/bleurt"].corpus)
-    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str, device: str) -> None:
-    metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device=device)
+def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str) -> None:
+    metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device="cpu")
     generations = ["the cat sat", "", "film was bad", "the dog"]
     references = [["the dog ran", "the cat sat"], ["the mat"], [""], ["the mat ."]]
     scores = metric.compute(["p"] * 4, generations, references)["semantic/bert_score"].sentences
@@ -278,21 +258,13 @@ NLI = ["entailment", "neutral", "contradiction"]
 SOURCE = "The cat sat on the mat. The dog ran on the mat! It was good"
 
 
-def test_summac_zero_shot_is_entailment_minus_contradiction(classifier: Callable[..., str]) -> None:
-    metric = metrics.create("summaCZS", model_name=classifier([2.0, 0, 1], labels=NLI), device="cpu")
-    results = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran.", "short"], [[], []])
-    probabilities = torch.tensor([2.0, 0, 1]).softmax(-1)
-    wanted = (probabilities[0] - probabilities[2]).item()
-    assert results["consistency/summaczs"].sentences == pytest.approx([wanted, 0.0], abs=1e-6)
-
-
 def test_summac_takes_the_maximum_over_the_sources_sentences(classifier: Callable[..., str]) -> None:
     metric = metrics.create("summaCZS", model_name=classifier(labels=NLI), device="cpu")
     whole = metric.pair_probabilities(SOURCE, "The cat sat on it. The dog was good.")
     assert whole is not None and whole[0].shape == (3, 2)  # "It was good" has eleven characters
-    score = metric.compute([SOURCE], ["The cat sat on it. The dog was good."], [[]])["consistency/summaczs"]
+    results = metric.compute([SOURCE] * 2, ["The cat sat on it. The dog was good.", "short"], [[], []])
     by_hand = [(whole[0][:, j].max() - whole[1][:, j].max()).item() for j in range(2)]
-    assert score.corpus == pytest.approx(sum(by_hand) / 2, abs=1e-6)
+    assert results["consistency/summaczs"].sentences == pytest.approx([sum(by_hand) / 2, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
@@ -347,9 +319,6 @@ def test_perplexity_computes_logits_only_for_what_it_predicts(causal: str) -> No
     head.register_forward_hook(lambda _, inputs, logits: rows.append(logits.shape[-2]))
     metrics.create("causal_perplexity", lm=lm, stride=3).compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
     assert max(rows) == 3 and sum(rows) == 22  # all but the first of 23 tokens
-    for args in ({"stride": 0}, {"width": 1}):
-        with pytest.raises(ConfigError, match="must be at least"):
-            metrics.create("causal_perplexity", lm=lm, **args)
 
 
 def test_perplexity_reads_a_folder_and_refuses_encoder_decoders(causal: str, encoder_decoder: str) -> None:

@@ -177,21 +177,8 @@ def test_an_invalid_reward_is_an_error_in_one_line(values: Any, message: str) ->
 
 
 def test_a_users_metric_is_a_reward_and_a_users_reward_a_metric() -> None:
-    @metrics.register("test-vowels")
-    @dataclass(kw_only=True)
-    class Vowels(Metric):
-        letters: str = "aeiou"
+    """Constructors need no ``compat``."""
 
-        def measure(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> Any:
-            return {"test/vowels": metrics.mean_of([sum(c in self.letters for c in g) for g in generations])}
-
-    rewards.register("test-given")(Given)
-    assert rewards.create("test-vowels", letters="b", scale=2.0)(["p"], ["abba"], [[]]).item() == 4.0
-    results = rewards.measures.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
-    assert results == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
-
-
-def test_a_users_constructor_needs_no_compat() -> None:
     class Scaled(Given):
         def __init__(self, k: int = 1) -> None:
             super().__init__(values=[1.0 * k])
@@ -206,17 +193,14 @@ def test_a_users_constructor_needs_no_compat() -> None:
 
     rewards.register("test-scaled")(Scaled)
     metrics.register("test-times")(Times)
-    term = {"id": "test-scaled", "args": {"k": 2}}
     for reward in (
-        rewards.create("weighted_sum", parts=[term], compat="rl4lms"),
-        rewards.create("test-times", k=2),
+        rewards.create("weighted_sum", parts=[{"id": "test-scaled", "args": {"k": 2}}], compat="rl4lms"),
+        rewards.create("test-times", k=1, scale=2.0),
         rewards.create("test-times", k=1, shaping_fn="test-times"),
     ):
         assert reward(["a"], ["b"], [[]]).tolist() == [2]
-    (figure,) = rewards.measures.create("test-scaled", k=3).compute(["a"], ["b"], [[]], None).values()
-    assert figure.corpus == 3
-    with pytest.raises(ConfigError, match=r"args of reward 'test-scaled' must be a mapping.*got \[1\]"):
-        rewards.create("weighted_sum", parts=[{"id": "test-scaled", "args": [1]}])
+    results = rewards.measures.create("test-scaled", k=3).compute(["a"], ["b"], [[]])
+    assert results == {"reward/test-scaled": MetricResult(3.0, [3.0])}
 
 
 @dataclass(kw_only=True)

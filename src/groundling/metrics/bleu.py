@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
+from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.fields import Ge
 from groundling.metrics.metric import (
-    Document,
     Figures,
     LexicalMetric,
     Meta,
@@ -178,19 +178,16 @@ class Cider(LexicalMetric):
     by_sample = False
     required_library = "spacy"
 
-    _split: Sequence[Document] = field(default=(), init=False, repr=False)
+    _split: Sequence[Sample] = field(default=(), init=False, repr=False)
     _counted: Frequencies | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.corpus is not None and (
-            len(self.corpus) < 2 or any(isinstance(texts, str) or not texts for texts in self.corpus)
-        ):
+        if self.corpus is not None and (len(self.corpus) < 2 or not all(self.corpus)):
             raise ConfigError(
-                "corpus must hold the references of at least two prompts, as [[reference, …], …], got "
-                f"{self.corpus!r:.80}"
+                f"corpus needs the references of at least two prompts, [[…], …], got {self.corpus!r:.80}"
             )
 
-    def read_corpus(self, samples: Sequence[Document]) -> None:
+    def read_corpus(self, samples: Sequence[Sample]) -> None:
         """Use document frequencies of a split, unless there is a ``corpus``; they are counted at first use."""
         self._split, self._counted = samples, None
 
@@ -223,9 +220,8 @@ class Cider(LexicalMetric):
         frequencies = _frequencies(list(dict.fromkeys(documents or measured)))
         if frequencies[1] < 2:
             raise RunError(
-                f"Cider weights n-grams by how few prompts have them in their references, and there is one prompt, "
-                f"{(documents or measured)[0][0][:60]!r}: give corpus=[[reference, …], …] of other prompts, or measure "
-                "several prompts at once"
+                f"Cider needs the references of other prompts than the one prompt, {(documents or measured)[0][0][:60]!r}: "
+                "give corpus=[[reference, …], …], or measure several prompts at once"
             )
         if documents:
             self._counted, self._split = frequencies, ()

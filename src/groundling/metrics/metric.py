@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, GroundlingError, RunError, foreign, pass_out_of_memory, unknown
 from groundling.metrics.tokens import spaced, stands_apart
 from groundling.registry import Registry
@@ -80,15 +81,6 @@ Texts = Sequence[str]  # One text for each sample
 References = Sequence[Sequence[str]]  # Reference texts of each sample; an empty list if there are none
 Meta = Sequence[Mapping[str, Any]] | None
 """For each sample, further data of its pool (`concepts`, `raw_table`, `intent`)."""
-
-
-class Document(Protocol):
-    """Sample of a pool as `Scorer.read_corpus` reads it."""
-
-    @property
-    def prompt(self) -> str: ...
-    @property
-    def references(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +179,7 @@ class Scorer(ABC):
         if self.required_library:
             check_library(self.required_library)
 
-    def read_corpus(self, samples: Sequence[Document]) -> None:  # noqa: B027 (few need it)
+    def read_corpus(self, samples: Sequence[Sample]) -> None:  # noqa: B027 (few need it)
         """Compute statistics of all samples of a split, some of which are scored later."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -263,16 +255,10 @@ class Metric(Scorer):
         check_samples(prompts, generations, references, meta)
         for index, prompt in enumerate(prompts):
             if self.needs_references and not references[index]:
-                raise RunError(
-                    f"{self.name} needs a reference for every sample: sample {index} has none (prompt "
-                    f"{prompt[:60]!r}); choose a metric that needs none, or a data pool with references"
-                )
+                raise RunError(f"{self.name} needs references: sample {index} has none (prompt {prompt[:60]!r})")
             for key in self.needs_meta:
                 if meta is None or key not in meta[index]:
-                    raise RunError(
-                        f"{self.name} needs {key!r} in the meta of every sample: sample {index} has none; "
-                        "choose a data pool that gives it"
-                    )
+                    raise RunError(f"{self.name} needs {key!r} in the meta of every sample: sample {index} has none")
         return self.measure(prompts, generations, references, meta)
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:

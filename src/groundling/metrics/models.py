@@ -208,28 +208,22 @@ class IntentAccuracy(ClassifierMetric):
             utterances = [text for text in prompt.split(END_OF_UTTERANCE) if text.strip()]
             texts.append("".join(utterances[-1:]) + generation)
         predicted = self.logits(texts).argmax(-1).tolist()
-        wanted = [self._index(_act(sample["intent"])) for sample in meta or ()]
+        wanted = [self._index(sample["intent"]) for sample in meta or ()]
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
-    def _index(self, act: int) -> int:
+    def _index(self, intent: Any) -> int:
+        """Return the label of an act, which some pools give as a list of one."""
         config = self.config
         labels = {str(name).lower(): index for index, name in config.id2label.items()}
-        is_named = labels.keys() >= set(ACTS)
-        order = [labels[name] for name in ACTS] if is_named else range(config.num_labels)
-        if not 1 <= act <= len(order):
+        order = [labels[name] for name in ACTS] if labels.keys() >= set(ACTS) else range(config.num_labels)
+        try:
+            act = int(intent[0] if isinstance(intent, Sequence) and not isinstance(intent, str) else intent)
+            return order[range(1, len(order) + 1).index(act)]
+        except (TypeError, ValueError, IndexError) as error:
             raise RunError(
-                f"meta['intent']={act} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
+                f"meta['intent']={intent!r} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
                 f"{self.listed_labels()}"
-            )
-        return order[act - 1]
-
-
-def _act(intent: Any) -> int:
-    """The act as an int; some pools give it as a list of one."""
-    try:
-        return int(intent[0] if isinstance(intent, Sequence) and not isinstance(intent, str) else intent)
-    except (TypeError, ValueError, IndexError) as error:
-        raise RunError(f"meta['intent'] must be a number from 1 to 4, got {intent!r}") from error
+            ) from error
 
 
 @metrics.register("bleurt")

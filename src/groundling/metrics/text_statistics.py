@@ -1,5 +1,6 @@
 """Figures of texts without references: diversity, and two synthetic tasks on which a text generator soon learns."""
 
+import contextlib
 import math
 import re
 import statistics
@@ -121,18 +122,14 @@ class IncreasingNumbers(Metric):
 
 
 def _num_increasing(tokens: Sequence[str]) -> int:
-    numbers = [number for number in map(_number, tokens) if number is not None]
-    for index in range(1, len(numbers)):
-        if not numbers[index] > numbers[index - 1]:  # not <=, which is False for NaN
-            return index
+    numbers: list[float] = []
+    for token in tokens:
+        with contextlib.suppress(ValueError):
+            number = float(token)
+            if numbers and not number > numbers[-1]:  # not <=, which is False for NaN
+                break
+            numbers.append(number)
     return len(numbers)
-
-
-def _number(token: str) -> float | None:
-    try:
-        return float(token)
-    except ValueError:
-        return None
 
 
 @metrics.register("dates")

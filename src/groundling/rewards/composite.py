@@ -10,21 +10,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.tasks import words
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.fields import Ge
 from groundling.metrics.matching import Meteor
-from groundling.metrics.metric import (
-    Document,
-    Meta,
-    References,
-    Scorer,
-    Texts,
-    check_library,
-    check_model,
-    library,
-    load_model,
-)
+from groundling.metrics.metric import Meta, References, Scorer, Texts, check_library, check_model, library, load_model
 from groundling.registry import taken
 from groundling.rewards.part import Reward
 from groundling.rewards.registry import rewards
@@ -81,7 +72,7 @@ class WeightedSum(Reward):
         for reward, _ in self.terms:
             reward.check()
 
-    def read_corpus(self, samples: Sequence[Document]) -> None:
+    def read_corpus(self, samples: Sequence[Sample]) -> None:
         for reward, _ in self.terms:
             reward.read_corpus(samples)
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_env import Evidence, WorldSpec
+from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, RunError, foreign
 from groundling.fields import Section
 from groundling.judges.preferences.pairs import caption_ids
 from groundling.judges.preferences.recording import in_context
 from groundling.metrics.metric import (
-    Document,
     Figures,
     Meta,
     References,
@@ -234,7 +234,7 @@ class RewardContext:
     processes: Processes = field(default_factory=Processes)
     world: str | None = None  # Kind of world, as judges distinguish them; None if they do not know it
     lm: Any = None  # The language model under training; None in runs without one
-    samples: Sequence[Document] = ()  # The split of a pool for which texts are generated; empty in other worlds
+    samples: Sequence[Sample] = ()  # The split of a pool for which texts are generated; empty in other worlds
 
 
 class Part(ABC):

@@ -236,19 +236,18 @@ class TextPart(Part):
 
     def _scores(self, texts: GeneratedTexts) -> Tensor:
         """``(num_texts, longest)``; if scores depend on other samples, those of all processes are scored together."""
-        reward = self.reward
-        if reward.by_sample:
-            return _at_tokens(reward, texts)
+
+        def score(given: GeneratedTexts) -> Tensor:
+            return self.reward.at_tokens(given.prompts, given.so_far, given.references, given.meta, given.tokens)
+
+        if self.reward.by_sample:
+            return score(texts)
         everyones = self._processes.gather(texts)
         columns = ([getattr(one, f.name) for one in everyones] for f in fields(GeneratedTexts))
         together = GeneratedTexts(*([entry for column in same for entry in column] for same in columns))
-        scores = self._processes.from_main(lambda: _at_tokens(reward, together))
+        scores = self._processes.from_main(lambda: score(together))
         first = sum(len(one.prompts) for one in everyones[: self._processes.rank])
         return scores[first : first + len(texts.prompts), : max(map(len, texts.so_far))]
-
-
-def _at_tokens(reward: Scorer, texts: GeneratedTexts) -> Tensor:
-    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, texts.tokens)
 
 
 def _as_json(state: Mapping[str, Any]) -> str:
