@@ -183,7 +183,7 @@ class Registry(Generic[T]):
         given = provided(factory)
         check_arguments(factory, {k: v for k, v in kwargs.items() if k not in given}, f"{self.kind} {id!r}")
         if missing := missing_arguments(factory, kwargs)[len(args) :]:
-            raise ConfigError(f"{self.kind} {id!r} needs {', '.join(missing)}")
+            raise ConfigError(f"{self.kind} {id!r} needs {', '.join(missing)}{self._hint(id)}")
         return factory(*args, **kwargs)
 
     def check(self, id: str, args: dict[str, Any], key: str) -> None:
@@ -191,7 +191,14 @@ class Registry(Generic[T]):
         factory, component = self.get(id), f"{self.kind} {id!r}"
         check_arguments(factory, args, component, f"{key}.args.")
         if missing := missing_arguments(factory, {*args, *provided(factory)}):
-            raise ConfigError(f"{component} needs {', '.join(f'{key}.args.{name}' for name in missing)}")
+            raise ConfigError(
+                f"{component} needs {', '.join(f'{key}.args.{name}' for name in missing)}{self._hint(id)}"
+            )
+
+    def _hint(self, id: str) -> str:
+        """Add to the message about missing arguments of the component ``id``."""
+        others = next((one for one, _ in self._adapted if id in one and id not in self._factories), None)
+        return "" if others is None else others._hint(id)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._factories, *(id for others, _ in self._adapted for id in others)}))

@@ -12,7 +12,8 @@ from groundling import metrics, rewards
 from groundling.errors import ConfigError, RunError
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.bleu import Spice
-from groundling.rewards import GeneratedTexts, Reward, RewardInputs, TextPart, TokenReward, WeightedSum
+from groundling.rewards import GeneratedTexts, Reward, RewardInputs, TextPart, TokenReward
+from groundling.rewards.composite import WeightedSum
 
 BATCH: tuple[list[str], list[str], list[list[str]]] = (["p", "q"], ["1 2 3", "2020-01-31"], [["1 2 3"], ["x"]])
 

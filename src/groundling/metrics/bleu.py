@@ -75,7 +75,8 @@ class SacreBleuMetric(LexicalMetric):
     options: ClassVar[Mapping[str, Any]] = {}
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "compat"} | self.options
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "compat"}
+        options = {**own, **self.options}
         try:
             scorer = getattr(library("sacrebleu.metrics"), self.library_class)(**options)
         except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:

@@ -267,8 +267,8 @@ class Metric(Scorer):
         key = self.check_key(figures)
         scores = figures[key].sentences
         if scores is None:
-            columns = zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True)
-            scores = [self.compute(*([entry] for entry in sample))[key].corpus for sample in columns]
+            samples = zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True)
+            scores = [self.compute([p], [g], [r], [m])[key].corpus for p, g, r, m in samples]
         return [self.reward_options.offset + self.reward_options.scale * score for score in scores]
 
     def check_key(self, names: Collection[str]) -> str:
