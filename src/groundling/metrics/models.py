@@ -90,10 +90,8 @@ class ClassifierMetric(Metric):
             found = [index for index, name in names.items() if same(name) == same(label.strip())]
             if len(found) == 1:
                 return found[0]
-        raise ConfigError(
-            f"{self.model_name} has {'several labels' if found else 'no label'} {label!r}: it has "
-            f"{self.listed_labels()}"
-        )
+        count = "several labels" if found else "no label"
+        raise ConfigError(f"{self.model_name} has {count} {label!r}: it has {self.listed_labels()}")
 
     def listed_labels(self) -> str:
         return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
@@ -167,10 +165,7 @@ class LearnedReward(ClassifierMetric):
             if not 0 <= index < config.num_labels:
                 raise ConfigError(f"{self.model_name} has no label {index}: it has {self.listed_labels()}")
         else:
-            raise ConfigError(
-                f"learned_reward needs the label of {self.model_name}: give label=NAME or label_ix=INDEX of "
-                f"{self.listed_labels()}"
-            )
+            raise ConfigError(f"learned_reward needs label=NAME or label_ix=INDEX of {self.listed_labels()}")
         if self.compat:
             if single:
                 warnings.warn(

@@ -23,7 +23,9 @@ class RewardRegistry(Registry[Scorer]):
         add = super().register(id)
 
         def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
-            add(_of_function(factory) if _scores_texts(factory) else factory)
+            # A plain function takes texts; other functions make a reward.
+            takes_texts = not {"generations", "completions"}.isdisjoint(inspect.signature(factory).parameters)
+            add(_of_function(factory) if inspect.isfunction(factory) and takes_texts else factory)
             return factory
 
         return decorate
@@ -67,13 +69,6 @@ def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scor
     rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
     make.__signature__ = signature.replace(parameters=[*named, shaping, *options, *rest])  # type: ignore[attr-defined]
     return make
-
-
-def _scores_texts(factory: Callable[..., Any]) -> bool:
-    """Return True for a plain function of generations, False for a factory of rewards."""
-    return inspect.isfunction(factory) and not {"generations", "completions"}.isdisjoint(
-        inspect.signature(factory).parameters
-    )
 
 
 def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
