@@ -75,7 +75,6 @@ _DEMO = [
     ("policy.args.lm=big", r"policy\.args\.lm cannot be set: .* model\.path"),
     ("+policy.args.reference=big", r"policy\.args\.reference cannot be set: .* model\.path"),
     ("reward.env.args.scales=2", "'scales': did you mean 'scale'"),
-    ("reward.env.args.scale=0", "reward.env.args: scale=0 removes the env's reward"),
     ("reward.reward_model.args.threshold_quantile=3", "reward.reward_model.args.*threshold_quantile must"),
     # Settings that contradict each other.
     ("world.actions=[]", "world.actions is empty: name at least one action"),

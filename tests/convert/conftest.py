@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.bert import BertConfig, BertForSequenceClassification, BertModel
 
 from groundling.errors import GroundlingError
-from groundling.metrics.meteor import wordnet
+from groundling.metrics.matching import wordnet
 from tests.convert.originals import rl4lms
 from tests.lm.conftest import _tokenizer
 from tests.lm.families import CONFIGS, VOCABULARY

@@ -35,7 +35,6 @@ def every_case(bench: Bench) -> Iterator[Case]:
     for name in ("train table", "train drrn"):
         yield from cases.damaged(bench, every[name])
     yield from cases.failing_envs(bench)
-    yield from cases.lying_envs(bench)
     yield from cases.dead_processes(bench, every["train scoring"], _DEAD_PROCESSES)
 
 

@@ -185,11 +185,8 @@ def _flip(path: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
-def _remove(path: Path, rng: random.Random) -> None:
-    path.unlink()
-
-
-DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {"cut": _cut, "flipped": _flip, "missing": _remove}
+DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {"cut": _cut, "flipped": _flip}
+DAMAGES["missing"] = lambda path, rng: path.unlink()
 
 
 def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterator[Case]:
@@ -241,16 +238,6 @@ def failing_envs(bench: Bench) -> Iterator[Case]:
             case.problem = f"learnt unlike an undisturbed one, in {place}"
         if trouble:
             yield case
-
-
-def lying_envs(bench: Bench) -> Iterator[Case]:
-    """Envs with an invalid reward, in this process and in workers, are refused in one line."""
-    for workers in (0, 2):
-        scenario = Scenario(f"train doors (lies, {workers} workers)", train("doors"))
-        place = bench.place(scenario)
-        args = ["world.args={trouble: lie}", f"world.num_workers={workers}"]
-        ended = run([*words_in(scenario, place), *args], place)
-        yield Case("env lies", scenario.name, problem=clear_line(ended))
 
 
 def dead_processes(bench: Bench, scenario: Scenario, times: int) -> Iterator[Case]:

@@ -29,8 +29,6 @@ from tests.runs import TIME_KEYS
 _FORK = multiprocessing.get_context("fork")
 _TIMES = {*TIME_KEYS, "pairs_per_second", "versions", "rows_sha256"}
 """What differs between two runs of one seed, or between two machines."""
-_IGNORED = ("tensorboard/",)
-"""Files that tell of processes and times as well."""
 POLL_SECONDS = 0.01
 
 
@@ -52,37 +50,31 @@ class Scenario:
 
 
 def digest(output: Path) -> dict[str, str]:
-    """By file, the SHA-256 of its content without times."""
+    """Return the SHA-256 of each file's content without times, by name."""
     paths = [output] if output.is_file() else sorted(p for p in output.rglob("*") if p.is_file())
     names = {path: path.relative_to(output).as_posix() for path in paths}
-    kept = {path: name for path, name in names.items() if not _is_ignored(name)}
+    # Manifests have the hashes of files with times.
+    ignored = ("manifest.json", LOCK, ".log")
+    kept = {path: name for path, name in names.items() if "tensorboard/" not in name and not name.endswith(ignored)}
     return {name: hashlib.sha256(_without_times(path)).hexdigest() for path, name in kept.items()}
 
 
-def _is_ignored(name: str) -> bool:
-    # A manifest has the hashes of files that tell times.
-    return any(part in name for part in _IGNORED) or name.endswith(("manifest.json", LOCK, ".log"))
-
-
 def _without_times(path: Path) -> bytes:
-    """A file's content but for times; all of one that is damaged."""
+    """Return a file's content without times; all of a damaged one."""
     try:
-        return _read_without_times(path)
-    except (ValueError, UnicodeDecodeError):
+        match path.suffix:
+            case ".yaml":
+                return b"".join(line for line in path.open("rb") if not line.startswith(b"run_dir:"))
+            case ".csv":
+                rows: list[Any] = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+            case ".json" | ".jsonl":
+                text = path.read_text(encoding="utf-8")
+                rows = [json.loads(row) for row in (text.splitlines() if path.suffix == ".jsonl" else [text])]
+            case _:
+                return path.read_bytes()
+        return json.dumps(_timeless(rows)).encode()
+    except ValueError:
         return path.read_bytes()
-
-
-def _read_without_times(path: Path) -> bytes:
-    if path.suffix not in (".json", ".jsonl", ".csv", ".yaml"):
-        return path.read_bytes()
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".yaml":  # which says in which folder
-        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("run_dir:")).encode()
-    if path.suffix == ".csv":
-        rows: list[Any] = list(csv.DictReader(io.StringIO(text)))
-    else:
-        rows = [json.loads(row) for row in (text.splitlines() if path.suffix == ".jsonl" else [text])]
-    return json.dumps(_timeless(rows)).encode()
 
 
 def _timeless(content: Any) -> Any:

@@ -2,13 +2,12 @@
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from groundling.judges import Judge, Reply, Request
+from groundling.judges import Reply, Request
 from groundling.judges.asking.judge import judges
 from groundling.judges.asking.rules import RulesJudge
 from groundling.training import checkpoint
@@ -64,9 +63,6 @@ class SlowRules(RulesJudge):
         return super().answer(request)
 
 
-assert issubclass(SlowRules, Judge)
-
-
 def train(name: str) -> list[str]:
     """The words that train one of the runs."""
     return ["train", *_PARTS[name].split(), *_ALWAYS, "run_dir={out}/out"]
@@ -114,14 +110,12 @@ def scenarios(materials: Path) -> list[Scenario]:
         *(Scenario(f"train {name}", train(name), progress=rows_of) for name in exact),
         *(Scenario(f"train {name}", train(name), progress=rows_of, compared=_counters) for name in _BY_COUNTERS),
         *(
-            Scenario(name, words.split(), output.get(name, "out"), needs.get(name), progress.get(name, _nothing))
+            Scenario(
+                name, words.split(), output.get(name, "out"), needs.get(name), progress.get(name, lambda output: 0)
+            )
             for name, words in others.items()
         ),
     ]
-
-
-def _nothing(output: Path) -> int:
-    return 0
 
 
 _STUDY = """
@@ -156,8 +150,3 @@ def prepare(materials: Path, all_of_them: bool = False) -> None:
 def _extended_writer(run_dir: Path) -> list[list[str]]:
     longer = [*train("writer"), f"run_dir={run_dir}"]
     return [[*longer, "training.steps=24"], ["evaluate", str(run_dir), "--episodes", "8"], longer]
-
-
-def named(materials: Path, names: Sequence[str]) -> list[Scenario]:
-    """Some of the `scenarios`, by name."""
-    return [one for one in scenarios(materials) if one.name in names]

@@ -1,4 +1,4 @@
-"""Fuzz targets for records: JSON, rows of figures, checkpoints, evaluations, rating forms, judges' answers."""
+"""Fuzz targets for records: JSON, rows of figures, checkpoints, evaluations, judges' answers."""
 
 import hashlib
 import json
@@ -13,8 +13,6 @@ from groundling.io.documents import check_depth, parse_json, read_lines
 from groundling.io.row_files import read_rows, scan_rows
 from groundling.judges.preferences.recording import _read as read_recorded
 from groundling.judges.preferences.store import Store, StoredAnswer
-from groundling.reports import rating
-from groundling.reports import run_folder as shown
 from groundling.training import checkpoint
 from tests.fuzz import mutation
 from tests.fuzz.harness import Target
@@ -29,13 +27,6 @@ _EVALUATION: dict[str, Any] = {
     "tasks": {"a": {"go": {"episodes": 4, "figures": {"success": _FIGURE}}}},
     "left_out": {},
 }
-_SAMPLES: list[Any] = [{"suite": "held-out", "overrides": ["seed=1"], "seed": 1, "actions": [0, 1]}]
-_KEY: dict[str, Any] = {
-    "kind": "pairwise",
-    "task": "continuation",
-    "items": [{"id": "1", "sample": "s", "systems": ["a", "b"]}, {"id": "2", "sample": "t", "systems": ["b", "a"]}],
-}
-_SHEET = ("rater,item,fluency\nann,1,A\nbob,1,tie\nann,2,B\n", "rater,item\n")
 _COUNTERS: dict[str, Any] = {"counters": {"update": 2, "step": 16, "seconds": 1.5}, "versions": {"torch": "2"}}
 _ANSWER = '{"key": "k", "label": "first", "probabilities": [0.5, 0.25, 0.25], "swapped": false, "captions": ["", ""], '
 _ANSWERS = (
@@ -145,28 +136,6 @@ def _evaluation(made: bytes, folder: Path) -> None:
                 assert figure[name] is None or type(figure[name]) in (int, float), figure
 
 
-def _samples(made: bytes, folder: Path) -> None:
-    assert all(isinstance(one["overrides"], list) for one in shown._samples(_written(made, folder)))
-
-
-def _predictions(made: bytes, folder: Path) -> None:
-    rows = rating._predictions(_written(made, folder))
-    assert all(isinstance(text, str) for row in rows.values() for text in row.values())
-
-
-def _form(random: Random) -> tuple[bytes, bytes]:
-    key = _bytes([_KEY, _KEY | {"kind": "likert"}])(random) if random.random() < 0.5 else json.dumps(_KEY).encode()
-    return key, mutation.encoded(random, mutation.text(random, _SHEET, (",", "\n", '"', "A", "tie", *mutation.WORDS)))
-
-
-def _rated(made: tuple[bytes, bytes], folder: Path) -> None:
-    key, sheet = made
-    _written(key, folder, rating._KEY)
-    rating.read_answers(folder, [])
-    for where, row in rating._answer_rows(_written(sheet, folder, "sheet.csv")):
-        assert where and all(isinstance(value, str) for value in row.values())
-
-
 def _answers(made: bytes, folder: Path) -> None:
     store = Store(folder, {"q": 1})
     store._answers.mkdir(parents=True, exist_ok=True)
@@ -194,9 +163,6 @@ def _recorded(made: bytes, folder: Path) -> None:
         assert all(type(figure) in (int, float) for figure in one.figures.values()), one
 
 
-_PREDICTIONS = [{"sample_id": "a", "prompt": "p", "generation": "g"}, {"id": 2, "prompt": "q", "generation": ""}]
-
-
 def targets() -> list[Target]:
     """Return the targets for records."""
     answers = [[json.loads(line) for line in text.splitlines()] for text in _ANSWERS]
@@ -209,9 +175,6 @@ def targets() -> list[Target]:
         ),
         Target("run.json", _bytes([_COUNTERS]), _counters, "counters, such as updates and steps, are counts", 8_000),
         Target("evaluations", _bytes([_EVALUATION]), _evaluation, "figures are numbers or null", 6_000),
-        Target("samples", _bytes([_SAMPLES]), _samples, "each has its overrides", 4_000),
-        Target("predictions", _bytes([_PREDICTIONS], True), _predictions, "only texts", 4_000),
-        Target("raters' forms", _form, _rated, "texts by name, each with its row", 3_000),
         Target(
             "judges' answers",
             _bytes(answers, True),

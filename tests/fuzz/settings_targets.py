@@ -1,6 +1,5 @@
 """Fuzz targets for settings: overrides, experiments, runs' files, studies, files of GLAM and RL4LMs."""
 
-import dataclasses
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -54,20 +53,14 @@ def _grammar(made: str, folder: Path) -> None:
             assert overrides.read(f"a={facts.quoted(value)}").value() == value
 
 
-@dataclasses.dataclass
-class _Words:
-    experiment: str
-    words: list[Any]
-
-
-def _experiment(random: Random) -> _Words:
+def _experiment(random: Random) -> tuple[str, list[Any]]:
     key, value = random.choice(_KEYS), mutation.value(random, random.choice(mutation.VALUES))
     chosen = random.choice(({key: value}, random.choice(OVERRIDES), _override(random)))
-    return _Words(random.choice(EXPERIMENTS), [chosen] * random.choice((1, 1, 1, 2)))
+    return random.choice(EXPERIMENTS), [chosen] * random.choice((1, 1, 1, 2))
 
 
-def _composed(made: _Words, folder: Path) -> None:
-    _comes_back(compose(made.experiment, made.words), folder)
+def _composed(made: tuple[str, list[Any]], folder: Path) -> None:
+    _comes_back(compose(*made), folder)
 
 
 def _comes_back(config: Config, folder: Path) -> None:
@@ -119,12 +112,6 @@ def _document(made: bytes, folder: Path) -> None:
     assert sum(1 for _ in leaves("", plain)) <= 10_000
 
 
-@dataclasses.dataclass
-class _StudyFile:
-    content: bytes
-    settings: list[str]
-
-
 _STUDY: dict[str, Any] = {
     "name": "s",
     "title": "A study",
@@ -139,16 +126,17 @@ _STUDY: dict[str, Any] = {
 }
 
 
-def _study_file(random: Random) -> _StudyFile:
+def _study_file(random: Random) -> tuple[bytes, list[str]]:
     texts = (*(path.read_text("utf-8") for path in studies._bundled()[:3]), yaml.safe_dump(_STUDY))
     settings = [mutation.text(random, _SETTINGS, (*_GRAMMAR, *mutation.WORDS)) for _ in range(random.choice((0, 1)))]
-    return _StudyFile(_yaml(random, texts, (_STUDY,)), settings)
+    return _yaml(random, texts, (_STUDY,)), settings
 
 
-def _study(made: _StudyFile, folder: Path) -> None:
-    study, chosen = read_study(str(_written(made.content, folder)), made.settings)
+def _study(made: tuple[bytes, list[str]], folder: Path) -> None:
+    content, settings = made
+    study, chosen = read_study(str(_written(content, folder)), settings)
     assert chosen.items() <= study.arms.items()
-    if made.settings:
+    if settings:
         return
     again = folder / "again.yaml"
     OmegaConf.save(OmegaConf.create(study.model_dump()), again)

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from groundling.config.facts import quoted
-from groundling.config.overrides import read
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import GroundlingError
-from groundling.judges import fence
 from groundling.judges.asking import judge
-from groundling.judges.preferences.store import Store
-from groundling.worlds.text.dataset import schema
-from groundling.worlds.text.demonstrations import Demonstrations
 from tests.convert import originals
 from tests.fuzz.__main__ import targets
 from tests.fuzz.dataset_targets import _LABELS, _MESSAGES, _PAIR, _File, _invalid, _Pairs, _plain
-from tests.fuzz.settings_targets import _filled, _StudyFile, _Words
-from tests.hostile.test_files import ROW
+from tests.fuzz.settings_targets import _filled
 
 TARGETS = {target.name: target for target in targets()}
 _DESCRIPTION = b'{"world": "text"}'
@@ -37,14 +29,14 @@ def _glam(name: str, key: str, value: Any) -> bytes:
     return json.dumps(values).encode()
 
 
-def _rl4lms(change: Callable[[dict[str, Any]], object]) -> bytes:
+def _rl4lms() -> bytes:
     values = originals.rl4lms(next(name for name in originals.RL4LMS if name.endswith("ppo")))
-    change(values)
+    values["alg"].setdefault("args", {})["vf_coef"] = "abc"
     return json.dumps(values).encode()
 
 
-def _study(common: str) -> _StudyFile:
-    return _StudyFile(f"name: s\ncommon: {common}\narms: {{a: {{experiment: demo-easy}}}}\n".encode(), [])
+def _study(common: str) -> tuple[bytes, list[str]]:
+    return (f"name: s\ncommon: {common}\narms: {{a: {{experiment: demo-easy}}}}\n".encode(), [])
 
 
 def _figure(high: Any) -> bytes:
@@ -81,7 +73,7 @@ def _zipped() -> bytes:
 
 _NOT_UTF8 = _parquet(pa.table({**{name: [value] for name, value in _PAIR.items()}, "first_context": _invalid(1)}))
 _TWO_SHAPES = _parquet(pa.Table.from_pylist([_MESSAGES | {"second_rewards": [0.5, 1.0, 1.0]}] * 2))
-_SWEEPS = ("interval(0,1)", "range(1,1000000000)", "shuffle(range(1,1000000000))", "range(1,2,1e-300)")
+_SWEEPS = ("interval(0,1)", "shuffle(range(1,1000000000))", "range(1,2,1e-300)")
 _HUB_ROWS = ({"dialog": True}, {"dialog": ["a"] * 7, "emotion": 1, "act": [1] * 7}, {"dialog": [None] * 7})
 _ROUNDS = (b'[1, ["x"], "", {}]', b'["go", [], "", {}]', b'["go", ["x"], "", {"return": "a"}]', b"[{}]")
 _ARRAYS = (_zipped(), _zipped()[:20], b"\x93NUMPY\x01\x00\x06\x00{'a'(\n", b"")
@@ -91,21 +83,12 @@ REFUSED: list[tuple[str, Any, str]] = [
     *(("overrides", f"seed={sweep}", "runs") for sweep in _SWEEPS),
     ("overrides", "seed=range(1,20001)", "10,000 runs"),
     *(
-        ("compose", _Words("glam/symbolic", [f"{key}=1{'0' * 400}"]), key)
+        ("compose", ("glam/symbolic", [f"{key}=1{'0' * 400}"]), key)
         for key in ("reward.env.coefficient", "training.steps")
     ),
     ("glam_config", _glam("glam-local", "value_loss_coef", 10**400), r"value_loss_coef must be less than 2\*\*63"),
     ("glam_config", _glam("lamorel-ppo", "gradient_batch_size", "x"), "must be"),
-    (
-        "rl4lms_config",
-        _rl4lms(lambda values: values["alg"].setdefault("args", {}).update(vf_coef="abc")),
-        r"vf_coef must be a number, got 'abc'",
-    ),
-    (
-        "rl4lms_config",
-        _rl4lms(lambda values: values["train_evaluation"]["metrics"].append({"id": []})),
-        r"expected \{id: …, args: …\}",
-    ),
+    ("rl4lms_config", _rl4lms(), r"vf_coef must be a number, got 'abc'"),
     *(("studies", _study(common), "cannot read the study") for common in ("[{1: 2}]", "['${..arms}']", "[[a]]")),
     ("evaluations", _figure("a.b"), r"a\.b"),
     *(("recordings", row, "no round of a recording") for row in _ROUNDS),
@@ -114,19 +97,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     *(("pools of the hub", ("daily_dialog", [row]), "has another form than") for row in _HUB_ROWS),
     *(("pairs in Parquet", _pairs(content), "") for content in (_NOT_UTF8, _TWO_SHAPES, b"PAR1" * 9)),
     *(("pools of files", _File("parquet", content), "") for content in (_NOT_UTF8, b"PAR1" * 9)),
-    *(
-        ("pairs in Parquet", _labels(content), "")
-        for content in (
-            b"PAR1" * 9,
-            *(_plain([row] * 2) for row in ({"other": 1}, {"preference": "a"}, {"preference": 256})),
-        )
-    ),
+    ("pairs in Parquet", _labels(_plain([{"preference": 256}] * 2)), ""),
     *(("pairs in arrays", _Pairs({"data/message.npy": content}), "no array that can be read") for content in _ARRAYS),
-    *(("from_file", f"world: {section}\n".encode(), "world") for section in ("7", "[1, 2]", "true", "text")),
-    *(
-        ("from_file", f"{_CONFIG}evaluation: {section}\n".encode(), "evaluation")
-        for section in ("7", "[1, 2]", "true", "text")
-    ),
+    ("from_file", b"world: [1, 2]\n", "world"),
+    ("from_file", f"{_CONFIG}evaluation: text\n".encode(), "evaluation"),
 ]
 _FENCED = (
     *('{"ver\\u0064ict": "1"}', '{"verdict_": 1}', "Verdict_: 1", "**Verdict_**: tie"),
@@ -153,57 +127,15 @@ def test_a_found_input_keeps_the_property(name: str, made: Any, tmp_path: Path) 
     TARGETS[name].check(made, tmp_path)
 
 
-@pytest.mark.parametrize("text", ["\\u0000meta", "a\\b", "a\\", "'", "\\'", 'a"b\\"', "\\\\"])
-def test_texts_written_as_overrides_are_read_unchanged(text: str) -> None:
-    assert read(f"name={quoted(text)}").value() == text
-
-
-@pytest.mark.parametrize("change", [{"key": ["a"]}, {"seconds": ""}, {"probabilities": ["a", 0, 0]}])
-def test_invalid_answers_of_a_store_are_skipped(change: dict[str, Any], tmp_path: Path) -> None:
-    answer = {"key": "k", "label": "tie", "probabilities": None, "swapped": False, "seconds": 1}
-    answer |= {"prompt_tokens": 1, "completion_tokens": 1}
-    store = Store(tmp_path, {"q": 1})
-    store._answers.mkdir(parents=True)
-    (store._answers / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (answer, answer | change)))
-    assert [*store.read()] == ["k"] and store.read()["k"].prompt_tokens == 1
-
-
-@pytest.mark.parametrize("token", ["⁂end⁂", "aa", "a ", "    "])
-def test_overlapping_control_tokens_are_neutralised(token: str) -> None:
-    line = fence.neutralise(token * 2 + token[1:] * 3, [token])
-    assert token in " ".join(token) or token not in line
-
-
-@pytest.mark.parametrize(
-    ("form", "reply"),
-    [
-        ("json", '{"verdict": "1", "a": {"verdict": "2"}}'),
-        ("json", '{"a": {"verdict": "1"}, "ver\\u0064ict": "2"}'),
-        # Letters that match only without case.
-        *(
-            (form, reply.replace("WORD", word))
-            for form, reply in (
-                ("line", "Verdict: WORD"),
-                ("word", "WORD"),
-                ("json", '{"verdict": "WORD"}'),
-                ("motif", "(WORD)"),
-            )
-            for word in ("t\u0130e", "T\u0131E")
-        ),
-    ],
-)
-def test_lookalikes_are_not_verdicts(form: Any, reply: str) -> None:
-    assert judge.parse(reply, form) is None
+def test_lookalikes_are_not_verdicts() -> None:
+    nested = ('{"verdict": "1", "a": {"verdict": "2"}}', '{"a": {"verdict": "1"}, "ver\\u0064ict": "2"}')
+    for reply in (*nested, '{"verdict": "T\u0131E"}'):
+        assert judge.parse(reply, "json") is None
+    for word in ("t\u0130e", "T\u0131E"):  # letters that match only without case
+        assert judge.parse(f"Verdict: {word}", "line") is None and judge.parse(f"({word})", "motif") is None
 
 
 @pytest.mark.parametrize("prompt, references", [("go \ud800", ()), ("go", "on it"), ("go", None), ("go", {"on it"})])
 def test_a_sample_has_texts(prompt: str, references: Any) -> None:
     with pytest.raises(GroundlingError, match=r"half a surrogate pair|references must be a tuple of texts"):
         Sample("a", prompt, references)
-
-
-def test_an_empty_file_of_transitions_is_skipped(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for number, rows in enumerate(([ROW], [])):
-        pq.write_table(pa.Table.from_pylist(rows, schema()), tmp_path / f"data/train-0000000{number}-0.parquet")
-    assert Demonstrations(tmp_path, 1, slice(0, 1), None, 1, 0).in_passes(1) == (1, 1)

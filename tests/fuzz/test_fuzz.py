@@ -31,16 +31,3 @@ def test_failures_are_findings(tmp_path: Path) -> None:
     assert (figures.inputs, figures.refused) == (4, 1)
     assert [len(inputs) for inputs in figures.findings.values()] == [2]
     assert "AssertionError in test_fuzz.py" in next(iter(figures.findings))
-
-
-def test_an_input_that_is_slow_twice_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    seconds = iter([0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 4.0, 4.0, 6.0])  # began and ended, of each reading
-    monkeypatch.setattr("tests.fuzz.harness.time.process_time", lambda: next(seconds))
-    figures = Figures(Target("t", lambda random: "", lambda made, folder: seen.append(made), "", 1))
-    for made in ("quick", "imports", "slow"):
-        read(figures, made, tmp_path)
-    assert seen == ["quick", "imports", "imports", "slow", "slow"]
-    assert figures.slowest == 2.0
-    (inputs,) = figures.findings.values()
-    assert len(inputs) == 1 and "'slow'" in inputs[0] and "takes more than" in inputs[0]

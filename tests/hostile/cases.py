@@ -16,7 +16,6 @@ from tests.hostile.plants import (
     described,
     lines,
     linked,
-    module,
     pickled,
     sealed,
     settings,
@@ -69,7 +68,7 @@ JUDGED = settings(
     {"reward": {"reward_model": {"args": {"path": "model", "online": {"judge": "openai", "args": JUDGE}}}}},
 )
 _ROW = {"update": 1, "step": 4, "seconds": 1, "return_mean": 0.5, "success_rate": 0.5}
-_ENV, _GYM = "hostile_env:Env-v0", {"env_id": "hostile_gym:Env-v0"}
+_ENV = "hostile_env:Env-v0"
 
 
 def _scripts_in_sample(row: dict[str, Any]) -> dict[str, Any]:
@@ -103,11 +102,9 @@ NEW = "train LM/config.yaml run_dir=OUT"
 SHOWN_ENV = with_overrides(f"world.env={_ENV}", "imports=[hostile_env]")
 ESCAPED_ACTIONS = of_lm(world__actions=[f"{ESCAPE}{n}" for n in range(6)])
 REWARD = of_lm(reward={"mine": {"id": "hostile_reward.score"}})
-GYM = together(of_lm(world__env="GymV26Environment-v0", world__args=_GYM), module("gym", "shimmy"))
 RUNS = {
     "imports of a run": Case(of_lm(imports=["hostile_imports"]), EVALUATE),
     "an env's id with a module": Case(of_lm(world__env=_ENV), EVALUATE, "unknown env"),
-    "an env that makes another": Case(GYM, EVALUATE, "GymV26Environment-v0"),
     "an env's entry point": Case(of_lm(world__args={"entry_point": "hostile_point:Env"}), EVALUATE, "entry_point"),
     "a suite's overrides in samples": Case(SHOWN_ENV, "report LM"),  # recorded episodes need no env
     "a resolver in samples": Case(with_overrides("name=${oc.env:GROUNDLING_SECRET}"), "report LM", "resolvers"),
@@ -120,7 +117,6 @@ RUNS = {
     "a tokenizer at a server": Case(of_lm(model__tokenizer=SERVER), "watch LM --fast", "add to the command"),
     "attention of the hub": Case(of_lm(model__attention="hostile/kernel"), EVALUATE, "add to the command"),
     "a judge that is not needed": Case(JUDGED, "evaluate RUN --episodes 1"),
-    "a judge that is not needed, published": Case(JUDGED, "publish RUN --output OUT"),
     "a script for a name": Case(of_lm(name=SCRIPT), "report LM"),
     "mathematics for a name": Case(of_lm(name=r"$\frac{\input{/etc/passwd}}$"), "report LM"),
     "scripts in samples": Case(in_samples(_scripts_in_sample), "report LM"),
@@ -135,9 +131,6 @@ RUNS = {
         lines("texts.jsonl", id=SCRIPT, prompt=SCRIPT, generation=SCRIPT, references=[SCRIPT], metrics={}),
         "rate OUT a=ROOT/texts.jsonl --samples 1",
     ),
-    "figures that are no numbers": Case(
-        lines("lm/metrics.jsonl", **{**_ROW, "seconds": SCRIPT, "return_mean": SCRIPT}), "report LM", "metrics.jsonl"
-    ),
     "escapes in actions, watched": Case(ESCAPED_ACTIONS, "watch LM --fast"),
     "escapes for an env": Case(of_lm(world__env=ESCAPE), EVALUATE, "env"),
     "escapes for a key": Case(of_lm(**{ESCAPE: 1}), EVALUATE, "config.yaml"),
@@ -148,9 +141,6 @@ RUNS = {
         described(f"{CHECKPOINT}/{MANIFEST}", lambda names: {**names, ESCAPE: {"bytes": 1, "sha256": ""}}),
         "verify LM",
         "WRONG",
-    ),
-    "escapes in an evaluation, exported": Case(
-        in_evaluation(lambda content: {**content, "name": ESCAPE}), "report LM"
     ),
 }
 STATES = {
@@ -168,17 +158,6 @@ STATES = {
         "cannot be loaded",
     ),
     "a pickle next to weights": Case(checkpointed(pickled(f"{CHECKPOINT}/pytorch_model.bin")), EVALUATE),
-    "an index to a pickle": Case(
-        checkpointed(
-            without(f"{CHECKPOINT}/model.safetensors"),
-            pickled(f"{CHECKPOINT}/weights.bin"),
-            written(
-                f"{CHECKPOINT}/pytorch_model.bin.index.json", '{"metadata": {}, "weight_map": {"a": "weights.bin"}}'
-            ),
-        ),
-        EVALUATE,
-        "cannot be loaded",
-    ),
     "an index out of the folder": Case(
         checkpointed(
             without(f"{CHECKPOINT}/model.safetensors"),

@@ -18,7 +18,6 @@ from tests.hostile.plants import (
     all_parquet,
     entries,
     module,
-    parquet,
     pickled,
     settings,
     tensor,
@@ -63,7 +62,6 @@ MODELS = {
     "a model's Python": Case(hostile_starter, LOADED.replace("starter", "python"), "custom code"),
     "a model's Python, in a run": _PYTHON,
     "Python of a known model": Case(starter(auto_map=_CODE), LOADED),
-    "Python of the hub": Case(starter(auto_map={"AutoModelForSeq2SeqLM": "hostile/model--code.M"}), LOADED),
     "a tokenizer's Python": Case(
         tokenizer(
             tokenizer_class="HostileTokenizer", auto_map={"AutoTokenizer": ["hostile_tokens.T", "hostile_tokens.T"]}
@@ -81,7 +79,6 @@ MODELS = {
         LOADED,
     ),
     "a kernel of the hub": Case(starter(attn_implementation="hostile/kernel"), LOADED, "code from the hub"),
-    "a kernel of the hub, internal": Case(starter(_attn_implementation="hostile/kernel"), LOADED, "code from the hub"),
     "a kernel of the hub, not taken": Case(
         starter(attn_implementation="hostile/kernel"), f"{LOADED} model.attention=eager"
     ),
@@ -108,18 +105,6 @@ MODELS = {
     "an adapter at a server": Case(
         adapter(peft_type="LORA", base_model_name_or_path=SERVER), LOADED, "belongs to the model"
     ),
-    "an adapter with a tokenizer's Python": Case(
-        adapter(
-            peft_type="PROMPT_TUNING",
-            num_virtual_tokens=1,
-            tokenizer_name_or_path="python",
-            tokenizer_kwargs={"trust_remote_code": True},
-            prompt_tuning_init="TEXT",
-            prompt_tuning_init_text="a",
-        ),
-        LOADED,
-        "adapter",
-    ),
     "a reward model of a module": Case(
         entries("model/reward_model.json", model="hostile_rm.Model"), TRAIN_REWARD, "unknown reward model"
     ),
@@ -138,17 +123,6 @@ MODELS = {
     ),
     "a metric of a module": Case(of_texts(evaluation__metrics=[{"id": "hostile_metric.M"}]), DRY, "unknown metric"),
     "a pool of a module": Case(of_texts(world__pool="hostile_pool.P"), DRY, "unknown pool"),
-    "a metric's weights": Case(
-        together(
-            of_texts(
-                evaluation__metrics=[{"id": "learned_reward", "args": {"model_name": "python", "label_ix": 0}}],
-                evaluation__every=1,
-            ),
-            hostile_starter,
-        ),
-        DRY,
-        "custom code",
-    ),
 }
 _GLAM = """
 lamorel_args:
@@ -190,7 +164,6 @@ FILES = {
         DRY,
         "unknown argument",
     ),
-    "an interpolation of a target": Case(of_demo(name="${world.${name}:GROUNDLING_SECRET}"), DRY, "resolvers"),
     **{
         f"an experiment with {text}": Case(
             together(
@@ -248,9 +221,6 @@ def pictures(root: Path) -> None:
 DATASETS = {
     "types with pickles, cloned": Case(all_parquet("data", PY_EXTENSION), CLONE),
     "types with pickles, distilled": Case(all_parquet("pairs", PY_EXTENSION), DISTILL),
-    "pandas's own types": Case(
-        all_parquet("pairs", {b"pandas": b'{"columns": [{"name": "x", "numpy_type": "hostile_pandas.T"}]}'}), DISTILL
-    ),
     "a description with servers": Case(
         entries("data/collection.json", **{"imports": ["hostile_data"], "model.path": SERVER}), CLONE
     ),
@@ -261,13 +231,6 @@ DATASETS = {
             args={"base_url": SERVER, "api_key_env": "GROUNDLING_SECRET"},
         ),
         DISTILL,
-    ),
-    "a pool's types with pickles": Case(
-        together(
-            of_texts(world__pool="parquet", world__args={"path": "pool.parquet", "prompt_column": "prompt"}),
-            parquet("pool.parquet", pa.array(["1 2"] * 20), pa.field("prompt", pa.string(), metadata=PY_EXTENSION)),
-        ),
-        DRY,
     ),
     "a folder with a script": Case(
         together(of_folder(), module("folder/folder"), CSV), DRY, "scripts are no longer supported"

@@ -156,16 +156,6 @@ def together(*plants: Plant) -> Plant:
     return plant
 
 
-def parquet(name: str, column: pa.Array, field: pa.Field, more: dict[str, str] | None = None) -> Plant:
-    """Write a Parquet file of one column."""
-
-    def plant(root: Path) -> None:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_arrays([column], schema=pa.schema([field], metadata=more)), root / name)
-
-    return plant
-
-
 def all_parquet(folder: str, metadata: dict[bytes, bytes]) -> Plant:
     """Put a pickle into the types of all columns of existing files."""
 

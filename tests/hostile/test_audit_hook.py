@@ -20,11 +20,9 @@ from typing import Any
 
 import gymnasium
 import jinja2
-import numpy as np
 import pytest
 import torch
 import transformers
-import yaml
 
 from tests.config.test_trust import SECRET, hostile_model, keep_modules_in
 from tests.hostile.audit import auditing
@@ -44,12 +42,10 @@ def _link(folder: Path, outside: Path) -> None:
 ACTS: list[tuple[str, Callable[[Path, Path], Any]]] = [
     ("os.system", lambda folder, outside: os.system("true")),
     ("subprocess.Popen", lambda folder, outside: subprocess.run(["true"], check=True)),
-    ("os.posix_spawn", lambda folder, outside: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)),
     ("os.exec", lambda folder, outside: os.execv(str(outside / "none"), ["none"])),
     ("webbrowser.open", lambda folder, outside: webbrowser.BackgroundBrowser("true").open(SERVER)),
     ("socket.connect", lambda folder, outside: socket.create_connection(("127.0.0.1", 9))),
     ("socket.getaddrinfo", lambda folder, outside: socket.getaddrinfo("127.0.0.1", 9)),
-    ("socket.gethostbyname", lambda folder, outside: socket.gethostbyname("127.0.0.1")),
     ("socket.bind", lambda folder, outside: socket.create_server(("127.0.0.1", 0)).close()),
     ("urllib.Request", lambda folder, outside: urllib.request.urlopen(SERVER)),
     ("http.client.connect", lambda folder, outside: http.client.HTTPConnection("127.0.0.1", 9).connect()),
@@ -64,9 +60,6 @@ ACTS: list[tuple[str, Callable[[Path, Path], Any]]] = [
     ("os.rename", lambda folder, outside: (outside / "file").rename(folder / "file")),
     ("os.remove", lambda folder, outside: (outside / "file").unlink()),
     ("os.mkdir", lambda folder, outside: (outside / "new").mkdir()),
-    ("os.rmdir", lambda folder, outside: outside.rmdir()),
-    ("os.chmod", lambda folder, outside: (outside / "file").chmod(0o777)),
-    ("os.truncate", lambda folder, outside: os.truncate(outside / "file", 0)),
     ("os.symlink", lambda folder, outside: (outside / "new").symlink_to(folder)),
     ("os.link", lambda folder, outside: (folder / "new").hardlink_to(outside / "file")),
     ("shutil.rmtree", lambda folder, outside: shutil.rmtree(outside)),
@@ -96,25 +89,11 @@ def test_the_audit_ignores_harmless_actions(tmp_path: Path, monkeypatch: pytest.
         importlib.reload(importlib.import_module("colorsys"))
     os.system("true")  # after it
     assert audit.acts == [] and audit.asked == []
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda: os.environ["GROUNDLING_SECRET"],
-        lambda: os.getenv("GROUNDLING_SECRET"),
-        lambda: os.environ.copy(),
-        lambda: {**os.environ},
-        lambda: list(os.environ.items()),
-    ],
-)
-def test_reading_an_environment_variable_is_recorded(
-    read: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("GROUNDLING_SECRET", SECRET)
-    with auditing(tmp_path, monkeypatch) as audit:
-        read()
-    assert "GROUNDLING_SECRET" in audit.asked
+    for read in (lambda: os.getenv("GROUNDLING_SECRET"), os.environ.copy, lambda: list(os.environ.items())):
+        with auditing(tmp_path, monkeypatch) as audit:
+            read()
+        assert "GROUNDLING_SECRET" in audit.asked
 
 
 CARELESS: dict[str, tuple[Plant, Callable[[Path], Any], str]] = {
@@ -124,17 +103,7 @@ CARELESS: dict[str, tuple[Plant, Callable[[Path], Any], str]] = {
         "os.system",
     ),
     "a chat template": (lambda root: None, lambda root: jinja2.Template(JINJA).render(), "os.system"),
-    "YAML": (
-        lambda root: None,
-        lambda root: yaml.unsafe_load("!!python/object/apply:os.system ['true']"),
-        "os.system",
-    ),
     "an env's id": (module("hostile_env"), lambda root: gymnasium.make("hostile_env:Env-v0"), "import"),
-    "an array": (
-        lambda root: np.save(root / "a.npy", np.array([Bomb()], dtype=object)),
-        lambda root: np.load(root / "a.npy", allow_pickle=True),
-        "os.system",
-    ),
     "a model's Python": (
         lambda root: hostile_model(root / "python", root / "it-ran"),
         lambda root: transformers.AutoConfig.from_pretrained(root / "python", trust_remote_code=True),

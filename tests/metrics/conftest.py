@@ -14,7 +14,7 @@ from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 from groundling.errors import GroundlingError
-from groundling.metrics.meteor import wordnet
+from groundling.metrics.matching import wordnet
 
 GOLDEN = Path(__file__).parents[1] / "data" / "rl4lms_golden.jsonl"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from groundling import metrics, rewards
 from groundling.envs.text_generation import Sample, tasks
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.metrics import bleu, meteor
+from groundling.metrics import matching
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
 from groundling.worlds.writing.collect import reward_inputs
@@ -43,17 +43,7 @@ def test_bleu_of_one_reference_is_sacrebleus_without_tokeniser_or_smoothing(pair
 def test_bleu_takes_the_shortest_reference_and_the_most_matches_of_any() -> None:
     # Five words, of which "a b c d" in one reference and "b c d e" in the other: all n-grams but the 5-gram match.
     assert corpus("bleu", ["a b c d e"], [["a b c d", "b c d e f g h"]]) == 1.0
-
-
-def test_empty_texts_have_bleu_zero_and_undefined_as_the_original() -> None:
-    for generation, reference in (("", "a"), ("a", "")):
-        assert corpus("bleu", [generation], [[reference]]) == 0.0
-        assert math.isnan(corpus("bleu", [generation], [[reference]], compat="rl4lms"))
-
-
-def test_chrf_needs_characters() -> None:
-    with pytest.raises(ConfigError, match=r"char_order must be at least 1"):
-        metrics.create("chrf", char_order=-1)
+    assert corpus("bleu", [""], [["a"]]) == corpus("bleu", ["a"], [[""]]) == 0.0
 
 
 @pytest.mark.parametrize("id", ["sacre_bleu", "chrf", "ter"])
@@ -62,17 +52,6 @@ def test_samples_may_have_different_numbers_of_references(id: str) -> None:
     ragged = [["the cat sat on a mat", "the cat sat on the mat"], ["a dog ran over the hill"]]
     full = [ragged[0], ragged[1] * 2]  # a repeated reference changes only TER's mean length
     assert corpus(id, generations, ragged) == pytest.approx(corpus(id, generations, full), abs=1e-9)
-    with pytest.raises(RunError, match="same number of references"):
-        corpus(id, generations, ragged, compat="rl4lms")
-
-
-def test_rouge_of_the_first_reference_only() -> None:
-    references = [["x y", "a b"]]
-    figures = {
-        single: metrics.create("rouge", use_single_ref=single).compute(["p"], ["a b"], references)
-        for single in (None, False, True)
-    }
-    assert [figures[s]["lexical/rouge_rouge1"].corpus for s in (None, False, True)] == [1.0, 1.0, 0.0]
 
 
 def test_rouge_of_a_corpus_is_the_mean_and_compat_keeps_numpys_state() -> None:
@@ -91,8 +70,6 @@ def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
     assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
-    for args in ({"apply_avg": False}, {"apply_best": False}):  # keys of the original without an effect
-        assert corpus("rouge_l_max", ["a b"], [["a b", "c"]], **args) == 1.0
 
 
 def test_cider_by_hand() -> None:
@@ -107,6 +84,9 @@ def test_cider_by_hand() -> None:
     assert scores is not None and scores[0] == pytest.approx(10 * low / (low + high) / 4)
     # "c" of "c d e f": unigram cosine 1/2, three words shorter.
     assert scores[1] == pytest.approx(10 * 0.5 / 4 * math.exp(-9 / 72))
+    # "a a a" of "a": clipped cosine 1/3, two words longer.
+    scores = metrics.create("cider").compute(["p", "q"], ["a a a", "b"], [["a"], ["b"]])["lexical/cider"].sentences
+    assert scores == pytest.approx([10 / 4 / 3 * math.exp(-4 / 72), 10 / 4])
 
 
 def test_cider_keeps_samples_with_equal_prompts() -> None:
@@ -161,11 +141,6 @@ def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
     assert reward is not None and reward(written).total.tolist() == [[5, 0]]
 
 
-def test_cider_does_not_reward_repetition() -> None:
-    scores = metrics.create("cider").compute(["p", "q"], ["a a a", "b"], [["a"], ["b"]])["lexical/cider"].sentences
-    assert scores == pytest.approx([10 / 4 / 3 * math.exp(-4 / 72), 10 / 4])  # clipped cosine 1/3, two words longer
-
-
 def test_parent_reads_tottos_own_tables() -> None:
     cells = [
         [{"value": "Name", "is_header": True}, {"value": "Year", "is_header": True}],
@@ -180,17 +155,9 @@ def test_parent_reads_tottos_own_tables() -> None:
     everything = metric.compute(*args, [{"raw_table": table | {"highlighted_cells": []}}])
     precision = "table_to_text/parent_overall_precision"
     assert everything[precision].corpus > results[precision].corpus  # now the table entails 1901
-
-
-def test_parent_needs_a_table() -> None:
     for meta in (None, [{}], [{"raw_table": "x"}], [{"raw_table": []}]):
         with pytest.raises(RunError, match="raw_table"):
-            metrics.create("parent_totto").compute(["p"], ["g"], [["r"]], meta)
-
-
-def test_bleu_totto_lower_cases_and_separates_punctuation() -> None:
-    assert corpus("bleu_totto", ["Ann was born in 1901."], [["x", "ann was born in 1901 ."]]) == pytest.approx(1.0)
-    assert corpus("bleu_totto", ["ann"], [["ann"]]) == 0.0  # no bigram, no smoothing
+            metric.compute(*args, meta)
 
 
 def test_diversity_counts() -> None:
@@ -214,62 +181,25 @@ def test_meteor_is_of_the_best_reference() -> None:
     assert corpus("meteor", ["hello"], [["hello"]], compat="rl4lms") == 0.0
 
 
-@pytest.mark.parametrize(
-    ("text", "date"), [("on 2020-01-31, I", 1), ("2020-1-31", 0), ("2020/01/31", 0), ("12020-01-311", 1), ("", 0)]
-)
-def test_dates(text: str, date: int) -> None:
-    assert corpus("dates", [text], [[]]) == date
-
-
 def test_words_are_those_of_nltk_3_7() -> None:
     assert tasks.words("['hello', 'a b']") == ["[", "'hello", "'", ",", "'", "a", "b", "'", "]"]
     assert tasks.words("one—two") == ["one—two"]
     assert tasks.words("I can't go. She'll go.") == ["I", "ca", "n't", "go.", "She", "'ll", "go", "."]
 
 
-def test_spice_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(GroundlingError, match="needs Java: apt install"):
-        corpus("spice", ["a"], [["a"]])
-    monkeypatch.setattr(bleu.shutil, "which", lambda name: name)
-    monkeypatch.setattr(bleu.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(GroundlingError, match="pip install pycocoevalcap"):
-        metrics.create("spice").check()
-
-
-def test_meteor_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ensure_loaded() -> None:
-        raise LookupError
-
-    corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
-    monkeypatch.setattr(meteor, "library", lambda module: corpora)
-    monkeypatch.setattr(meteor, "DEBIAN_WORDNET", Path("nowhere"))
-    with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
-        meteor.wordnet.__wrapped__()
-
-
-@pytest.mark.parametrize(
-    "id", ["meteor", "rouge", "rouge_l_max", "bleu", "sacre_bleu", "ter", "chrf", "cider", "parent_totto"]
-)
-def test_a_missing_reference_is_an_error(id: str) -> None:
-    with pytest.raises(RunError, match=r"sample 1 has none \(prompt 'q'\)"):
-        metrics.create(id).compute(["p", "q"], ["a", "b"], [["a"], []], [{}, {}])
-
-
 def test_invalid_input_is_an_error() -> None:
+    for id in ("meteor", "rouge", "sacre_bleu", "parent_totto"):
+        with pytest.raises(RunError, match=r"sample 1 has none \(prompt 'q'\)"):
+            metrics.create(id).compute(["p", "q"], ["a", "b"], [["a"], []], [{}, {}])
     with pytest.raises(RunError, match="1 prompts, 2 generations, 1 references"):
         metrics.create("dates").compute(["p"], ["a", "b"], [[]])
     with pytest.raises(RunError, match="no sample"):
         metrics.create("dates").compute([], [], [])
-    with pytest.raises(ConfigError, match="did you mean 'meteor'"):
-        metrics.create("metoer")
-    with pytest.raises(ConfigError, match="unknown argument of metric 'rouge'"):
-        metrics.create("rouge", single=True)
-    with pytest.raises(ConfigError, match="compat must be one of"):
-        metrics.create("rouge", compat="rl4lm")
     for id, args in (
         ("increasing_numbers", {"min_tokens": 0}),
-        ("diversity", {"window_size": 0}),
+        ("rouge", {"single": True}),
+        ("rouge", {"compat": "rl4lm"}),
+        ("chrf", {"char_order": -1}),
         ("parent_totto", {"lambda_weight": 2}),
         ("rouge_l_max", {"length_limit_type": "letters"}),
         ("sacre_bleu", {"smooth_method": "some"}),
@@ -278,27 +208,24 @@ def test_invalid_input_is_an_error() -> None:
             metrics.create(id, **args)
 
 
-def test_rewards_are_not_in_the_registry_of_metrics() -> None:
-    with pytest.raises(ConfigError, match="unknown metric 'rouge_combined'"):
-        metrics.create("rouge_combined")
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ensure_loaded() -> None:
+        raise LookupError
 
-
-@pytest.mark.parametrize(
-    ("id", "name"),
-    [
-        ("cider", "spacy"),
-        ("rouge", "rouge_score"),
-        ("sacre_bleu", "sacrebleu"),
-        ("chrf", "sacrebleu"),
-        ("parent_totto", "sacrebleu"),
-        ("bleu_totto", "sacrebleu"),
-        ("bert_score", "bert_score"),
-        ("diversity", "nltk"),
-        ("meteor", "nltk"),
-    ],
-)
-def test_a_missing_library_is_an_error_of_check(id: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else find_spec(n, *a))
-    with pytest.raises(GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"):
-        metrics.create(id).check()
+    libraries = {"cider": "spacy", "rouge": "rouge_score", "ter": "sacrebleu", "bert_score": "bert_score"}
+    for id, name in (libraries | {"diversity": "nltk", "meteor": "nltk"}).items():
+        with monkeypatch.context() as patch:
+            patch.setattr("importlib.util.find_spec", lambda n, *a, name=name: None if n == name else find_spec(n, *a))
+            with pytest.raises(
+                GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"
+            ):
+                metrics.create(id).check()
+    corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
+    monkeypatch.setattr(matching, "library", lambda module: corpora)
+    monkeypatch.setattr(matching, "DEBIAN_WORDNET", Path("nowhere"))
+    with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
+        matching.wordnet.__wrapped__()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(GroundlingError, match="needs Java and pycocoevalcap"):
+        corpus("spice", ["a"], [["a"]])

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,21 +21,17 @@ from tests.thorough import one_in
 
 PROMPTS = ["the cat", "the film"]
 GENERATIONS = [" sat on the mat .", " was bad ."]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
 def ids(text: str) -> list[int]:
     return [2, *(WORDS.index(word) for word in text.split()), 3]
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("with_prompt", [True, False])
-def test_learned_reward_is_the_labels_probability(
-    classifier: Callable[..., str], with_prompt: bool, device: str
-) -> None:
+def test_learned_reward_is_the_labels_probability(classifier: Callable[..., str], with_prompt: bool) -> None:
     folder = classifier(size=3)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    args = {"model_name": folder, "label_ix": 2, "include_prompt_for_eval": with_prompt, "device": device}
+    args = {"model_name": folder, "label_ix": 2, "include_prompt_for_eval": with_prompt, "device": "cpu"}
     metric = metrics.create("learned_reward", batch_size=1, **args)
     result = metric.compute(PROMPTS, GENERATIONS, [[], []])["semantic/learned_automodel_metric"]
     with torch.no_grad():
@@ -89,10 +86,6 @@ def test_a_reward_model_with_one_output_gives_its_logit(classifier: Callable[...
     assert _learned(folder, output="sigmoid") == pytest.approx(1 / (1 + math.exp(2.5)))
     with pytest.warns(UserWarning, match="learned_reward is 1 for every text"):
         assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as the original: a softmax of one number
-    texts = rewards.create("learned_reward", model_name=classifier(size=1), device="cpu")(
-        PROMPTS, GENERATIONS, [[], []]
-    )
-    assert texts[0] != texts[1]
     with pytest.raises(ConfigError, match=r"whose softmax is 1 for every text: set output=logit or sigmoid"):
         metrics.create("learned_reward", model_name=folder, output="softmax").check()
 
@@ -165,57 +158,18 @@ def test_the_output_depends_on_the_models_problem_type(
     assert _learned(classifier([3.0, 1.0], problem_type=problem), label_ix=1) == pytest.approx(wanted)
 
 
-def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
-    for id, args in (
-        ("learned_reward", {"label_ix": 0}),
-        ("bleurt", {}),
-        ("bert_score", {"num_layers": 1}),
-        ("summaCZS", {}),
-    ):
-        metric = metrics.create(id, model_name=str(tmp_path / "nowhere"), device="cpu", **args)
-        with pytest.raises(GroundlingError, match="cannot be loaded"):
-            metric.compute(["The cat sat on the mat."], ["The cat sat there."], [["a"]])
-
-
-@pytest.mark.parametrize(
-    ("id", "args"),
-    [
-        *(("learned_reward", {"label_ix": 0}), ("bleurt", {}), ("intent_accuracy", {}), ("summaCZS", {})),
-        ("bert_score", {"num_layers": 1}),
-    ],
-)
-def test_a_model_with_an_adapter_is_refused(id: str, args: dict[str, object], classifier: Callable[..., str]) -> None:
-    folder = classifier()
-    (Path(folder) / "adapter_config.json").write_text(
-        json.dumps({"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "megatron.hostile"})
-    )
-    metric = metrics.create(id, model_name=folder, device="cpu", **args)
-    with pytest.raises(GroundlingError, match=r"has an adapter of its own \(adapter_config.json\)"):
-        metric.check()
-
-
-def test_a_classifier_without_its_head_is_an_error(encoder: str) -> None:
-    metric = metrics.create("learned_reward", model_name=encoder, label_ix=0, device="cpu")
-    with pytest.raises(GroundlingError, match=r"lacks weights of this model, among them classifier\.bias"):
-        metric.compute(["p"], ["g"], [[]])
-
-
 @pytest.mark.parametrize("intent", [3, [3]])
 def test_intents_are_acts_minus_one(classifier: Callable[..., str], intent: object) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")
-    results = metric.compute(["the cat<EOU>"] * 2, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}])
-    assert results["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
-    with pytest.raises(RunError, match="'intent'"):
-        metric.compute(["p"], ["g"], [[]])
-
-
-def test_intents_are_read_from_the_last_utterance_and_the_answer(classifier: Callable[..., str]) -> None:
-    metric = metrics.create("intent_accuracy", model_name=classifier(size=4), device="cpu")
     seen: list[str] = []
     logits = metric.logits
     metric.logits = lambda texts: seen.extend(texts) or logits(texts)
-    metric.compute(["the dog ran <EOU> the cat <EOU>"], ["sat"], [[]], [{"intent": 1}])
-    assert seen == [" the cat sat"]
+    prompts = ["the cat<EOU>", "the dog ran <EOU> the cat <EOU>"]
+    results = metric.compute(prompts, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}])
+    assert seen == ["the catsat", " the cat ran"]  # the last utterance, and the answer
+    assert results["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
+    with pytest.raises(RunError, match="'intent'"):
+        metric.compute(["p"], ["g"], [[]])
 
 
 @pytest.mark.usefixtures("with_wordnet")
@@ -248,9 +202,31 @@ def test_intents_are_found_by_name_and_need_a_label(classifier: Callable[..., st
         accuracy(classifier([1.0]), 1)
 
 
-def test_bleurt_refuses_a_model_with_several_outputs(classifier: Callable[..., str]) -> None:
-    with pytest.raises(ConfigError, match=r"one output, and .* has 0 'LABEL_0', 1 'LABEL_1'"):
-        metrics.create("bleurt", model_name=classifier(size=2), device="cpu").compute(["p"], ["g"], [["r"]])
+@pytest.mark.parametrize(
+    ("id", "args", "message"),
+    [
+        ("bleurt", {}, r"one output, and .* has 0 'LABEL_0', 1 'LABEL_1'"),
+        ("bert_score", {}, "num_layers"),
+        ("summaCZS", {}, "SummaC needs a model of natural language inference"),
+        ("summaCConv", {}, r"summac_conv_vitc_sent_perc_e\.bin"),
+    ],
+)
+def test_an_unsuitable_model_is_refused(
+    id: str, args: dict[str, Any], message: str, classifier: Callable[..., str], tmp_path: Path
+) -> None:
+    sample = (["The cat sat on the mat."], ["The cat sat there."], [["a"]], [{"concepts": ["a"]}])
+    folder = classifier(size=2)
+    with pytest.raises(GroundlingError, match=message):
+        rewards.create(id, model_name=folder, device="cpu", **args)(*sample)
+    if id == "summaCConv":
+        return
+    with pytest.raises(GroundlingError, match="cannot be loaded"):
+        rewards.create(id, model_name=str(tmp_path / "nowhere"), device="cpu", **args)(*sample)
+    (Path(folder) / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "megatron.hostile"})
+    )
+    with pytest.raises(GroundlingError, match=r"has an adapter of its own \(adapter_config.json\)"):
+        rewards.create(id, model_name=folder, device="cpu", **args).check()
 
 
 def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[..., str]) -> None:
@@ -270,60 +246,25 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
     assert results["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"), [((3, 40), (3, 26)), ((40, 3), (26, 3)), ((40, 50), (14, 15)), ((20, 9), (20, 9))]
-)
-def test_the_longer_text_of_a_long_pair_is_truncated(
-    classifier: Callable[..., str], given: tuple[int, int], kept: tuple[int, int]
-) -> None:
-    """The model reads 32 tokens, 3 of them special."""
-    metric = metrics.create("bleurt", model_name=classifier(size=1), device="cpu")
-    scores = []
-    for reference, written in (given, kept):
-        results = metric.compute(["p"], ["dog " * written], [["cat " * reference]])
-        scores.append(results["semantic/bleurt"].corpus)
-    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str, device: str) -> None:
-    metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device=device)
+def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str) -> None:
+    metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device="cpu")
     generations = ["the cat sat", "", "film was bad", "the dog"]
     references = [["the dog ran", "the cat sat"], ["the mat"], [""], ["the mat ."]]
     scores = metric.compute(["p"] * 4, generations, references)["semantic/bert_score"].sentences
     assert scores[0] == pytest.approx(1, abs=1e-5) and scores[1:3] == [0.0, 0.0] and 0 < scores[3] < 1
 
 
-def test_bert_score_asks_for_the_layer_of_a_model_it_does_not_know(encoder: str) -> None:
-    with pytest.raises(ConfigError, match="num_layers"):
-        metrics.create("bert_score", model_name=encoder).compute(["p"], ["g"], [["r"]])
-
-
 NLI = ["entailment", "neutral", "contradiction"]
 SOURCE = "The cat sat on the mat. The dog ran on the mat! It was good"
-
-
-def test_summac_zero_shot_is_entailment_minus_contradiction(classifier: Callable[..., str]) -> None:
-    metric = metrics.create("summaCZS", model_name=classifier([2.0, 0, 1], labels=NLI), device="cpu")
-    results = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran.", "short"], [[], []])
-    probabilities = torch.tensor([2.0, 0, 1]).softmax(-1)
-    wanted = (probabilities[0] - probabilities[2]).item()
-    assert results["consistency/summaczs"].sentences == pytest.approx([wanted, 0.0], abs=1e-6)
 
 
 def test_summac_takes_the_maximum_over_the_sources_sentences(classifier: Callable[..., str]) -> None:
     metric = metrics.create("summaCZS", model_name=classifier(labels=NLI), device="cpu")
     whole = metric.pair_probabilities(SOURCE, "The cat sat on it. The dog was good.")
     assert whole is not None and whole[0].shape == (3, 2)  # "It was good" has eleven characters
-    score = metric.compute([SOURCE], ["The cat sat on it. The dog was good."], [[]])["consistency/summaczs"]
+    results = metric.compute([SOURCE] * 2, ["The cat sat on it. The dog was good.", "short"], [[], []])
     by_hand = [(whole[0][:, j].max() - whole[1][:, j].max()).item() for j in range(2)]
-    assert score.corpus == pytest.approx(sum(by_hand) / 2, abs=1e-6)
-
-
-def test_summac_needs_a_model_of_inference(classifier: Callable[..., str]) -> None:
-    metric = metrics.create("summaCZS", model_name=classifier(size=2), device="cpu")
-    with pytest.raises(ConfigError, match="no label 'entailment'"):
-        metric.compute([SOURCE], ["The cat sat there."], [[]])
+    assert results["consistency/summaczs"].sentences == pytest.approx([sum(by_hand) / 2, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
@@ -346,11 +287,6 @@ def test_summac_conv_by_hand(classifier: Callable[..., str], tmp_path: Path, kin
     mean = 0.25 * 3 + 0.5  # three source sentences fall into the bin, for each of two sentences written
     wanted = [1 / (1 + math.exp(-(6 * mean - 1))), 1 / (1 + math.exp(1))]
     assert results["consistency/summacconv"].sentences == pytest.approx(wanted, abs=1e-6)
-
-
-def test_summac_conv_needs_its_weights(classifier: Callable[..., str]) -> None:
-    with pytest.raises(GroundlingError, match=r"summac_conv_vitc_sent_perc_e\.bin"):
-        metrics.create("summaCConv", model_name=classifier(labels=NLI)).compute([SOURCE], ["g"], [[]])
 
 
 @pytest.mark.parametrize(("stride", "width"), one_in(3, [(3, 12), (3, 5), (12, 12), (100, 12), (100, 7)]))
@@ -383,19 +319,6 @@ def test_perplexity_computes_logits_only_for_what_it_predicts(causal: str) -> No
     head.register_forward_hook(lambda _, inputs, logits: rows.append(logits.shape[-2]))
     metrics.create("causal_perplexity", lm=lm, stride=3).compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
     assert max(rows) == 3 and sum(rows) == 22  # all but the first of 23 tokens
-    for args in ({"stride": 0}, {"width": 1}):
-        with pytest.raises(ConfigError, match="must be at least"):
-            metrics.create("causal_perplexity", lm=lm, **args)
-
-
-def test_perplexity_of_a_uniform_model_is_its_vocabulary(causal: str) -> None:
-    lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
-    with torch.no_grad():
-        lm.model.transformer.wte.weight.zero_()
-    for compat in (None, "rl4lms"):
-        metric = metrics.create("causal_perplexity", lm=lm, stride=4, compat=compat)
-        results = metric.compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
-        assert results["fluency_metrics/perplexity"].corpus == pytest.approx(len(WORDS), rel=1e-5)
 
 
 def test_perplexity_reads_a_folder_and_refuses_encoder_decoders(causal: str, encoder_decoder: str) -> None:
@@ -423,15 +346,10 @@ def test_the_preference_model_answers_good_or_bad(encoder_decoder: str) -> None:
         assert score == pytest.approx(good / (1 + 0.5 * missing), abs=1e-5)
 
 
-def test_the_preference_model_refuses_words_with_one_first_token(encoder_decoder: str) -> None:
-    reward = rewards.create(
-        "common_gen_preference_model", model_name=encoder_decoder, good="yes", bad="no", device="cpu"
-    )
-    with pytest.raises(ConfigError, match="does not tell good='yes' and bad='no' apart"):
-        reward(["p"], ["g"], [[]], [{"concepts": ["a"]}])
-
-
 def test_the_preference_model_names_what_it_needs(encoder_decoder: str) -> None:
+    words = {"model_name": encoder_decoder, "good": "yes", "bad": "no", "device": "cpu"}
+    with pytest.raises(ConfigError, match="does not tell good='yes' and bad='no' apart"):
+        rewards.create("common_gen_preference_model", **words)(["p"], ["g"], [[]], [{"concepts": ["a"]}])
     with pytest.raises(GroundlingError, match="needs model_name=FOLDER: the authors' 11b model"):
         rewards.create("common_gen_preference_model")(["p"], ["g"], [[]], [{"concepts": ["a"]}])
     with pytest.raises(RunError, match="'concepts'"):

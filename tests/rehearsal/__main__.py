@@ -1,6 +1,6 @@
 """Run every path: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), about 3 minutes.
 
-Without ``--output`` it runs a selection, with ``--few`` the paths of `make test`, and prints one line per problem.
+Without ``--output`` it runs the few paths of `make test-thorough`, and prints one line per path.
 
 ``--device cuda`` runs the same paths on a GPU and writes one table, named after the GPU.
 """
@@ -19,35 +19,19 @@ from typing import Any
 
 import torch
 
-from tests.rehearsal.cases import (
-    REHEARSAL,
-    UNITS,
-    Part,
-    Rehearsal,
-    by_number,
-    everything,
-    for_a_further_token,
-    rehearse,
-)
+from tests.rehearsal.cases import REHEARSAL, UNITS, Rehearsal, by_number, everything, for_a_further_token, rehearse
 
 KINDS = ("to device", "to host", "wait")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    played = parser.add_mutually_exclusive_group()
-    played.add_argument("--output", type=Path, help="play every path, and write tables into this folder")
-    played.add_argument("--few", action="store_true", help="play the few that `make test` has")
+    parser.add_argument("--output", type=Path, help="play every path, not a few, and write tables into this folder")
     parser.add_argument("--device", default=REHEARSAL, help="a GPU, such as cuda")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the paths")
     arguments = parser.parse_args()
-    if arguments.device != REHEARSAL and arguments.output and not (arguments.output / "copies.csv").exists():
-        parser.error(
-            f"{arguments.output} has no copies.csv, beside which a GPU's table stands: play without --device first"
-        )
     done, began = list[Rehearsal](), time.perf_counter()
-    part: Part = "all" if arguments.output is not None else "few" if arguments.few else "some"
-    for one in _played(arguments.device, part, arguments.jobs):
+    for one in _played(arguments.device, arguments.output is not None, arguments.jobs):
         done.append(one)
         problems = "; ".join(one.problems)
         print(f"{one.name}: {'WRONG: ' + problems if problems else f'{one.difference:.1e}'}", flush=True)
@@ -65,21 +49,20 @@ def main() -> int:
     return bool(wrong)
 
 
-def _played(device: str, part: Part, jobs: int) -> Iterator[Rehearsal]:
-    """The paths in their order, by this process or by several."""
+def _played(device: str, whole: bool, jobs: int) -> Iterator[Rehearsal]:
+    """Play the paths in their order, in this process or in several."""
     if jobs == 1:
-        yield from (rehearse(name, play, device) for name, play in everything(part))
+        yield from (rehearse(name, play, device) for name, play in everything(whole))
         return
-    total = sum(1 for _ in everything(part))
+    total = sum(1 for _ in everything(whole))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(by_number, range(total), itertools.repeat(part), itertools.repeat(device))
+        yield from pool.map(by_number, range(total), itertools.repeat(whole), itertools.repeat(device))
 
 
 def write(done: list[Rehearsal], folder: Path) -> None:
-    """Tables of what passed between host and device, by path and phase, and by place."""
+    """Write tables of copies between host and device, by path and phase."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_csv(folder / "copies.csv", (row for one in done for row in by_phase(one)))
-    _write_csv(folder / "places.csv", (row for one in done if _shown(one.name) for row in by_place(one)))
     (folder / "README.md").write_text(page(done), encoding="utf-8")
 
 
@@ -127,23 +110,6 @@ def by_phase(one: Rehearsal) -> list[dict[str, Any]]:
     ]
 
 
-def by_place(one: Rehearsal) -> list[dict[str, Any]]:
-    """The same by the function of ours that caused it."""
-    counts = collections.Counter((e.phase, e.kind, e.place, e.operator) for e in one.events if e.phase)
-    return [
-        {
-            "path": one.name,
-            "phase": phase,
-            "kind": kind,
-            "place": place,
-            "operator": operator,
-            "count": count,
-            "per unit": round(count / one.units[phase], 2) if one.units.get(phase) else "",
-        }
-        for (phase, kind, place, operator), count in sorted(counts.items())
-    ]
-
-
 def page(done: list[Rehearsal]) -> str:
     """Return the README of the tables."""
     shown = [row for one in done for row in by_phase(one) if _shown(one.name)]
@@ -159,8 +125,7 @@ def page(done: list[Rehearsal]) -> str:
         f"weights equal the CPU's bit for bit; in the others they differ by at most {rounded:.0e} of 1 + |x|.",
         "",
         "Copies to the device, copies back, and synchronisations in which the host waits for the size of a result. Models "
-        "have one layer. [copies.csv](copies.csv) has all paths, [places.csv](places.csv) the functions that copy for the "
-        "paths below.",
+        "have one layer. [copies.csv](copies.csv) has all paths.",
         "",
         "Decoding makes most of its copies once per batch of texts. Each further token with NLPO's mask adds "
         f"{for_a_further_token(done):.2g} copies and waits: every 16 tokens the host checks which texts have ended.",

@@ -10,10 +10,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
-from scripts.combinations import PAID
 from torch import Tensor
 
 from tests.rehearsal import model_paths, paths
@@ -41,26 +39,6 @@ TWICE = ", twice as long"
 _AT_MOST = {"collection": 40, "learning": 160}
 """Most copies and waits in a unit, to detect a copy for each row; not for TRPO, whose steps are large."""
 
-_BY_WORLD = {
-    "text": "action_head a2c, action_scoring ppo, action_scoring bc, action_writing grpo, action_generating ppo, "
-    "drrn drrn, symbolic appo",
-    "text, actions change": "action_scoring reinforce_pp",
-    "writing": "token nlpo, token rloo, token supervised, token trpo",
-}
-_SOME = {
-    (world, *pair.split(), "metric" if world == "writing" else PAID)
-    for world, pairs in _BY_WORLD.items()
-    for pair in pairs.split(", ")
-} | {("NetHack", "nethack", "ppo", "distilled judge"), ("writing", "token", "ppo", "judge asked online")}
-"""Combinations that are played if not all are: each policy and each algorithm once."""
-_LONG = {
-    "stopped, resumed, evaluated: conversations",
-    "stopped, resumed, evaluated: writing",
-    "over two devices, starter-causal",
-    "bfloat16, LoRA and a KL penalty, text",
-    "checkpointed gradients and a reference, text",
-}
-"""Paths that only `make rehearsal` plays, because shorter ones compute most of the same."""
 FEW = {
     "text: action_scoring, ppo, env reward",
     "writing: token, rloo, metric",
@@ -69,10 +47,7 @@ FEW = {
     f"decoding, NLPO's mask{TWICE}",
     "a language model as judge, choice",
 }
-"""The paths that `make test` plays."""
-Part = Literal["all", "some", "few"]
-"""Paths to play: all, those of `make test-thorough`, or `FEW`."""
-
+"""The paths that `make test-thorough` plays."""
 _IN_BFLOAT16 = (
     "LoRA and a KL penalty, text",
     "checkpointed gradients and a reference, writing",
@@ -93,18 +68,15 @@ class Rehearsal:
     problems: list[str]
 
 
-def everything(part: Part) -> Iterator[tuple[str, Played]]:
-    """Yield all paths, or a part of them."""
-    for name, play in _everything(part == "all"):
-        if part == "all" or (name in FEW if part == "few" else name not in _LONG):
-            yield name, play
+def everything(whole: bool) -> Iterator[tuple[str, Played]]:
+    """Yield all paths, or a few of them."""
+    return ((name, play) for name, play in _everything() if whole or name in FEW)
 
 
-def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
+def _everything() -> Iterator[tuple[str, Played]]:
     for one in paths.combinations():
-        if whole or (one.world, one.policy, one.algorithm, one.reward) in _SOME:
-            name = f"{one.world}: {one.policy}, {one.algorithm}, {one.reward}"
-            yield name, functools.partial(paths.trained, paths.settings(one))
+        name = f"{one.world}: {one.policy}, {one.algorithm}, {one.reward}"
+        yield name, functools.partial(paths.trained, paths.settings(one))
     for name, config in paths.variants():
         yield name, functools.partial(paths.trained, config)
     for name, config in paths.whole_runs():
@@ -135,9 +107,9 @@ def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
     yield "bfloat16, decoding", model_paths.in_bfloat16(model_paths.decoded)
 
 
-def by_number(number: int, part: Part, device: str) -> Rehearsal:
+def by_number(number: int, whole: bool, device: str) -> Rehearsal:
     """Play one path of `everything`, for processes that share them."""
-    name, play = next(itertools.islice(everything(part), number, None))
+    name, play = next(itertools.islice(everything(whole), number, None))
     return rehearse(name, play, device)
 
 

@@ -57,20 +57,15 @@ def phase(name: str) -> Iterator[None]:
 
 def note(kind: Kind, operator: str) -> None:
     """Record an event, caused by the calling function."""
-    if _LISTS:
-        place, line = _place()
-        event = Event(kind, operator, place, line, _PHASE[-1])
-        for events in _LISTS:
-            events.append(event)
-
-
-def _place() -> tuple[str, int]:
-    """Return the running function of the package and its line; in a thread of autograd, those of the main thread."""
+    if not _LISTS:
+        return
     location = _first(sys._getframe(1))
     main = threading.main_thread().ident
-    if location is None and threading.get_ident() != main:
+    if location is None and threading.get_ident() != main:  # a thread of autograd
         location = _first(sys._current_frames().get(main or 0))
-    return location or (_ELSEWHERE, 0)
+    event = Event(kind, operator, *(location or (_ELSEWHERE, 0)), _PHASE[-1])
+    for events in _LISTS:
+        events.append(event)
 
 
 def _first(frame: FrameType | None) -> tuple[str, int] | None:

@@ -1,7 +1,6 @@
 """Paths of language models, reward models, judges and metrics on a GPU, as small as possible."""
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,8 +210,7 @@ def in_bfloat16(play: Played) -> Played:
 
     def played(device: str, folder: Path) -> Outcome:
         if device == "cpu":
-            cast = functools.partialmethod(_autocast_on_cpu)
-            computing = mock.patch.object(LanguageModel, "autocast", cast)
+            computing = mock.patch.object(LanguageModel, "autocast", lambda lm: torch.autocast("cpu", torch.bfloat16))
         else:
             computing = saying_of_bfloat16(device, True)
         with computing:
@@ -226,7 +224,3 @@ def saying_of_bfloat16(device: str, fast: bool) -> Iterator[None]:
     """Let the device report whether bfloat16 is fast."""
     with mock.patch.object(torch.get_device_module(device), "is_bf16_supported", lambda: fast):
         yield
-
-
-def _autocast_on_cpu(lm: LanguageModel) -> torch.autocast:
-    return torch.autocast("cpu", dtype=torch.bfloat16)

@@ -75,7 +75,7 @@ def trained(config: Config, device: str, folder: Path, updates: int = 2) -> Outc
         progress = TrainingProgress(_CONSOLE, config.training.steps, 0)
         rows = [run.update(progress) for _ in range(updates)]
         run.collector.close()
-    return _figures(rows) | _held(dict(run.policy.named_parameters()))
+    return {**_figures(rows), **dict(run.policy.named_parameters())}
 
 
 def whole_run(config: Config, device: str, folder: Path) -> Outcome:
@@ -186,10 +186,6 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, float]:
         for name, value in row.items()
         if name not in TIME_KEYS and isinstance(value, int | float)
     }
-
-
-def _held(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: getattr(tensor, "held", tensor).detach().clone() for name, tensor in tensors.items()}
 
 
 def _fail(message: str) -> None:

@@ -60,17 +60,6 @@ def copied_in_a_loop() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def foreign_generator() -> Iterator[None]:
-    """Sample from a tensor of the device with the CPU's generator."""
-
-    def sample(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-        return torch.multinomial(log_probs.exp(), 1, generator=generator)[:, 0]
-
-    with mock.patch.object(policy, "sample_categorical", sample):
-        yield
-
-
-@contextlib.contextmanager
 def taken_to_numpy() -> Iterator[None]:
     """Convert a tensor of the device to an array."""
 
@@ -81,7 +70,7 @@ def taken_to_numpy() -> Iterator[None]:
         yield
 
 
-MISTAKES = (mixed_devices, mixed_and_swallowed, copied_in_a_loop, foreign_generator, taken_to_numpy)
+MISTAKES = (mixed_devices, mixed_and_swallowed, copied_in_a_loop, taken_to_numpy)
 
 
 def main() -> None:

@@ -6,18 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.thorough import THOROUGH, thorough
+from tests.thorough import THOROUGH
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def _process(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _process(module: str) -> subprocess.CompletedProcess[str]:
     here = {"PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", module, *words],
+        [sys.executable, "-m", module],
         cwd=_ROOT,
         env=os.environ | here,
         capture_output=True,
@@ -28,12 +27,11 @@ def _process(module: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @THOROUGH
-@pytest.mark.parametrize(("words", "paths"), [(["--few"], 6), *thorough(([], 35))])
-def test_paths_are_rehearsed_and_nothing_is_misplaced(words: list[str], paths: int) -> None:
-    done = _process("tests.rehearsal", *words)
+def test_paths_are_rehearsed_and_nothing_is_misplaced() -> None:
+    done = _process("tests.rehearsal")
     wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]
     assert done.returncode == 0, "\n".join(wrong) or done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) > paths, done.stdout  # without NetHack
+    assert len(done.stdout.splitlines()) > 6, done.stdout
     assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # nothing of it is in this process
     assert "tests.rehearsal.device" not in sys.modules
 
@@ -48,6 +46,4 @@ def test_a_mistake_of_each_kind_is_found() -> None:
     assert "aten.index_copy_.default refused in lm/write/steps.py:_Slots.update" in reports["mixed_and_swallowed"]
     # One for each token, and the look at which texts have ended.
     assert "to host, 25 times in 24 tokens: lm/write/decoding.py:Decoder._write" in reports["copied_in_a_loop"]
-    assert "aten.multinomial.default refused in policies/policy.py:Action.choose" in reports["foreign_generator"]
-    assert "Expected a 'rehearsal' device type for generator but found 'cpu'" in reports["foreign_generator"]
     assert "numpy refused in policies/policy.py:Action.choose" in reports["taken_to_numpy"]

@@ -20,7 +20,7 @@ from groundling.judges.reward_models import CharacterRewardModel
 from groundling.lm import LanguageModel
 from groundling.lm.load.model_files import STARTERS
 from groundling.reports.publish import model_card
-from groundling.rewards.registry import RewardTable
+from groundling.rewards.reward_model_part import RewardTable
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 from tests.thorough import THOROUGH

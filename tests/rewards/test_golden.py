@@ -18,9 +18,10 @@ TEXTS = {case["id"]: case for case in golden("single")}
 CASES = [case for case in golden("reward") if case["id"] in TEXTS]
 
 
-@pytest.mark.usefixtures("with_wordnet")
 @pytest.mark.parametrize("name", sorted({name for case in CASES for name in case["values"]}))
-def test_compat_gives_the_rewards_of_the_original(name: str) -> None:
+def test_compat_gives_the_rewards_of_the_original(name: str, request: pytest.FixtureRequest) -> None:
+    if "meteor" in name:
+        request.getfixturevalue("with_wordnet")
     id, args = CALLS.get(name, (name, {}))
     reward = rewards.create(id, compat="rl4lms", **args)
     for case in CASES:
@@ -29,17 +30,10 @@ def test_compat_gives_the_rewards_of_the_original(name: str) -> None:
         assert score.item() == pytest.approx(case["values"][name]["done"], abs=1e-6), case["id"]
 
 
-@pytest.mark.usefixtures("with_wordnet")
 def test_a_batch_is_rewarded_sample_by_sample() -> None:
     texts = [TEXTS[case["id"]] for case in CASES]
     batch = [[text[key] for text in texts] for key in ("prompt", "generation", "references")]
-    for name in ("chrf", "ter", "sacre_bleu", "meteor", "rouge_combined"):
-        scores = rewards.create(name, compat="rl4lms" if name == "meteor" else None)(*batch)
-        if name in ("chrf", "meteor"):
-            wanted = [case["values"][name]["done"] for case in CASES]
-            assert scores.tolist() == pytest.approx(wanted, abs=1e-6)
-        one_by_one = [
-            rewards.create(name, compat="rl4lms" if name == "meteor" else None)([p], [g], [r]).item()
-            for p, g, r in zip(*batch, strict=True)
-        ]
-        assert scores.tolist() == pytest.approx(one_by_one, abs=1e-7)
+    for name in ("chrf", "ter", "sacre_bleu", "rouge_combined"):
+        reward = rewards.create(name)
+        one_by_one = [reward([p], [g], [r]).item() for p, g, r in zip(*batch, strict=True)]
+        assert reward(*batch).tolist() == pytest.approx(one_by_one, abs=1e-7)

@@ -1,7 +1,6 @@
 """The parts of a run's reward, and their sum."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Annotated, Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from groundling import rewards
@@ -106,29 +103,17 @@ def test_motifs_formula_by_hand() -> None:
     # Intrinsic: 2; 200, neither clipped nor scaled; 2 / 8.
     expected = [0.1 * 5 + 0.1 * 2, 0.1 * 10 + 0.1 * 200, 0.1 * 0.25]
     assert _motif(env, raw, counts).tolist() == pytest.approx(expected)
-    assert _motif(env, raw, counts, extrinsic=10.0)[0].item() == pytest.approx(50 + 0.2)
-    assert _motif(env, raw, counts, extrinsic=0.0).tolist() == pytest.approx([0.2, 20.0, 0.025])
     # What equals the threshold is cut off: normalised 1, 2, -0.1; 0, -2, 0.5, of which 0 is the median.
     totals = _motif([0.0] * 6, [2.5, 4.5, 0.3, 0.5, -3.5, 1.5], [1, 2, 1, 1, 1, 3.0], intrinsic=1.0)
     assert totals.tolist() == pytest.approx([1.0, 2 / 8, 0, 0, 0, 0.5 / 27])
+    labels = _motif([0.0] * 2, [0.0, 1.0], [1.0, 2.0], None, intrinsic=0.4, normalize=False, threshold_quantile=0)
+    assert labels.tolist() == pytest.approx([0, 0.05])
+    with pytest.raises(ConfigError, match="normalize=false"):
+        _motif([0.0], [0.0], [1.0], None)
     # β = 0: repetition costs nothing; β = 1: 1 / n.
     for exponent, value in ((0, 6.0), (1, 2.0), (0.5, 6 / math.sqrt(3))):
         totals = _motif([0.0], [12.5], [3.0], intrinsic=1.0, count_exponent=exponent)
         assert totals.item() == pytest.approx(value)
-
-
-@given(
-    st.lists(st.tuples(st.floats(-50, 50), st.integers(1, 9), st.floats(-500, 500)), min_size=1, max_size=20),
-    st.sampled_from([0, *QUANTILE_LEVELS]),
-)
-@settings(max_examples=50, deadline=None)
-def test_motifs_formula_bit_by_bit(steps: list[tuple[float, int, float]], quantile: float) -> None:
-    raw, counts, env = (torch.tensor(column, dtype=torch.float32) for column in zip(*steps, strict=True))
-    normal = (raw - 0.5) / math.sqrt(4.0)
-    kept = torch.where(normal > (NORMALIZATION.threshold(quantile) if quantile else -math.inf), normal, 0.0)
-    expected = 0.1 * (0.1 * env).clamp(-10.0, 10.0) + 0.1 * (kept / counts**3.0)
-    totals = _motif(env.tolist(), raw.tolist(), counts.tolist(), threshold_quantile=quantile)
-    assert torch.equal(totals, expected)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -139,21 +124,6 @@ def test_the_threshold_is_the_same_caption_with_and_without_normalisation(normal
         worth = part.transform(raw, torch.ones(5), NORMALIZATION)
         assert (worth != 0).sum() == kept
         assert torch.allclose(worth[-1], torch.tensor(0.605 if normalize else 1.71))
-
-
-def test_labels_need_no_normalisation() -> None:
-    as_they_are = {"normalize": False, "threshold_quantile": 0}
-    totals = _motif([0.0] * 3, [0.0, 1.0, 1.0], [1.0, 1.0, 2.0], None, intrinsic=0.4, **as_they_are)
-    assert totals.tolist() == pytest.approx([0, 0.4, 0.05])
-    with pytest.raises(ConfigError, match="normalize=false"):
-        _motif([0.0], [0.0], [1.0], None)
-
-
-def test_env_rewards_are_scaled_and_then_clipped() -> None:
-    steps = _steps([[-0.01, 50.0, 99.0, 150.0, -1000.0]], [[""] * 5])
-    assert _sum()(steps).total.tolist() == steps.env.tolist()  # type: ignore[union-attr]
-    clipped = _sum(env={"args": {"scale": 0.1, "clip": 10}})(steps).total
-    assert clipped[0].tolist() == pytest.approx([-0.001, 5.0, 9.9, 10.0, -10.0])
 
 
 def test_new_captions_are_worth_more() -> None:
@@ -200,10 +170,9 @@ class _Given(Part):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (torch.ones(2), r"reward\.mine: it must give a tensor of shape \(2, 2\), .* gave \(2,\)"),
+        (torch.ones(2), r"reward\.mine: it must give rewards of shape \(2, 2\), and gave \(2,\)"),
         (torch.ones(2, 1), r"gave \(2, 1\)"),
-        ([[1.0, 2.0], [3.0, 4.0]], "gave list"),
-        (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), "gave nan for step 1 of env 1"),
+        (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), r"gave nan at \(1, 1\)"),
     ],
 )
 def test_invalid_rewards_of_a_part_are_an_error(given: Any, message: str) -> None:
@@ -278,20 +247,13 @@ def test_a_reward_gets_the_model_under_training() -> None:
         (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "references"),
         (PLACE, {"shaped": {"id": "dates", "args": {"shaping_fn": "meteor"}}}, "references"),
         (PLACE, {"pooled": {"args": {"reward": {"id": "rouge_combined"}}}}, "references"),
-        (PLACE, {"intent_accuracy": {}}, "references"),
-        (POOL, {}, "nothing says what is rewarded in pool p"),
-        (PLACE, {"env": None}, "nothing says what is rewarded in Place-v0"),
-        (PLACE, {"rogue": {}}, "unknown reward 'rogue': did you mean 'rouge'"),
-        (PLACE, {"env": {"args": {"scales": 1}}}, "unknown argument of reward 'env' 'scales': did you mean 'scale'"),
+        (POOL, {}, "nothing is rewarded in pool p"),
+        (PLACE, {"env": None}, "nothing is rewarded in Place-v0"),
         (PLACE, {"../env": {"id": "env"}}, "named by letters"),
         (PLACE, {"env": {"args": {"clip": 0}}}, "reward.env: clip must be greater than 0"),
-        (PLACE, {"env": {"args": {"scale": math.nan}}}, "scale"),
-        (PLACE, {"count": {"args": {"exponent": 0}}}, "exponent"),
         (PLACE, {"reward_model": {}}, "set path=FOLDER"),
         (PLACE, {"reward_model": {"args": {"path": "/nowhere"}}}, "no reward model in /nowhere"),
         (PLACE, {"reward_model": {"args": {"threshold_quantile": -0.5}}}, "threshold_quantile"),
-        (PLACE, {"reward_model": {"args": {"threshold_quantile": 1}}}, "threshold_quantile"),
-        (PLACE, {"reward_model": {"args": {"count_exponent": math.nan}}}, "count_exponent"),
         (PLACE, {"reward_model": {"args": {"online": {"goal": "gold"}}}}, "online needs a judge"),
         (PLACE, {"reward_model": {"args": {"online": {"judges": "x"}}}}, "did you mean 'judge'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "learning": {"epoch": 1}}}}}, "'epochs'"),
@@ -308,44 +270,12 @@ def test_invalid_parts_are_refused_before_anything_is_loaded(
         _sum(world, **settings)
 
 
-def test_the_state_of_parts_is_in_the_checkpoint(tmp_path: Path) -> None:
-    @rewards.register("test-memory")
-    @dataclass(kw_only=True)
-    class Memory(rewards.Reward):
-        asked: int = 0
-
-        def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
-            self.asked += 1
-            return [float(self.asked)] * len(generations)
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"asked": self.asked}
-
-        def load_state_dict(self, state: Any) -> None:
-            self.asked = state["asked"]
-
-    reward_models.create("motif").save(tmp_path / "distilled")
-    model = {"args": {"path": str(tmp_path / "distilled"), "normalize": False, "threshold_quantile": 0}}
-    settings = {"env": None, "reward_model": model, "test-memory": {}}
-    steps = _steps([[0.0]], [["a"]])
-    one = _sum(**settings)
-    one.begin(RewardContext())
-    first = one(steps).total
-    one.save(tmp_path)
-    assert sorted(p.name for p in (tmp_path / "rewards").iterdir()) == ["reward_model", "test-memory"]
-    again = _sum(**settings)
-    again.begin(RewardContext())
-    again.load(tmp_path)
-    assert (again(steps).total - first).item() == pytest.approx(1)
-    again.forget()
-    assert torch.equal(again(steps).total, first)
-
-
+@rewards.register("test-memory")
 class _Seen(rewards.Reward):
     """Rewards a text by its number of occurrences; returns its mutable state."""
 
-    def __init__(self, state: Any = None) -> None:
-        self.state = {} if state is None else state
+    def __init__(self) -> None:
+        self.state: dict[Any, Any] = {}
 
     def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
         for text in generations:
@@ -359,25 +289,30 @@ class _Seen(rewards.Reward):
         self.state = state
 
 
-def test_forget_restores_the_initial_state() -> None:
-    part, steps = TextPart(_Seen()), _steps([[0.0]], [["a"]])
+def test_the_state_of_parts_is_in_the_checkpoint(tmp_path: Path) -> None:
+    reward_models.create("motif").save(tmp_path / "distilled")
+    model = {"args": {"path": str(tmp_path / "distilled"), "normalize": False, "threshold_quantile": 0}}
+    settings = {"env": None, "reward_model": model, "test-memory": {}}
+    steps = _steps([[0.0]], [["a"]])
+    one = _sum(**settings)
+    one.begin(RewardContext())
+    first = one(steps).total
+    one.save(tmp_path)
+    assert sorted(p.name for p in (tmp_path / "rewards").iterdir()) == ["reward_model", "test-memory"]
+    again = _sum(**settings)
+    again.begin(RewardContext())
+    again.load(tmp_path)
+    assert (again(steps).total - first).item() == pytest.approx(1)
     for _ in range(2):
-        assert [part.rewards(steps).item() for _ in range(3)] == [1, 2, 3]
-        part.forget()
+        again.forget()
+        assert torch.equal(again(steps).total, first)
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({10: 1}, '{"10": 1}'),
-        ({"a": torch.ones(2)}, "cannot be written as JSON"),
-        ({"a": math.nan}, "give numbers but NaN"),
-    ],
-)
-def test_a_state_that_json_changes_is_an_error(state: Any, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", [{10: 1}, {"a": torch.ones(2)}, {"a": math.nan}])
+def test_a_state_that_json_changes_is_an_error(state: Any, tmp_path: Path) -> None:
     part = TextPart(_Seen())
     part.reward.state = state  # type: ignore[attr-defined]
-    with pytest.raises(RunError, match=re.escape(message)):
+    with pytest.raises(RunError, match=r"state_dict\(\) must be JSON"):
         part.save(tmp_path)
     part.reward.state = {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[attr-defined]
     part.save(tmp_path)
@@ -396,7 +331,7 @@ def test_a_judge_trains_a_new_model_in_one_process() -> None:
     with pytest.raises(ConfigError, match="one process"):
         _sum(reward_model={"args": args}).begin(RewardContext(world="text", processes=Processes(0, 2)))
     args["online"] = {"judge": "openai", "model": "table"}
-    with pytest.raises(ConfigError, match=r"online.judge=openai: .*needs model"):
+    with pytest.raises(ConfigError, match=r"judge 'openai' needs model"):
         _sum(reward_model={"args": args}).begin(RewardContext(world="text"))
 
 

@@ -15,7 +15,7 @@ from groundling.evaluation.target import Target
 from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import Normalization
-from groundling.rewards import online_judge
+from groundling.rewards import reward_model_part
 from groundling.training.checkpoint import latest
 from groundling.training.tracking import TrainingProgress, read_metrics
 from groundling.training.train import train
@@ -119,7 +119,7 @@ def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path)
         (["~reward.reward_model", "world.num_workers=9"], "num_workers"),
         ([f"{_PART}.normalize='no'"], f"{_PART}.normalize must be true or false, got 'no'"),
         ([f"{_PART}.online={{judge: rules, learning: {{train_all: 3}}}}"], "train_every"),
-        ([f"{_PART}.online.judge=openai"], r"online.judge=openai: .*needs model"),
+        ([f"{_PART}.online.judge=openai"], r"judge 'openai' needs model"),
         ([f"{_PART}.online.judge=rules", f"{_PART}.online.prompt=polite"], "unknown prompt 'polite'"),
         (["world.history=1", "~reward.reward_model"], "world.history"),
         (["evaluation.every=1", "~reward.reward_model"], "evaluation.every"),
@@ -157,7 +157,7 @@ def test_a_run_may_move_but_not_change_its_reward_model(tmp_path: Path) -> None:
 
 def test_the_judge_is_asked_by_the_prompt_of_the_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Question] = []
-    monkeypatch.setattr(online_judge, "online_judge", lambda judge, question: asked.append(question) or len)
+    monkeypatch.setattr(reward_model_part, "online_judge", lambda judge, question: asked.append(question) or len)
     config = _config(f"{_PART}.online.judge=rules", f"{_PART}.online.goal=gold", f"{_PART}.online.prompt=reworded")
     _run(config, tmp_path).collector.close()
     assert asked == [Question("gold", "reworded", world="nethack")]

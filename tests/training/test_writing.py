@@ -18,7 +18,7 @@ from groundling.config.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.io.row_files import read_rows
-from groundling.metrics import CausalPerplexity
+from groundling.metrics.models import CausalPerplexity
 from groundling.reports.page import _spread
 from groundling.runtime.processes import Processes
 from groundling.training.build import world_of

@@ -1,4 +1,4 @@
-"""Metrics that count what generation and references share, over a corpus: BLEU, TER, chrF."""
+"""What a generation shares with its references: BLEU, TER, chrF; CIDEr and SPICE of captions."""
 
 import functools
 import importlib.util
@@ -7,14 +7,14 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.fields import Ge
 from groundling.metrics.metric import (
-    Document,
     Figures,
     LexicalMetric,
     Meta,
@@ -27,9 +27,13 @@ from groundling.metrics.metric import (
     mean_of,
     metrics,
 )
-from groundling.metrics.tokens import spaced
+from groundling.metrics.tokens import ngrams, spaced
 
 _MAX_ORDER = 4
+_ORDERS = range(1, _MAX_ORDER + 1)
+Ngrams = tuple[Counter[tuple[str, ...]], ...]  # Of a text, by order
+Documents = Sequence[tuple[str, Sequence[str]]]  # Prompt and references
+Frequencies = tuple[Counter[tuple[str, ...]], int]  # Number of documents that have an n-gram, and of all
 
 
 @metrics.register("bleu")
@@ -42,65 +46,45 @@ class Bleu(LexicalMetric):
     needs_references = True
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        matched, written, length, reference_length = [0] * _MAX_ORDER, [0] * _MAX_ORDER, 0, 0
+        matched, written, reference_length = [0] * _MAX_ORDER, [0] * _MAX_ORDER, 0
         for generation, given in zip(generations, references, strict=True):
-            tokens = generation.split()
-            length += len(tokens)
             reference_length += min(len(text.split()) for text in given)
-            counts, available = ngrams(tokens), Counter[tuple[str, ...]]()
-            for text in given:
-                available |= ngrams(text.split())
-            for order in range(_MAX_ORDER):
-                written[order] += max(0, len(tokens) - order)
-            for ngram, count in (counts & available).items():
-                matched[len(ngram) - 1] += count
-        if not length or not reference_length:
+            for i in range(_MAX_ORDER):
+                counts, available = ngrams(generation.split(), i + 1), Counter[tuple[str, ...]]()
+                for text in given:
+                    available |= ngrams(text.split(), i + 1)
+                written[i] += counts.total()
+                matched[i] += (counts & available).total()
+        if not written[0] or not reference_length:
             return {"lexical/bleu": MetricResult(math.nan if self.compat else 0.0)}
         if not all(matched):
             return {"lexical/bleu": MetricResult(0.0)}
         precision = sum(math.log(m / w) for m, w in zip(matched, written, strict=True)) / _MAX_ORDER
-        brevity = min(0.0, 1 - reference_length / length)
+        brevity = min(0.0, 1 - reference_length / written[0])
         return {"lexical/bleu": MetricResult(math.exp(precision + brevity))}
-
-
-def ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """Count all n-grams up to 4."""
-    return Counter(
-        tuple(tokens[start : start + order])
-        for order in range(1, _MAX_ORDER + 1)
-        for start in range(len(tokens) - order + 1)
-    )
 
 
 @dataclass(kw_only=True)
 class SacreBleuMetric(LexicalMetric):
-    """A corpus metric of the library sacrebleu, divided by 100; its fields are the arguments of sacrebleu's class.
-    With ``compat`` all samples need the same number of references.
-    """
+    """A corpus metric of the library sacrebleu, divided by 100; its fields are the arguments of sacrebleu's class."""
 
     needs_references = True
     required_library = "sacrebleu"
     figure = ""
     library_class = ""
+    options: ClassVar[Mapping[str, Any]] = {}
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "compat"}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "compat"}
+        options = {**own, **self.options}
         try:
             scorer = getattr(library("sacrebleu.metrics"), self.library_class)(**options)
         except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:
             # A tokenizer that is not installed raises one of the last two.
             raise ConfigError(f"sacrebleu rejects {options}: {error or type(error).__name__}") from error
-        if self.compat and len(set(map(len, references))) > 1:
-            raise RunError(
-                f"with compat={self.compat} {self.name} needs the same number of references for each sample"
-            )
-        return {self.figure: MetricResult(corpus_score(scorer, generations, references))}
-
-
-def corpus_score(scorer: Any, generations: Texts, references: References) -> float:
-    """Score of a metric of sacrebleu, which takes all first references, all second ones and so on; divided by 100."""
-    streams = list(itertools.zip_longest(*references))
-    return float(scorer.corpus_score(list(generations), streams).score / 100)
+        # sacrebleu takes a list of all first references, one of all second ones and so on.
+        score = scorer.corpus_score(list(generations), list(itertools.zip_longest(*references)))
+        return {self.figure: MetricResult(float(score.score / 100))}
 
 
 @metrics.register("sacre_bleu")
@@ -166,39 +150,17 @@ class Chrf(SacreBleuMetric):
 
 @metrics.register("bleu_totto")
 @dataclass(kw_only=True)
-class BleuTotto(LexicalMetric):
+class BleuTotto(SacreBleuMetric):
     """BLEU of ToTTo's script: tokenizer 13a, lower case, no smoothing, the closest reference's length."""
 
-    needs_references = True
-    required_library = "sacrebleu"
-
-    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        bleu = library("sacrebleu.metrics").BLEU
-        scorer = bleu(tokenize="13a", lowercase=True, smooth_method="none")
-        return {"table_to_text/bleu_overall": MetricResult(corpus_score(scorer, generations, references))}
+    figure = "table_to_text/bleu_overall"
+    library_class = "BLEU"
+    options = {"tokenize": "13a", "lowercase": True, "smooth_method": "none"}
 
 
 _SIGMA = 6.0
 _SCALE = 10.0
 _MOST_DOCUMENTS = 20_000  # Of a larger split every k-th sample is counted, to save memory
-
-Ngrams = Counter[tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Frequencies:
-    """Document frequencies of n-grams."""
-
-    counts: Ngrams
-    num_documents: int
-
-    def vector(self, text: Ngrams, order: int) -> dict[tuple[str, ...], float]:
-        """Counts of the n-grams of one order, times the logarithm of their inverse document frequency."""
-        return {
-            ngram: count * math.log(self.num_documents / max(1, self.counts[ngram]))
-            for ngram, count in text.items()
-            if len(ngram) == order
-        }
 
 
 @metrics.register("cider")
@@ -217,19 +179,16 @@ class Cider(LexicalMetric):
     by_sample = False
     required_library = "spacy"
 
-    _split: Sequence[Document] = field(default=(), init=False, repr=False)
+    _split: Sequence[Sample] = field(default=(), init=False, repr=False)
     _counted: Frequencies | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.corpus is not None and (
-            len(self.corpus) < 2 or any(isinstance(texts, str) or not texts for texts in self.corpus)
-        ):
+        if self.corpus is not None and (len(self.corpus) < 2 or not all(self.corpus)):
             raise ConfigError(
-                "corpus must hold the references of at least two prompts, as [[reference, …], …], got "
-                f"{self.corpus!r:.80}"
+                f"corpus needs the references of at least two prompts, [[…], …], got {self.corpus!r:.80}"
             )
 
-    def read_corpus(self, samples: Sequence[Document]) -> None:
+    def read_corpus(self, samples: Sequence[Sample]) -> None:
         """Use document frequencies of a split, unless there is a ``corpus``; they are counted at first use."""
         self._split, self._counted = samples, None
 
@@ -238,21 +197,19 @@ class Cider(LexicalMetric):
         kept = list(by_prompt.values() if self.compat else range(len(prompts)))
         documents = list(zip(prompts, map(tuple, references), strict=True))
         frequencies = _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
-        if self.compat and not frequencies.counts:
+        if self.compat and not frequencies[0]:
             raise RunError(f"with compat={self.compat} Cider needs a reference that is not empty")
-        written = [_word_ngrams(generations[i]) for i in kept]
-        given = [[_word_ngrams(text) for text in references[i]] for i in kept]
-        scores = [
-            sum(_similarity(text, reference, frequencies) for reference in texts) / len(texts)
-            for text, texts in zip(written, given, strict=True)
-        ]
+        scores = []
+        for i in kept:
+            written, given = _word_ngrams(generations[i]), map(_word_ngrams, references[i])
+            scores.append(sum(_similarity(written, text, frequencies) for text in given) / len(references[i]))
         result = mean_of(scores)
         if self.compat:
             score_of = dict(zip(by_prompt, scores, strict=True))
             result = MetricResult(result.corpus, [score_of[prompt] for prompt in prompts])
         return {"lexical/cider": result}
 
-    def _frequencies(self, measured: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
+    def _frequencies(self, measured: Documents) -> Frequencies:
         """Document frequencies of the corpus or split, counted once; else of the samples ``measured``."""
         if self._counted is not None:
             return self._counted
@@ -262,26 +219,28 @@ class Cider(LexicalMetric):
             every = -(-len(self._split) // _MOST_DOCUMENTS) or 1
             documents = [(s.prompt, tuple(map(spaced, s.references))) for s in self._split[::every]]
         frequencies = _frequencies(list(dict.fromkeys(documents or measured)))
-        if frequencies.num_documents < 2:
+        if frequencies[1] < 2:
             raise RunError(
-                f"Cider weights n-grams by how few prompts have them in their references, and there is one prompt, "
-                f"{(documents or measured)[0][0][:60]!r}: give corpus=[[reference, …], …] of other prompts, or measure "
-                "several prompts at once"
+                f"Cider needs the references of other prompts than the one prompt, {(documents or measured)[0][0][:60]!r}: "
+                "give corpus=[[reference, …], …], or measure several prompts at once"
             )
         if documents:
             self._counted, self._split = frequencies, ()
         return frequencies
 
 
-def _frequencies(documents: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
+def _frequencies(documents: Documents) -> Frequencies:
     """Count the documents in whose references each n-gram occurs."""
-    counts = Counter(ngram for _, texts in documents for ngram in set().union(*(_word_ngrams(text) for text in texts)))
-    return Frequencies(counts, len(documents))
+    counts = Counter[tuple[str, ...]]()
+    for _, texts in documents:
+        counts.update({ngram for text in texts for grams in _word_ngrams(text) for ngram in grams})
+    return counts, len(documents)
 
 
 def _word_ngrams(text: str) -> Ngrams:
     tokens = [token.text for token in _spacy()(text)]
-    return ngrams(" ".join(tokens).split())  # without line breaks, which are tokens of spaCy
+    words = " ".join(tokens).split()  # without line breaks, which are tokens of spaCy
+    return tuple(ngrams(words, order) for order in _ORDERS)
 
 
 @functools.cache
@@ -293,14 +252,17 @@ def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) ->
     """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6).
     Clipped: n-grams that are repeated more often than in the reference gain nothing.
     """
+    counts, num_documents = frequencies
     total = 0.0
-    for order in range(1, _MAX_ORDER + 1):
-        x, y = frequencies.vector(written, order), frequencies.vector(reference, order)
+    for pair in zip(written, reference, strict=True):
+        x, y = (
+            {ngram: count * math.log(num_documents / max(1, counts[ngram])) for ngram, count in text.items()}
+            for text in pair
+        )
         product = sum(min(weight, y[ngram]) * y[ngram] for ngram, weight in x.items() if ngram in y)
         norms = math.sqrt(sum(w * w for w in x.values()) * sum(w * w for w in y.values()))
         total += product / norms if norms else 0.0
-    lengths = [sum(count for ngram, count in text.items() if len(ngram) == 1) for text in (written, reference)]
-    damping = math.exp(-((lengths[0] - lengths[1]) ** 2) / (2 * _SIGMA**2))
+    damping = math.exp(-((written[0].total() - reference[0].total()) ** 2) / (2 * _SIGMA**2))
     return _SCALE * damping * total / _MAX_ORDER
 
 
@@ -314,10 +276,10 @@ class Spice(Metric):
     needs_references = True
 
     def check(self) -> None:
-        if shutil.which("java") is None:
-            raise GroundlingError("SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)")
-        if importlib.util.find_spec("pycocoevalcap") is None:
-            raise GroundlingError("SPICE needs pycocoevalcap: pip install pycocoevalcap")
+        if shutil.which("java") is None or importlib.util.find_spec("pycocoevalcap") is None:
+            raise GroundlingError(
+                "SPICE needs Java and pycocoevalcap: apt install default-jre-headless; pip install pycocoevalcap"
+            )
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         for text in (text for texts in (generations, *references) for text in texts):

@@ -6,38 +6,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from groundling.errors import (
-    ConfigError,
-    ForeignError,
-    GroundlingError,
-    RunError,
-    foreign,
-    pass_out_of_memory,
-    unknown,
-)
+from groundling.envs.text_generation.pools import Sample
+from groundling.errors import ConfigError, GroundlingError, RunError, foreign, pass_out_of_memory, unknown
 from groundling.metrics.tokens import spaced, stands_apart
 from groundling.registry import Registry
 from groundling.runtime.devices import find_device
 
 
-def library(module: str) -> Any:
-    """Import ``module``, which the extra ``metrics`` installs; raise `GroundlingError` if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = module.partition(".")[0]
-        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]' ({error})") from error
-
-
 def check_library(name: str) -> None:
-    """Raise `GroundlingError` if the package ``name`` is not installed, without importing it."""
+    """Raise `GroundlingError` if a package of the extra ``metrics`` is not installed, without importing it."""
     if importlib.util.find_spec(name) is None:
         raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]'")
+
+
+def library(module: str) -> Any:
+    """Import a module of a package that `check_library` checks."""
+    check_library(module.partition(".")[0])
+    return importlib.import_module(module)
 
 
 def check_model(kind: str, name: str) -> Any:
@@ -91,15 +81,6 @@ Texts = Sequence[str]  # One text for each sample
 References = Sequence[Sequence[str]]  # Reference texts of each sample; an empty list if there are none
 Meta = Sequence[Mapping[str, Any]] | None
 """For each sample, further data of its pool (`concepts`, `raw_table`, `intent`)."""
-
-
-class Document(Protocol):
-    """Sample of a pool as `Scorer.read_corpus` reads it."""
-
-    @property
-    def prompt(self) -> str: ...
-    @property
-    def references(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +141,13 @@ class Scorer(ABC):
     def __call__(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Tensor:
         """Score a batch of samples; arguments and errors as of `compute`. Returns ``(batch,)`` float32, on the CPU."""
         check_samples(prompts, generations, references, meta)
-        scores = self._scores(prompts, generations, references, meta)
+        with foreign(f"{self.name}, asked about {len(generations)} texts,"):
+            scores = self.score(prompts, generations, references, meta)
         try:
             tensor = torch.as_tensor(scores, dtype=torch.float32, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
             raise RunError(f"{self.name} must give one number for each sample, got {scores!r:.80}") from error
-        return self.checked(tensor, (len(generations),))
-
-    def _scores(
-        self, prompts: Texts, generations: Texts, references: References, meta: Meta
-    ) -> Sequence[float] | Tensor:
-        """`score`, with errors of foreign code that name the sample, if scores do not depend on other samples."""
-        try:
-            with foreign(f"{self.name}, asked about {len(generations)} texts,"):
-                return self.score(prompts, generations, references, meta)
-        except ForeignError:
-            for row in range(len(generations)) if self.by_sample and len(generations) > 1 else ():
-                one = slice(row, row + 1)
-                with foreign(f"{self.name}, asked about text {row}, written to {prompts[row]!r:.80},"):
-                    self.score(prompts[one], generations[one], references[one], meta and meta[one])
-            raise
+        return checked(self.name, tensor, (len(generations),))
 
     def at_tokens(
         self,
@@ -206,26 +174,12 @@ class Scorer(ABC):
         scores[torch.arange(len(texts)), torch.tensor(lengths) - 1] = whole
         return scores
 
-    def checked(self, scores: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return ``scores``; raise `RunError` if their shape is wrong or one is not finite."""
-        if tuple(scores.shape) != shape:
-            raise RunError(
-                f"{self.name} must give one reward for each of {shape[0]} samples, got shape {tuple(scores.shape)}"
-            )
-        broken = (~scores.isfinite()).nonzero()
-        if len(broken):
-            first = tuple(broken[0].tolist())
-            raise RunError(
-                f"{self.name} gave {scores[first].item()} for sample {first[0]}: rewards must be finite numbers"
-            )
-        return scores
-
     def check(self) -> None:
         """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
         if self.required_library:
             check_library(self.required_library)
 
-    def read_corpus(self, samples: Sequence[Document]) -> None:  # noqa: B027 (few need it)
+    def read_corpus(self, samples: Sequence[Sample]) -> None:  # noqa: B027 (few need it)
         """Compute statistics of all samples of a split, some of which are scored later."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,6 +188,16 @@ class Scorer(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most have no state)
         """Restore what `state_dict` returned."""
+
+
+def checked(name: str, rewards: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return rewards as float32 without gradients; raise `RunError` unless they have the shape and are finite."""
+    if tuple(rewards.shape) != shape:
+        raise RunError(f"{name} must give rewards of shape {shape}, and gave {tuple(rewards.shape)}")
+    for place in (~rewards.isfinite()).nonzero().tolist():
+        value = rewards[tuple(place)].item()
+        raise RunError(f"{name} gave {value} at {tuple(place)}: rewards must be finite numbers")
+    return rewards.detach().float()
 
 
 def check_samples(prompts: Sequence[Any], generations: Sequence[Any], references: Sequence[Any], meta: Meta) -> None:
@@ -291,28 +255,20 @@ class Metric(Scorer):
         check_samples(prompts, generations, references, meta)
         for index, prompt in enumerate(prompts):
             if self.needs_references and not references[index]:
-                raise RunError(
-                    f"{self.name} needs a reference for every sample: sample {index} has none (prompt "
-                    f"{prompt[:60]!r}); choose a metric that needs none, or a data pool with references"
-                )
+                raise RunError(f"{self.name} needs references: sample {index} has none (prompt {prompt[:60]!r})")
             for key in self.needs_meta:
                 if meta is None or key not in meta[index]:
-                    raise RunError(
-                        f"{self.name} needs {key!r} in the meta of every sample: sample {index} has none; "
-                        "choose a data pool that gives it"
-                    )
+                    raise RunError(f"{self.name} needs {key!r} in the meta of every sample: sample {index} has none")
         return self.measure(prompts, generations, references, meta)
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
         """Figure of each sample, scaled; if it exists only for a corpus, each sample is a corpus of its own."""
-        figure = self._figure(self.compute(prompts, generations, references, meta))
-        scores = figure.sentences
+        figures = self.compute(prompts, generations, references, meta)
+        key = self.check_key(figures)
+        scores = figures[key].sentences
         if scores is None:
-            singles = (slice(i, i + 1) for i in range(len(prompts)))
-            scores = [
-                self._figure(self.compute(prompts[i], generations[i], references[i], meta and meta[i])).corpus
-                for i in singles
-            ]
+            samples = zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True)
+            scores = [self.compute([p], [g], [r], [m])[key].corpus for p, g, r, m in samples]
         return [self.reward_options.offset + self.reward_options.scale * score for score in scores]
 
     def check_key(self, names: Collection[str]) -> str:
@@ -325,9 +281,6 @@ class Metric(Scorer):
         if key not in names:
             raise ConfigError(unknown(f"key of {self.name}", key, names))
         return key
-
-    def _figure(self, figures: Figures) -> MetricResult:
-        return figures[self.check_key(figures)]
 
 
 class LexicalMetric(Metric):

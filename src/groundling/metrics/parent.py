@@ -19,7 +19,7 @@ from groundling.metrics.metric import (
     mean_of,
     metrics,
 )
-from groundling.metrics.tokens import spaced
+from groundling.metrics.tokens import ngrams, spaced
 
 _MAX_ORDER = 4
 _TINY = 1e-8  # Keeps the F-score of two zeros from dividing by zero, as in the authors' program
@@ -65,7 +65,7 @@ class Parent(LexicalMetric):
         in_table = {word for value in values for word in value}
         precisions, recalls = [], []
         for order in range(1, _MAX_ORDER + 1):
-            written, wanted = _ngrams(generation, order), _ngrams(reference, order)
+            written, wanted = ngrams(generation, order), ngrams(reference, order)
             precisions.append(_entailed_precision(written, wanted, in_table))
             recalls.append(_recall(written, wanted, in_table))
         precisions[1:] = [precision or self.smoothing for precision in precisions[1:]]
@@ -81,10 +81,6 @@ class Parent(LexicalMetric):
 def _words(text: str) -> Words:
     tokenizer = library("sacrebleu.tokenizers.tokenizer_13a").Tokenizer13a()
     return tuple(tokenizer(text.lower()).split())
-
-
-def _ngrams(text: Words, order: int) -> Counter[Words]:
-    return Counter(text[start : start + order] for start in range(len(text) - order + 1))
 
 
 def _overlap(ngram: Words, in_table: set[str]) -> float:

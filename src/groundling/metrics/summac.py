@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.metrics.classifier import ClassifierMetric
 from groundling.metrics.metric import Figures, Meta, References, Texts, mean_of, metrics
+from groundling.metrics.models import ClassifierMetric
 from groundling.metrics.tokens import SENTENCE_END, spaced
 
 NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # By the authors' names
@@ -45,18 +46,13 @@ class _SummaC(ClassifierMetric):
         pairs = [(premise, claim) for premise in premises for claim in claims]
         logits = self.logits([p for p, _ in pairs], [c for _, c in pairs])
         probabilities = logits.softmax(-1).view(len(premises), len(claims), -1)
-        entailment, contradiction = self._label("entailment"), self._label("contradiction")
-        return probabilities[..., entailment], probabilities[..., contradiction]
-
-    def _label(self, name: str) -> int:
-        named = {str(name).lower(): index for index, name in self.config.id2label.items()}
-        labels = _LABELS.get(self.model_name, named)
-        if name not in labels:
+        labels = _LABELS.get(self.model_name) or {str(name).lower(): i for i, name in self.config.id2label.items()}
+        if not {"entailment", "contradiction"} <= labels.keys():
             raise ConfigError(
-                f"model_name={self.model_name} has no label {name!r} but {', '.join(labels)}: SummaC needs a model of "
-                "natural language inference, whose config.json names its labels (id2label)"
+                f"model_name={self.model_name} has the labels {', '.join(labels)}: SummaC needs a model of natural "
+                "language inference with the labels entailment and contradiction (id2label in config.json)"
             )
-        return labels[name]
+        return probabilities[..., labels["entailment"]], probabilities[..., labels["contradiction"]]
 
 
 @metrics.register("summaCZS")
@@ -84,32 +80,22 @@ class SummaCConvolution(_SummaC):
     """The trained layers: summac_conv_vitc_sent_perc_e.bin of github.com/tingofurro/summac, or as safetensors."""
 
     def check(self) -> None:
-        self._weights_file()
-        super().check()
-
-    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        weights = self._weights()
-        scores = []
-        for prompt, generation in zip(prompts, generations, strict=True):
-            probabilities = self.pair_probabilities(prompt, generation)
-            scores.append(_convolved(probabilities[0] if probabilities else None, weights))
-        return {"consistency/summacconv": mean_of(scores)}
-
-    def _weights_file(self) -> str:
         if self.weights is None or not Path(self.weights).is_file():
             raise GroundlingError(
                 f"summaCConv needs its trained layers, weights={self.weights} is no file: download "
                 "summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac and name it"
             )
-        return self.weights
+        super().check()
 
-    def _weights(self) -> dict[str, Tensor]:
-        path = self._weights_file()
-        if path.endswith(".safetensors"):
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        self.check()
+        path = str(self.weights)
+        weights = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
+        scores = []
+        for prompt, generation in zip(prompts, generations, strict=True):
+            probabilities = self.pair_probabilities(prompt, generation)
+            scores.append(_convolved(probabilities[0] if probabilities else None, weights))
+        return {"consistency/summacconv": mean_of(scores)}
 
 
 def _sentences(text: str) -> list[str]:

@@ -3,6 +3,8 @@
 import functools
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Sequence
 
 from groundling.registry import Registry
 
@@ -39,6 +41,11 @@ def spaced(text: str) -> str:
 def alphanumeric(text: str) -> list[str]:
     """Lower-cased words of letters, digits and combining marks, without joiners; for ASCII ROUGE's words."""
     return "".join(map(_alphanumeric, spaced(text.lower()))).split()
+
+
+def ngrams(tokens: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+    """Count the n-grams of one order, in the order of their first occurrence."""
+    return Counter(tuple(tokens[start : start + order]) for start in range(len(tokens) - order + 1))
 
 
 @functools.lru_cache(maxsize=2**16)

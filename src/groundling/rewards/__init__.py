@@ -4,7 +4,6 @@
 for each token. Every metric is a reward, and `measures` has every reward as a metric.
 """
 
-from groundling.rewards.composite import PreferenceModel, RepeatPenalty, WeightedSum
 from groundling.rewards.part import (
     Captions,
     EpisodeCounts,
@@ -18,25 +17,19 @@ from groundling.rewards.part import (
     parts,
 )
 from groundling.rewards.registry import measures, rewards
-from groundling.rewards.reward_model_part import OnlineJudge, Pooled, RewardModelPart
-from groundling.rewards.sum import CountBonus, EnvPart, Rewarded, RewardSum, check_parts, chosen_parts, make_parts
-from groundling.rewards.text import IntentReward, RougeCombined, TextPart
+from groundling.rewards.reward_model_part import RewardModelPart
+from groundling.rewards.sum import EnvPart, Rewarded, RewardSum, check_parts, chosen_parts, make_parts
+from groundling.rewards.text import TextPart
 
 register = rewards.register
 create = rewards.create
 
 __all__ = [
     "Captions",
-    "CountBonus",
     "EnvPart",
     "EpisodeCounts",
     "GeneratedTexts",
-    "IntentReward",
-    "OnlineJudge",
     "Part",
-    "Pooled",
-    "PreferenceModel",
-    "RepeatPenalty",
     "Reward",
     "RewardContext",
     "RewardInputs",
@@ -44,10 +37,8 @@ __all__ = [
     "RewardPartConfig",
     "RewardSum",
     "Rewarded",
-    "RougeCombined",
     "TextPart",
     "TokenReward",
-    "WeightedSum",
     "check_parts",
     "chosen_parts",
     "create",

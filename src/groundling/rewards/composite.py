@@ -1,29 +1,25 @@
-"""Weighted sums of rewards of texts."""
+"""Rewards of texts that contain others (weighted sums, pools of processes), and the rewards of CommonGen."""
 
+import multiprocessing
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.tasks import words
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.fields import Ge
-from groundling.metrics.meteor import Meteor
-from groundling.metrics.metric import (
-    Document,
-    Meta,
-    References,
-    Scorer,
-    Texts,
-    check_library,
-    check_model,
-    library,
-    load_model,
-)
+from groundling.metrics.matching import Meteor
+from groundling.metrics.metric import Meta, References, Scorer, Texts, check_library, check_model, library, load_model
+from groundling.registry import taken
 from groundling.rewards.part import Reward
-from groundling.rewards.registry import create_within, rewards
+from groundling.rewards.registry import rewards
+from groundling.runtime.parallel import end_with
 
 
 @rewards.register("weighted_sum")
@@ -39,10 +35,19 @@ class WeightedSum(Reward):
     def __post_init__(self) -> None:
         if not self.parts or not isinstance(self.parts, Sequence):
             raise ConfigError(
-                "weighted_sum needs a list of at least one part, as [{id: …, args: {…}, weight: …}], got "
-                f"{self.parts!r}"
+                f"weighted_sum needs a list of rewards, [{{id: …, args: {{…}}, weight: …}}], got {self.parts!r}"
             )
-        self.terms = [_term(part, self.compat) for part in self.parts]
+        self.terms = []
+        for part in self.parts:
+            reward, weight = part, 1.0
+            if isinstance(part, tuple):
+                reward, weight = part
+            elif isinstance(part, Mapping):
+                reward = {name: value for name, value in part.items() if name != "weight"}
+                weight = part.get("weight", 1.0)
+            if not isinstance(weight, int | float):
+                raise ConfigError(f"a weight in weighted_sum must be a number, got {weight!r}")
+            self.terms.append((create_within(self.compat, reward, "weighted_sum"), float(weight)))
         self.per_token = any(reward.per_token for reward, _ in self.terms)
         self.by_sample = all(reward.by_sample for reward, _ in self.terms)
         self.needs_references = any(reward.needs_pool for reward, _ in self.terms)
@@ -67,7 +72,7 @@ class WeightedSum(Reward):
         for reward, _ in self.terms:
             reward.check()
 
-    def read_corpus(self, samples: Sequence[Document]) -> None:
+    def read_corpus(self, samples: Sequence[Sample]) -> None:
         for reward, _ in self.terms:
             reward.read_corpus(samples)
 
@@ -79,18 +84,66 @@ class WeightedSum(Reward):
             reward.load_state_dict(state[str(place)])
 
 
-def _term(part: Mapping[str, Any] | tuple[Scorer, float], compat: str | None) -> tuple[Scorer, float]:
-    if isinstance(part, tuple):
-        return part
-    if not isinstance(part, Mapping) or "id" not in part or set(part) - {"id", "args", "weight"}:
-        raise ConfigError(
-            f"a part of weighted_sum has id, args and weight, got "
-            f"{', '.join(map(str, part)) if isinstance(part, Mapping) else repr(part)}"
-        )
-    weight = part.get("weight", 1.0)
-    if not isinstance(weight, int | float):
-        raise ConfigError(f"the weight of {part['id']} in weighted_sum must be a number, got {weight!r}")
-    return create_within(compat, part["id"], part.get("args")), float(weight)
+def create_within(compat: str | None, given: Any, owner: str) -> Scorer:
+    """Make the reward ``given``, a mapping with ``id`` and ``args``, whose ``compat`` is that of its owner by default."""
+    if isinstance(given, Scorer):
+        return given
+    if not isinstance(given, Mapping) or "id" not in given or set(given) - {"id", "args"}:
+        raise ConfigError(f"{owner} takes a reward as {{id: …, args: {{…}}}}, got {given!r:.80}")
+    id, args = given["id"], given.get("args") or {}
+    if not isinstance(args, Mapping):
+        raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
+    return rewards.create(id, **taken(rewards.get(id), {"compat": compat}) | dict(args))
+
+
+_SAMPLES_PER_JOB = 4  # Few, as TER takes a thousand times longer for some texts than for others
+_worker_reward: Scorer  # In a worker process: the reward, kept from job to job with the model that it has loaded
+
+
+@rewards.register("pooled")
+@dataclass(kw_only=True)
+class Pooled(Reward):
+    """``reward``, computed in several processes, which start at the first call.
+    Meant for TER of long texts (a second per sample); other lexical rewards take milliseconds. Rewards that depend on
+    other samples (CIDEr) are refused.
+    """
+
+    reward: Any
+    """A mapping with an ``id`` and its ``args``; in Python also a reward."""
+    num_processes: Annotated[int, Ge(1)] = 2
+
+    _inner: Scorer = field(init=False, repr=False)
+    _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._inner = create_within(self.compat, self.reward, "pooled")
+        if not self._inner.by_sample or self._inner.per_token:
+            raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
+        self.needs_references = self._inner.needs_pool
+
+    def check(self) -> None:
+        self._inner.check()
+
+    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self.num_processes, multiprocessing.get_context("spawn"), _start, (os.getpid(), self._inner)
+            )
+        samples = list(zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True))
+        jobs = [samples[i : i + _SAMPLES_PER_JOB] for i in range(0, len(samples), _SAMPLES_PER_JOB)]
+        return [score for scores in self._pool.map(_score_in_worker, jobs) for score in scores]
+
+
+def _start(parent: int, reward: Scorer) -> None:
+    end_with(parent)
+    global _worker_reward
+    _worker_reward = reward
+    torch.set_num_threads(1)
+
+
+def _score_in_worker(samples: Sequence[tuple[Any, ...]]) -> list[float]:
+    """Score samples of prompt, generation, references and meta."""
+    return _worker_reward(*map(list, zip(*samples, strict=True))).tolist()
 
 
 PREFIX = "generate a sentence with:"  # Beginning of the original's prompts

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from groundling.envs.text_env import Evidence, WorldSpec
+from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, RunError, foreign
 from groundling.fields import Section
 from groundling.judges.preferences.pairs import caption_ids
 from groundling.judges.preferences.recording import in_context
 from groundling.metrics.metric import (
-    Document,
     Figures,
     Meta,
     References,
     Scorer,
     Texts,
     check_samples,
+    checked,
     mean_of,
     token_counts,
 )
@@ -93,7 +93,7 @@ class TokenReward(Reward):
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:
                     raise RunError(f"{self.name} must give a number for each token, got {reward!r:.80}") from error
-        return self.checked(rewards, tuple(rewards.shape))
+        return checked(self.name, rewards, tuple(rewards.shape))
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Tensor:
         """Reward whole generations, each as one token."""
@@ -224,13 +224,6 @@ class RewardPartConfig(Section):
     """Factor of its rewards in the sum; 0: they are only logged."""
     args: dict[str, Any] = {}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_mapping(cls, values: Any) -> Any:
-        if isinstance(values, int | float):
-            raise ValueError("a part, {coefficient: 1, args: {…}}, or null")
-        return values
-
 
 @dataclass(frozen=True)
 class RewardContext:
@@ -241,7 +234,7 @@ class RewardContext:
     processes: Processes = field(default_factory=Processes)
     world: str | None = None  # Kind of world, as judges distinguish them; None if they do not know it
     lm: Any = None  # The language model under training; None in runs without one
-    samples: Sequence[Document] = ()  # The split of a pool for which texts are generated; empty in other worlds
+    samples: Sequence[Sample] = ()  # The split of a pool for which texts are generated; empty in other worlds
 
 
 class Part(ABC):

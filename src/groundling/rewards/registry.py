@@ -2,17 +2,12 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from groundling.errors import ConfigError
-from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.metrics.metric import Metric, RewardOptions, Scorer, metrics
-from groundling.registry import Registry, taken
+from groundling.registry import Registry
 from groundling.rewards.part import SAMPLES, FunctionReward, Reward
 
 Shaping = str | Mapping[str, Any] | None  # Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``
@@ -28,20 +23,15 @@ class RewardRegistry(Registry[Scorer]):
         add = super().register(id)
 
         def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
-            add(_of_function(factory) if _scores_texts(factory) else factory)
+            # A plain function takes texts; other functions make a reward.
+            takes_texts = not {"generations", "completions"}.isdisjoint(inspect.signature(factory).parameters)
+            add(_of_function(factory) if inspect.isfunction(factory) and takes_texts else factory)
             return factory
 
         return decorate
 
     def get(self, id: str) -> Callable[..., Scorer]:
         return _with_options(id, super().get(id))
-
-    def _hint(self, id: str) -> str:
-        """Explain how a plain function is a reward, if the factory might have been meant as one."""
-        factory = self._factories.get(id)
-        if inspect.isfunction(factory) and not _scores_texts(inspect.unwrap(factory)):
-            return "; a function that scores texts takes them as generations (or completions)"
-        return super()._hint(id)
 
 
 rewards = RewardRegistry("reward")
@@ -81,13 +71,6 @@ def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scor
     return make
 
 
-def _scores_texts(factory: Callable[..., Any]) -> bool:
-    """Return True for a plain function of generations, False for a factory of rewards."""
-    return inspect.isfunction(factory) and not {"generations", "completions"}.isdisjoint(
-        inspect.signature(factory).parameters
-    )
-
-
 def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
     """Make a factory of `FunctionReward` that takes the function's arguments except for the samples."""
 
@@ -100,45 +83,3 @@ def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
     options = [p for p in parameters if p.name not in SAMPLES and p.kind not in variadic]
     make.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in options])  # type: ignore[attr-defined]
     return make
-
-
-def create_within(compat: str | None, id: str, args: Mapping[str, Any] | None) -> Scorer:
-    """Make the reward ``id`` within another one, whose ``compat`` it has unless ``args`` set it."""
-    if not isinstance(args, Mapping | None):
-        raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
-    return rewards.create(id, **taken(rewards.get(id), {"compat": compat}) | dict(args or {}))
-
-
-class RewardTable:
-    """Output of ``model`` for each caption so far, by an id of its content; emptied when the model changes."""
-
-    def __init__(self, model: RewardModel) -> None:
-        self.model = model
-        self._version = model.version
-        self._rewards: dict[int, float] = {}
-
-    def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
-        """Reward captions by unique ids, int64 on the CPU: float32 of their shape, on the CPU, no gradients.
-        ``read`` returns the captions at places of the flattened ids; it is called for new ids only.
-        """
-        if self._version != self.model.version:
-            self._version = self.model.version
-            self._rewards.clear()
-        flat = ids.flatten().tolist()
-        new = {id: place for place, id in reversed(list(enumerate(flat))) if id not in self._rewards}
-        if new:
-            order = sorted(new)
-            rewards = self.model.rewards(read([new[id] for id in order]))
-            self._rewards |= zip(order, rewards.tolist(), strict=True)
-        return torch.tensor([self._rewards[id] for id in flat], dtype=torch.float32).view(ids.shape)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """``ids`` int64 (n,), ascending, ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
-        ids = torch.tensor(sorted(self._rewards), dtype=torch.int64)
-        rewards = torch.tensor([self._rewards[id] for id in ids.tolist()], dtype=torch.float32)
-        return {"ids": ids, "rewards": rewards, "version": torch.tensor(self._version)}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned, unless the model has changed."""
-        if int(state["version"]) == self.model.version:
-            self._rewards = dict(zip(state["ids"].tolist(), state["rewards"].tolist(), strict=True))

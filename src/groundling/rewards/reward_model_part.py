@@ -1,12 +1,8 @@
 """Rewards of captions by a reward model (Motif, arXiv 2310.00166), which a judge may train meanwhile (ONI)."""
 
 import math
-import multiprocessing
-import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,21 +13,141 @@ from torch import Tensor
 
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
-from groundling.fields import Ge, MayChangeOnResume, TrainingOnly
+from groundling.fields import ArgumentsOf, CommandLineOnly, Ge, MayChangeOnResume, TrainingOnly
+from groundling.io.chat_server import check_address
 from groundling.io.documents import SETTINGS, read_object
-from groundling.judges.online.reward import OnlineReward
-from groundling.judges.reward_models import RewardModel, load_reward_model
+from groundling.judges.asking.judge import FigureJudge, Judge, judges
+from groundling.judges.asking.questions import Question, find_subject
+from groundling.judges.online.background import OnlineLearning
+from groundling.judges.online.reward import OnlineReward, online_judge
+from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization
-from groundling.metrics.metric import Meta, References, Scorer, Texts
-from groundling.rewards.online_judge import OnlineJudge
-from groundling.rewards.part import Part, Reward, RewardContext, RewardInputs, parts
-from groundling.rewards.registry import RewardTable, create_within, rewards
+from groundling.registry import check_arguments, declarations, taken
+from groundling.rewards.part import Part, RewardContext, RewardInputs, parts
 from groundling.runtime.devices import find_device
-from groundling.runtime.parallel import end_with
 
 MODEL = "model"  # In the part's folder of a checkpoint, the folder of a reward model that is trained online
 _TABLE, _ANSWERS = "table.safetensors", "answers.safetensors"
 _IDENTITY = Normalization(0.0, 1.0, ())
+
+
+def _asks_server(judge: str) -> bool:
+    """Return True if a judge sends requests to a server, which its arguments name."""
+    declared = declarations(judges.get(judge)) if judge in judges else {}
+    return any(CommandLineOnly in metadata for metadata in declared.values())
+
+
+@dataclass(kw_only=True)
+class OnlineJudge:
+    """A judge that is asked about new captions while training runs, without delaying it (ONI, arXiv 2410.23022)."""
+
+    judge: Annotated[str, CommandLineOnly.when(_asks_server)]
+    """One of `groundling list judges`, except those of figures; one that asks a server only from the command line."""
+    args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
+    """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them."""
+    goal: str = ""
+    """Goal by which captions are compared: one of the world's (in NetHack defaultgoal, zeroknowledge, combat, gold,
+    stairs), or a sentence; empty: the world's first."""
+    prompt: str = "default"  # Form of the question: default, or in NetHack reworded, Motif's other version
+    model: str | None = None
+    """Reward model to train if the part has no path: one that ranks captions, motif (for NetHack's messages) or
+    characters (null: the one that suits the world); or one of labels, table or classifier (for NetHack's messages),
+    with normalize=false and threshold_quantile=0."""
+    learning: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `groundling.judges.online.background.OnlineLearning`: train_every, epochs, learning_rate, …"""
+
+    @classmethod
+    def of(cls, values: Any, path: str | None) -> "OnlineJudge":
+        """Read the settings of a part with the reward model ``path``; `ConfigError` on unknown or invalid ones."""
+        if not isinstance(values, cls):
+            check_arguments(cls, values, "online", "online.")
+            if values.get("judge") is None:
+                raise ConfigError("online needs a judge: one of `groundling list judges`")
+            values = cls(**values)
+        check_arguments(OnlineLearning, values.learning, "online.learning", "online.learning.")
+        if _asks_server(values.judge):
+            # An address with a secret would be written to files.
+            check_address(**{k: str(v) for k, v in taken(check_address, values.args).items()})
+        check_arguments(judges.get(values.judge), values.args, f"judge {values.judge!r}")
+        if values.model is not None and path is not None:
+            raise ConfigError(f"online.model={values.model} does nothing with path={path}, whose model learns")
+        return values
+
+    def refusal(self, world: str | None) -> str | None:
+        """Return why judge or model do not suit a kind of world, or None; judges that are slow to make are skipped."""
+        if world is not None and self.model is not None and _reads_messages(self.model):
+            usual = find_subject(world).reward_model
+            if not _reads_messages(usual):
+                return f"online.model={self.model} reads NetHack's messages alone: set online.model={usual}"
+        try:
+            question, kind = self._question(world), judges.get(self.judge)
+            fast = isinstance(kind, type) and (issubclass(kind, FigureJudge) or getattr(kind, "effortless", False))
+            return self._make().accepts(question) if fast else None
+        except ConfigError as error:
+            return str(error)
+
+    def new_model(self, context: RewardContext) -> RewardModel:
+        """Make the reward model to train, with weights that depend on the seed."""
+        with torch.random.fork_rng():
+            torch.manual_seed(context.seed)
+            return reward_models.create(self.model or self._question(context.world).subject.reward_model)
+
+    def teach(self, model: RewardModel, context: RewardContext) -> OnlineReward:
+        """Load the judge, and let it train ``model``; raise `ConfigError` if there are several processes."""
+        if context.processes.size > 1:
+            raise ConfigError("an online judge needs a run of one process: several would learn different rewards")
+        judge = online_judge(self._make(), self._question(context.world))
+        return OnlineReward(model, judge, OnlineLearning(**self.learning))
+
+    def _question(self, world: str | None) -> Question:
+        if world is None:
+            raise ConfigError("no subject of judges is registered for this world: leave online out")
+        return Question(self.goal, self.prompt, world=world)
+
+    def _make(self) -> Judge:
+        judge = judges.create(self.judge, **self.args)
+        if not isinstance(judge, Judge):
+            raise ConfigError(f"online.judge={self.judge} judges by figures, and a judge of captions is needed")
+        return judge
+
+
+def _reads_messages(kind: str) -> bool:
+    return bool(getattr(reward_models.get(kind), "reads_messages", False))
+
+
+class RewardTable:
+    """Output of ``model`` for each caption so far, by an id of its content; emptied when the model changes."""
+
+    def __init__(self, model: RewardModel) -> None:
+        self.model = model
+        self._version = model.version
+        self._rewards: dict[int, float] = {}
+
+    def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
+        """Reward captions by unique ids, int64 on the CPU: float32 of their shape, on the CPU, no gradients.
+        ``read`` returns the captions at places of the flattened ids; it is called for new ids only.
+        """
+        if self._version != self.model.version:
+            self._version = self.model.version
+            self._rewards.clear()
+        flat = ids.flatten().tolist()
+        new = {id: place for place, id in reversed(list(enumerate(flat))) if id not in self._rewards}
+        if new:
+            order = sorted(new)
+            rewards = self.model.rewards(read([new[id] for id in order]))
+            self._rewards |= zip(order, rewards.tolist(), strict=True)
+        return torch.tensor([self._rewards[id] for id in flat], dtype=torch.float32).view(ids.shape)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """``ids`` int64 (n,), ascending, ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
+        ids = torch.tensor(sorted(self._rewards), dtype=torch.int64)
+        rewards = torch.tensor([self._rewards[id] for id in ids.tolist()], dtype=torch.float32)
+        return {"ids": ids, "rewards": rewards, "version": torch.tensor(self._version)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned, unless the model has changed."""
+        if int(state["version"]) == self.model.version:
+            self._rewards = dict(zip(state["ids"].tolist(), state["rewards"].tolist(), strict=True))
 
 
 @parts.register("reward_model")
@@ -55,39 +171,29 @@ class RewardModelPart(Part):
 
     def __post_init__(self) -> None:
         if self.threshold_quantile != 0 and not 0.05 <= self.threshold_quantile <= 0.95:
-            raise ConfigError(
-                f"threshold_quantile must be 0 (no threshold) or lie between 0.05 and 0.95, got "
-                f"{self.threshold_quantile}"
-            )
+            raise ConfigError(f"threshold_quantile must be 0, or from 0.05 to 0.95, got {self.threshold_quantile}")
         self._judge = None if self.online is None else OnlineJudge.of(self.online, self.path)
         self._table: RewardTable | None = None
         self._online: OnlineReward | None = None
 
     def accepts(self, world: WorldSpec) -> str | None:
         """Also check that the model was distilled in such a world, and that the judge suits it."""
-        reason = super().accepts(world) or self._model_refusal(world)
-        if reason or self._judge is None:
+        if (reason := super().accepts(world)) is not None:
             return reason
-        return self._judge.refusal(world.subject)
-
-    def _model_refusal(self, world: WorldSpec) -> str | None:
-        """Return why the model does not suit the world, as far as it says where it was distilled."""
         description = None if self.path is None else Path(self.path) / DESCRIPTION
-        if description is None or not description.is_file():
-            return None  # `check` raises the error
-        try:
-            distilled: str = read_object(description, SETTINGS)["about"].get("world", world.subject)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{description} cannot be read: {error!r}") from error
-        if distilled == world.subject:
-            return None
-        return f"{self.path} was distilled from pairs of the world {distilled!r}, and this is {world.subject!r}"
+        if description is not None and description.is_file():  # otherwise `check` raises the error
+            try:
+                distilled: str = read_object(description, SETTINGS)["about"].get("world", world.subject)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ConfigError(f"{description} cannot be read: {error!r}") from error
+            if distilled != world.subject:
+                return f"{self.path} was distilled from pairs of the world {distilled!r}, not {world.subject!r}"
+        return None if self._judge is None else self._judge.refusal(world.subject)
 
     def check(self) -> None:
         if self.path is None and self._judge is None:
             raise ConfigError(
-                "a reward model is missing: set path=FOLDER, as `groundling distill` wrote it ('Motif' in the docs), "
-                "or online.judge=ID, or take the part out"
+                "a reward model is missing: set path=FOLDER that `groundling distill` wrote, or online.judge=ID"
             )
         if self.path is not None and not (Path(self.path) / DESCRIPTION).is_file():
             load_reward_model(self.path)  # raises the error
@@ -95,10 +201,7 @@ class RewardModelPart(Part):
     def check_normalization(self, normalization: Normalization | None) -> None:
         """Raise `ConfigError` if the options need a normalisation that the reward model lacks."""
         if normalization is None and (self.normalize or self.threshold_quantile):
-            raise ConfigError(
-                "this reward model gives labels 0 and 1, which have no mean and quantiles to normalise with: set "
-                "normalize=false and threshold_quantile=0"
-            )
+            raise ConfigError("a reward model of labels 0 and 1 needs normalize=false and threshold_quantile=0")
 
     def begin(self, context: RewardContext) -> None:
         device = find_device(context.device)
@@ -154,16 +257,15 @@ class RewardModelPart(Part):
             model, saved = self._online.model, load_reward_model(folder / MODEL)
             if (saved.id, saved.args) != (model.id, model.args):
                 raise ConfigError(
-                    f"{folder} holds a reward model of the kind {saved.id} {saved.args}, the run now has {model.id} "
-                    f"{model.args}: set the part's path to what it was, or run_dir to a new folder"
+                    f"{folder} holds a reward model {saved.id} {saved.args}, and the run now has {model.id} {model.args}"
                 )
             model.take_up(saved)
             self._online.load_state_dict(load_file(folder / _ANSWERS))
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"{folder} was trained with another reward model than {self.path}, and another reward would be learnt "
-                "from here on: bring the first one back, or set run_dir to a new folder"
+                f"{folder} was trained with another reward model than {self.path}: bring that one back, or set run_dir "
+                "to a new folder"
             )
         self._table.load_state_dict(table)
 
@@ -180,82 +282,3 @@ def has_rewarded(model: RewardModel, folder: Path) -> bool:
     except (OSError, SafetensorError):
         return False
     return bool(version == model.version)
-
-
-_SAMPLES_PER_JOB = 4  # Few, as TER takes a thousand times longer for some texts than for others
-
-Sample = tuple[str, str, Sequence[str], Mapping[str, Any]]  # Prompt, generation, references and meta
-
-
-@rewards.register("pooled")
-@dataclass(kw_only=True)
-class Pooled(Reward):
-    """``reward``, computed in several processes and cached by sample.
-    Meant for TER of long texts (a second per sample); other lexical rewards take milliseconds. Processes start at the
-    first call, and each keeps the model that the reward loads. Rewards that depend on other samples (CIDEr) are
-    refused.
-    """
-
-    reward: Any
-    """A mapping with an ``id`` and its ``args``; in Python also a reward."""
-    num_processes: Annotated[int, Ge(0)] = 0
-    """0: only this process."""
-    remembered: Annotated[int, Ge(0)] = 100_000
-    """Number of samples whose rewards are cached; the oldest are dropped."""
-
-    _inner: Scorer = field(init=False, repr=False)
-    _cache: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        given = self.reward
-        if isinstance(given, Scorer):
-            self._inner = given
-        elif isinstance(given, Mapping) and "id" in given and not set(given) - {"id", "args"}:
-            self._inner = create_within(self.compat, given["id"], given.get("args"))
-        else:
-            raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {given!r}")
-        if not self._inner.by_sample or self._inner.per_token:
-            raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
-        self.needs_references = self._inner.needs_pool
-
-    def check(self) -> None:
-        self._inner.check()
-
-    def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
-        samples = list(zip(prompts, generations, references, meta or [{}] * len(prompts), strict=True))
-        keys = [repr((prompt, text, list(given), more)) for prompt, text, given, more in samples]
-        new = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in self._cache}
-        self._cache |= zip(new, self._score_new(list(new.values())), strict=True)
-        scores = [self._cache[key] for key in keys]
-        for key in [*islice(self._cache, max(0, len(self._cache) - self.remembered))]:
-            del self._cache[key]
-        return scores
-
-    def _score_new(self, samples: Sequence[Sample]) -> list[float]:
-        if not self.num_processes:
-            return _score(self._inner, samples) if samples else []
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self.num_processes, multiprocessing.get_context("spawn"), _start, (os.getpid(), self._inner)
-            )
-        jobs = [samples[i : i + _SAMPLES_PER_JOB] for i in range(0, len(samples), _SAMPLES_PER_JOB)]
-        return [score for scores in self._pool.map(_score_in_worker, jobs) for score in scores]
-
-
-def _score(reward: Scorer, samples: Sequence[Sample]) -> list[float]:
-    return list(map(float, reward(*map(list, zip(*samples, strict=True)))))
-
-
-_worker_reward: Scorer  # In a worker process: the reward, kept from job to job with the model that it has loaded
-
-
-def _start(parent: int, reward: Scorer) -> None:
-    end_with(parent)
-    global _worker_reward
-    _worker_reward = reward
-    torch.set_num_threads(1)
-
-
-def _score_in_worker(samples: Sequence[Sample]) -> list[float]:
-    return _score(_worker_reward, samples)

@@ -11,8 +11,9 @@ from typing import Annotated
 from torch import Tensor
 
 from groundling.envs.text_env import Evidence, WorldSpec
-from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
+from groundling.errors import ConfigError, ForeignError, GroundlingError, foreign
 from groundling.fields import Gt
+from groundling.metrics.metric import checked
 from groundling.rewards.part import Part, RewardContext, RewardInputs, RewardPartConfig, check_name, parts, refusal
 from groundling.rewards.text import create_part
 
@@ -28,13 +29,6 @@ class EnvPart(Part):
     """Factor on the env's reward, before clipping."""
     clip: Annotated[float | None, Gt(0)] = None
     """Greatest absolute value of the scaled reward; null: no limit."""
-
-    def __post_init__(self) -> None:
-        if self.scale == 0:
-            raise ConfigError(
-                "scale=0 removes the env's reward: give another, or take the part out with ~reward.env "
-                "(coefficient=0 logs it and learns nothing from it)"
-            )
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
         assert inputs.env is not None
@@ -82,7 +76,7 @@ class RewardSum:
         by_part = {}
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
-                by_part[name] = _checked(part.rewards(inputs), inputs.shape)
+                by_part[name] = checked("it", part.rewards(inputs), inputs.shape)
         weighted = (self._coefficients[name] * rewards for name, rewards in by_part.items())
         return Rewarded(functools.reduce(Tensor.add, weighted), by_part)
 
@@ -146,42 +140,24 @@ def chosen_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSp
 def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> None:
     """Raise `ConfigError`, before anything is made, if a part is unknown or does not suit the world."""
     for name, part in chosen_parts(settings, world).items():
-        check_name(name)
         needs: frozenset[Evidence] = getattr(parts.get(part.id or name), "needs", frozenset())
         _check_suits(name, world, refusal(needs, world.evidence))
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
     """Make and check the parts of a run's reward, and load nothing: call `RewardSum.begin` before rewarding."""
-    check_parts(settings, world)
     made: dict[str, Part] = {}
     chosen = chosen_parts(settings, world)
     if not chosen:
-        raise ConfigError(
-            f"nothing says what is rewarded in {world.name}: add a part, reward.ID={{}} with one of `groundling list "
-            "rewards`"
-        )
+        raise ConfigError(f"nothing is rewarded in {world.name}: add reward.ID={{}}, one of `groundling list rewards`")
     for name, part in chosen.items():
+        check_name(name)
         with naming(name):
             made[name] = create_part(part.id or name, part.args)
         _check_suits(name, world, made[name].accepts(world))
     reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
     reward.check()
     return reward
-
-
-def _checked(rewards: object, shape: tuple[int, int]) -> Tensor:
-    """A part's rewards as float32; raise `RunError` unless they have the shape and are finite."""
-    if not isinstance(rewards, Tensor) or tuple(rewards.shape) != shape:
-        given = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
-        raise RunError(f"it must give a tensor of shape {shape}, a reward for each step of each env, and gave {given}")
-    broken = (~rewards.isfinite()).nonzero()
-    if len(broken):
-        step, env = broken[0].tolist()
-        raise RunError(
-            f"it gave {rewards[step, env].item()} for step {step} of env {env}: rewards must be finite numbers"
-        )
-    return rewards.detach().float()
 
 
 @contextmanager

@@ -14,12 +14,11 @@ from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge
 from groundling.io.documents import read_object
 from groundling.metrics.bleu import Cider, Spice
-from groundling.metrics.classifier import IntentAccuracy
-from groundling.metrics.meteor import Meteor
+from groundling.metrics.matching import ROUGE_TYPES, Meteor, Rouge
 from groundling.metrics.metric import Meta, References, Scorer, Texts
+from groundling.metrics.models import IntentAccuracy
 from groundling.metrics.parent import Parent
-from groundling.metrics.rouge import ROUGE_TYPES, Rouge, RougeTokenizer
-from groundling.metrics.synthetic import Dates
+from groundling.metrics.text_statistics import Dates
 from groundling.registry import provided
 from groundling.rewards.composite import WeightedSum
 from groundling.rewards.part import (
@@ -41,16 +40,12 @@ rewards.register("sentences_with_dates")(Dates)
 
 @rewards.register("rouge")
 def rouge(
-    *,
-    rouge_type: str = "rouge1",
-    use_single_ref: bool | None = None,
-    tokenizer: RougeTokenizer | None = None,
-    compat: Literal["rl4lms"] | None = None,
+    *, rouge_type: str = "rouge1", use_single_ref: bool | None = None, compat: Literal["rl4lms"] | None = None
 ) -> Rouge:
     """One of ROUGE's F-measures."""
     if rouge_type not in ROUGE_TYPES:
         raise ConfigError(f"rouge_type must be one of {', '.join(ROUGE_TYPES)}, got {rouge_type!r}")
-    metric = Rouge(use_single_ref=use_single_ref, tokenizer=tokenizer, compat=compat)
+    metric = Rouge(use_single_ref=use_single_ref, compat=compat)
     metric.reward_options = replace(metric.reward_options, key=f"lexical/rouge_{rouge_type}")
     return metric
 
@@ -64,11 +59,9 @@ class RougeCombined(Reward):
 
     use_single_ref: bool | None = None
     """As of the metric `rouge`."""
-    tokenizer: RougeTokenizer | None = None
-    """As of the metric `rouge`."""
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
-        metric = Rouge(use_single_ref=self.use_single_ref, tokenizer=self.tokenizer, compat=self.compat)
+        metric = Rouge(use_single_ref=self.use_single_ref, compat=self.compat)
         figures = metric.compute(prompts, generations, references, meta)
         columns = [figures[f"lexical/rouge_{name}"].sentences or [] for name in ("rouge1", "rouge2", "rougeL")]
         return [sum(row) / len(row) for row in zip(*columns, strict=True)]
@@ -199,7 +192,7 @@ class TextPart(Part):
         if self._make is not None:
             if context.lm is None:
                 raise RunError(
-                    "a reward reads the language model under training, and this run has none: name one, args.lm=FOLDER"
+                    "a reward reads the language model under training, and there is none: set args.lm=FOLDER"
                 )
             self._use(self._make(context.lm))
             self.check()
@@ -243,34 +236,30 @@ class TextPart(Part):
 
     def _scores(self, texts: GeneratedTexts) -> Tensor:
         """``(num_texts, longest)``; if scores depend on other samples, those of all processes are scored together."""
-        reward = self.reward
-        if reward.by_sample:
-            return _at_tokens(reward, texts)
+
+        def score(given: GeneratedTexts) -> Tensor:
+            return self.reward.at_tokens(given.prompts, given.so_far, given.references, given.meta, given.tokens)
+
+        if self.reward.by_sample:
+            return score(texts)
         everyones = self._processes.gather(texts)
         columns = ([getattr(one, f.name) for one in everyones] for f in fields(GeneratedTexts))
         together = GeneratedTexts(*([entry for column in same for entry in column] for same in columns))
-        scores = self._processes.from_main(lambda: _at_tokens(reward, together))
+        scores = self._processes.from_main(lambda: score(together))
         first = sum(len(one.prompts) for one in everyones[: self._processes.rank])
         return scores[first : first + len(texts.prompts), : max(map(len, texts.so_far))]
 
 
-def _at_tokens(reward: Scorer, texts: GeneratedTexts) -> Tensor:
-    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, texts.tokens)
-
-
 def _as_json(state: Mapping[str, Any]) -> str:
-    """A reward's state as JSON; raise `RunError` if it would be read back as something else."""
+    """Return a reward's state as JSON; raise `RunError` if it would be read back as something else."""
     try:
         text = json.dumps(state)
-    except (TypeError, ValueError) as error:
+        is_same = json.loads(text) == state
+    except (TypeError, ValueError):
+        is_same = False
+    if not is_same:
         raise RunError(
-            f"its state_dict() cannot be written as JSON ({error}): give numbers, texts, lists and mappings whose "
-            "keys are texts"
-        ) from error
-    if json.loads(text) != state:
-        raise RunError(
-            f"its state_dict() comes back from JSON as something else, {text:.80}: give numbers but NaN, texts, lists "
-            "and mappings whose keys are texts"
+            f"its state_dict() must be JSON: numbers but NaN, texts, lists, mappings by texts, got {state!r:.80}"
         )
     return text
 

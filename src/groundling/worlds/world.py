@@ -15,8 +15,8 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.rollout import Rollout
 from groundling.envs import seeds
 from groundling.envs.text_env import WorldSpec
+from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, unknown
-from groundling.metrics.metric import Document
 from groundling.policies.policy import Policy
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardContext, RewardSum, make_parts
@@ -282,7 +282,7 @@ class World(ABC):
         """
         return make_parts(self.reward_parts, self.spec)
 
-    def begin_reward(self, policy: Policy, processes: Processes, samples: Sequence[Document] = ()) -> RewardSum:
+    def begin_reward(self, policy: Policy, processes: Processes, samples: Sequence[Sample] = ()) -> RewardSum:
         """Load what `reward` needs; ``samples`` is the training split of a pool."""
         lm = getattr(policy, "lm", None)
         self.reward.begin(RewardContext(self.device, self.seed, processes, self.spec.subject, lm, samples))

@@ -20,8 +20,7 @@ from groundling.judges.reward_models import (
     TableRewardModel,
 )
 from groundling.rewards.part import GeneratedTexts, RewardInputs
-from groundling.rewards.registry import RewardTable
-from groundling.rewards.reward_model_part import RewardModelPart
+from groundling.rewards.reward_model_part import RewardModelPart, RewardTable
 from tests.judges.online.judging import PATIENCE, Scripted, fits, judge_labels, until
 from tests.judges.reward_models.reward_reference import random_texts
 

@@ -1,27 +1,36 @@
-"""Sequence classifiers as metrics: learned reward, intent, BLEURT."""
+"""Metrics computed by models: sequence classifiers (learned reward, intent, BLEURT), BERTScore, perplexity."""
 
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
-from groundling.fields import Ge
+from groundling.fields import Ge, Provided
 from groundling.metrics.metric import (
     Figures,
     Meta,
     Metric,
+    MetricResult,
     References,
     Texts,
+    check_library,
     check_model,
+    library,
     load_model,
+    loading,
     mean_of,
     metrics,
 )
+from groundling.runtime.devices import find_device
+
+if TYPE_CHECKING:
+    from groundling.lm import LanguageModel
 
 END_OF_UTTERANCE = "<EOU>"  # Follows each utterance of a dialogue's prompt
 ACTS = ("inform", "question", "directive", "commissive")  # DailyDialog's acts 1 to 4
@@ -70,7 +79,7 @@ class ClassifierMetric(Metric):
         return check_model("classifier", self.model_name)
 
     def index_of(self, label: str) -> int:
-        """Output of a label, by its exact name or, if only one matches, in any case."""
+        """Return the output of a label, by its exact name or, if only one matches, in any case."""
         names = {index: str(name).strip() for index, name in self.config.id2label.items()}
         if sorted(names) != list(range(len(names))):
             raise ConfigError(
@@ -81,17 +90,15 @@ class ClassifierMetric(Metric):
             found = [index for index, name in names.items() if same(name) == same(label.strip())]
             if len(found) == 1:
                 return found[0]
-        raise ConfigError(
-            f"{self.model_name} has {'several labels' if found else 'no label'} {label!r}: it has "
-            f"{self.listed_labels()}"
-        )
+        count = "several labels" if found else "no label"
+        raise ConfigError(f"{self.model_name} has {count} {label!r}: it has {self.listed_labels()}")
 
     def listed_labels(self) -> str:
         return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any, int | None]:
-        """Tokenizer, model and its context length."""
+        """Tokenizer, model, and the number of tokens that it can read (None: nothing limits it)."""
         tokenizer, model = load_model(
             "classifier",
             self.model_name,
@@ -102,18 +109,13 @@ class ClassifierMetric(Metric):
         if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         model.config.pad_token_id = tokenizer.pad_token_id
-        return tokenizer, model, _context_length(tokenizer, model)
-
-
-def _context_length(tokenizer: Any, model: Any) -> int | None:
-    """Number of tokens that the model can read; None if nothing limits it."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None:  # RoBERTa and its relatives number positions from that of padding on
-        tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
-        padding = [getattr(table, "padding_idx", None) for table in tables]
-        positions -= max((index + 1 for index in padding if index is not None), default=0)
-    limits = [n for n in (tokenizer.model_max_length, positions) if n is not None and n < 10**9]
-    return min(limits, default=None)
+        positions = getattr(model.config, "max_position_embeddings", None)
+        if positions is not None:  # RoBERTa and its relatives number positions from that of padding on
+            tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
+            padding = [getattr(table, "padding_idx", None) for table in tables]
+            positions -= max((index + 1 for index in padding if index is not None), default=0)
+        limits = [n for n in (tokenizer.model_max_length, positions) if n is not None and n < 10**9]
+        return tokenizer, model, min(limits, default=None)
 
 
 @metrics.register("learned_reward")
@@ -163,26 +165,19 @@ class LearnedReward(ClassifierMetric):
             if not 0 <= index < config.num_labels:
                 raise ConfigError(f"{self.model_name} has no label {index}: it has {self.listed_labels()}")
         else:
-            raise ConfigError(
-                f"learned_reward needs the label of {self.model_name}: give label=NAME or label_ix=INDEX of "
-                f"{self.listed_labels()}"
-            )
+            raise ConfigError(f"learned_reward needs label=NAME or label_ix=INDEX of {self.listed_labels()}")
         if self.compat:
             if single:
                 warnings.warn(
-                    f"with compat={self.compat} learned_reward is 1 for every text, the softmax of the only output of "
-                    f"{self.model_name}: leave compat out to get its logit",
-                    stacklevel=2,
+                    f"learned_reward is 1 for every text with compat={self.compat}: leave it out", stacklevel=2
                 )
             return index, "softmax"
         if single and self.output == "softmax":
             raise ConfigError(
                 f"{self.model_name} has one output, whose softmax is 1 for every text: set output=logit or sigmoid"
             )
-        if single or config.problem_type == "regression":
-            return index, self.output or "logit"
-        is_multi_label = config.problem_type == "multi_label_classification"
-        return index, self.output or ("sigmoid" if is_multi_label else "softmax")
+        usual: dict[str | None, Output] = {"regression": "logit", "multi_label_classification": "sigmoid"}
+        return index, self.output or ("logit" if single else usual.get(config.problem_type, "softmax"))
 
 
 @metrics.register("intent_accuracy")
@@ -203,35 +198,27 @@ class IntentAccuracy(ClassifierMetric):
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
-        texts = [_last_utterance(prompt) + generation for prompt, generation in zip(prompts, generations, strict=True)]
+        texts = []
+        for prompt, generation in zip(prompts, generations, strict=True):
+            utterances = [text for text in prompt.split(END_OF_UTTERANCE) if text.strip()]
+            texts.append("".join(utterances[-1:]) + generation)
         predicted = self.logits(texts).argmax(-1).tolist()
-        wanted = [self._index(_act(sample["intent"])) for sample in meta or ()]
+        wanted = [self._index(sample["intent"]) for sample in meta or ()]
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
-    def _index(self, act: int) -> int:
+    def _index(self, intent: Any) -> int:
+        """Return the label of an act, which some pools give as a list of one."""
         config = self.config
         labels = {str(name).lower(): index for index, name in config.id2label.items()}
-        is_named = labels.keys() >= set(ACTS)
-        order = [labels[name] for name in ACTS] if is_named else range(config.num_labels)
-        if not 1 <= act <= len(order):
+        order = [labels[name] for name in ACTS] if labels.keys() >= set(ACTS) else range(config.num_labels)
+        try:
+            act = int(intent[0] if isinstance(intent, Sequence) and not isinstance(intent, str) else intent)
+            return order[range(1, len(order) + 1).index(act)]
+        except (TypeError, ValueError, IndexError) as error:
             raise RunError(
-                f"meta['intent']={act} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
+                f"meta['intent']={intent!r} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
                 f"{self.listed_labels()}"
-            )
-        return order[act - 1]
-
-
-def _last_utterance(prompt: str) -> str:
-    utterances = [text for text in prompt.split(END_OF_UTTERANCE) if text.strip()]
-    return utterances[-1] if utterances else ""
-
-
-def _act(intent: Any) -> int:
-    """The act as an int; some pools give it as a list of one."""
-    try:
-        return int(intent[0] if isinstance(intent, Sequence) and not isinstance(intent, str) else intent)
-    except (TypeError, ValueError, IndexError) as error:
-        raise RunError(f"meta['intent'] must be a number from 1 to 4, got {intent!r}") from error
+            ) from error
 
 
 @metrics.register("bleurt")
@@ -258,3 +245,113 @@ class Bleurt(ClassifierMetric):
         scores = self.logits(flat, repeated)[:, 0]
         best = [part.max().item() for part in scores.split([len(given) for given in references])]
         return {"semantic/bleurt": mean_of(best)}
+
+
+@metrics.register("bert_score")
+@dataclass(kw_only=True)
+class BertScore(Metric):
+    """BERTScore (Zhang et al. 2020) of the library bert-score: F1 of the best reference; 0 if a text is empty."""
+
+    language: str = "en"
+    """Chooses the model: roberta-large for English, bert-base-multilingual-cased for most others."""
+    model_name: str | None = None
+    """Folder or hub id of another model."""
+    num_layers: int | None = None
+    """Layer of the embeddings; needed with a ``model_name`` that bert-score does not know."""
+    batch_size: Annotated[int, Ge(1)] = 64
+    device: str = "auto"
+
+    needs_references = True
+
+    _scorer: Any = field(default=None, init=False, repr=False)
+
+    def check(self) -> None:
+        check_library("bert_score")
+        if self.model_name is not None:
+            check_model("model of BERTScore", self.model_name)
+
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        given = [[text for text in texts if text.strip()] for texts in references]
+        scored = [i for i, text in enumerate(generations) if text.strip() and given[i]]
+        scores = [0.0] * len(generations)
+        if scored:
+            self._scorer = self._scorer or self._load()
+            _, _, f1 = self._scorer.score(
+                [generations[i] for i in scored], [given[i] for i in scored], batch_size=self.batch_size
+            )
+            for index, score in zip(scored, f1.tolist(), strict=True):
+                scores[index] = score
+        return {"semantic/bert_score": mean_of(scores)}
+
+    def _load(self) -> Any:
+        self.check()
+        from groundling.lm.load.model_files import quietly
+
+        bert_score = library("bert_score")
+        name = self.model_name or bert_score.utils.lang2model[self.language]
+        if self.num_layers is None and name not in bert_score.utils.model2layers:
+            raise ConfigError(f"bert_score.num_layers must be given with model_name={name}: the embeddings' layer")
+        with loading("model of BERTScore", name), quietly():
+            return bert_score.BERTScorer(
+                model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
+            )
+
+
+@metrics.register("causal_perplexity")
+@dataclass(kw_only=True)
+class CausalPerplexity(Metric):
+    """Perplexity of a causal language model on all references, joined by blank lines.
+    The text is read in windows of ``width`` tokens, which begin every ``stride`` tokens, and each token is predicted
+    once. With ``compat`` the mean of the first window has the weight of one token too many, as in the original.
+    """
+
+    lm: Annotated["LanguageModel | str", Provided("lm", settable=str)] = field(repr=False)
+    """The language model under training, or the folder or hub id of another."""
+    stride: Annotated[int, Ge(1)] = 512
+    """Tokens between the beginnings of windows; fewer give every token more context, and cost more."""
+    width: Annotated[int, Ge(2)] = 1024
+    """Tokens of a window, if the model reads as many; the default is GPT-2's context length."""
+    device: str = "auto"
+    """Device of a model that ``lm`` names."""
+
+    needs_references = True
+
+    def check(self) -> None:
+        from groundling.lm.load.model_files import resolve
+
+        config = check_model("language model", resolve(self.lm)) if isinstance(self.lm, str) else self.lm
+        if config.is_encoder_decoder:
+            raise ConfigError(
+                "causal_perplexity needs a causal language model, not an encoder-decoder: name one with "
+                "lm=FOLDER_OR_ID"
+            )
+
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        lm = self._loaded
+        text = "\n\n".join(text for given in references for text in given)
+        tokens = lm.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0].to(lm.device)  # (num_tokens,)
+        total, count = 0.0, 0
+        context = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)
+        width = min(self.width, context or self.width)
+        stride = min(self.stride, width)
+        for first in range(0, len(tokens), stride):  # the first token to predict; earlier ones are its context
+            start, end = max(0, first + stride - width), min(first + stride, len(tokens))
+            predicted = end - max(first, start + 1)  # nothing predicts a window's first token
+            if predicted < 1:
+                continue
+            with torch.no_grad(), lm.autocast():
+                states = lm.backbone.read(tokens[None, start : end - 1], None, None)[0, -predicted:]
+                logits = lm.backbone.logits(states).float()  # (predicted, vocabulary)
+            wanted = tokens[end - predicted : end].to(logits.device)
+            losses = torch.nn.functional.cross_entropy(logits, wanted, reduction="sum")
+            weight = end - first if self.compat else predicted
+            total += losses.item() / predicted * weight
+            count += weight
+        return {"fluency_metrics/perplexity": MetricResult(math.exp(total / count) if count else math.nan)}
+
+    @cached_property
+    def _loaded(self) -> "LanguageModel":
+        from groundling.lm import LanguageModel
+
+        self.check()
+        return LanguageModel.from_pretrained(self.lm, device=self.device) if isinstance(self.lm, str) else self.lm

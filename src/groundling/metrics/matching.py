@@ -1,8 +1,9 @@
-"""ROUGE (Lin 2004): n-grams and common subsequences that a summary shares with its references."""
+"""Words that a text shares with its references: ROUGE (Lin 2004) of summaries, METEOR (Banerjee and Lavie 2005)."""
 
 import contextlib
+import functools
 import importlib.util
-import re
+import io
 import sys
 import types
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from groundling.envs.text_generation.tasks import words
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import GroundlingError
 from groundling.fields import Gt
 from groundling.metrics.metric import (
     Figures,
@@ -29,44 +30,25 @@ from groundling.metrics.metric import (
 from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-RougeTokenizer = Literal["unicode", "ascii"]
 _SHORTEST_STEMMED = 4
+DEBIAN_WORDNET = Path("/usr/share/wordnet")  # Folder of Debian's package wordnet-base
+_NUM_LEXICOGRAPHER_FILES = 45
 _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha", "weight_factor", "stemming")
 
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base of ROUGE's two libraries, which by themselves drop all letters but a to z.
-    With ``tokenizer="ascii"`` and without ``compat``, a text that has letters, but none from a to z, is an error.
-    """
-
-    tokenizer: RougeTokenizer | None = None
-    """Letters and digits of a word: "unicode" of all scripts, or "ascii"; null: "unicode", with ``compat`` "ascii"."""
+    """Base of ROUGE's two libraries, which drop all letters but a to z; only with ``compat`` they do so here."""
 
     needs_references = True
 
-    @property
-    def is_ascii(self) -> bool:
-        """True if only a to z and 0 to 9 count."""
-        return self.tokenizer == "ascii" or (self.tokenizer is None and self.compat is not None)
-
-    @property
-    def splits_characters(self) -> bool:
-        return not self.is_ascii
-
     def check_letters(self, generations: Texts, references: References) -> None:
-        """Warn if letters are dropped; raise `RunError` if a text has no others."""
+        """Warn if letters are dropped."""
         texts = [*generations, *(text for given in references for text in given)]
-        dropping = [text for text in texts if any(c.isalpha() and not c.isascii() for c in text.lower())]
-        for text in dropping:
-            if self.compat is None and not re.search("[a-z0-9]", text.lower()):
-                raise RunError(
-                    f'{self.name} with tokenizer="ascii" finds no word in {text[:60]!r}: set tokenizer="unicode"'
-                )
-        if dropping:
+        if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
             warnings.warn(
-                f"{self.name} drops letters other than a to z, and these texts have some: set tokenizer=unicode to "
-                "count them",
+                f"with compat={self.compat} {self.name} drops letters other than a to z, and these texts have some: "
+                "leave compat out to count them",
                 stacklevel=3,
             )
 
@@ -86,12 +68,16 @@ class Rouge(_RougeMetric):
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         scorer = library("rouge_score.rouge_scorer").RougeScorer(
-            list(ROUGE_TYPES), use_stemmer=True, tokenizer=None if self.is_ascii else _StemmedWords()
+            list(ROUGE_TYPES), use_stemmer=True, tokenizer=None if self.compat else _StemmedWords()
         )
         scores: dict[str, list[float]] = {name: [] for name in ROUGE_TYPES}
         rows = []
         for generation, given in zip(generations, references, strict=True):
-            by_reference = [scorer.score(text, generation) for text in self._references(given)]
+            if self.use_single_ref or (self.use_single_ref is None and self.compat):
+                given = given[:1]
+            elif self.compat:
+                given = [str(list(given))]
+            by_reference = [scorer.score(text, generation) for text in given]
             rows.append(by_reference[0])
             for name in ROUGE_TYPES:
                 scores[name].append(float(max(score[name].fmeasure for score in by_reference)))
@@ -102,11 +88,6 @@ class Rouge(_RougeMetric):
                 for name, median in _bootstrap_medians(rows).items()
             }
         return {f"lexical/rouge_{name}": result for name, result in results.items()}
-
-    def _references(self, given: Sequence[str]) -> Sequence[str]:
-        if self.use_single_ref or (self.use_single_ref is None and self.compat):
-            return given[:1]
-        return [str(list(given))] if self.compat else given
 
 
 class _StemmedWords:
@@ -171,7 +152,7 @@ class RougeLMax(_RougeMetric):
         return {"lexical/rouge_l_max": mean_of([float(score) for score in scores])}
 
     def _load(self) -> Any:
-        class PyRouge(_py_rouge(None if self.is_ascii else _Separators())):  # type: ignore[misc]
+        class PyRouge(_py_rouge(None if self.compat else _Separators())):  # type: ignore[misc]
             @staticmethod
             def tokenize_text(text: str, language: str = "english") -> list[str]:
                 return words(text)  # as py-rouge does, but without NLTK's sentence splitter and its data
@@ -218,3 +199,58 @@ def _pkg_resources() -> Iterator[None]:
         yield
     finally:
         del sys.modules["pkg_resources"]
+
+
+@functools.cache
+def wordnet() -> Any:
+    """Load WordNet; raise `GroundlingError` if neither is installed."""
+    corpus = library("nltk.corpus").wordnet
+    try:
+        corpus.ensure_loaded()
+    except LookupError as error:
+        if not (DEBIAN_WORDNET / "data.noun").exists():
+            raise GroundlingError(
+                "METEOR needs WordNet: python -m nltk.downloader wordnet, or apt install wordnet-base"
+            ) from error
+    else:
+        return corpus
+    nltk_data = library("nltk.data")
+    reader = library("nltk.corpus.reader.wordnet").WordNetCorpusReader
+
+    class DebianWordNet(reader):  # type: ignore[misc, valid-type]
+        def open(self, name: str) -> Any:
+            if name == "lexnames":  # missing in the package; metrics do not use its names
+                return io.StringIO("".join(f"{i:02d}\tfile{i}\t0\n" for i in range(_NUM_LEXICOGRAPHER_FILES)))
+            return super().open(name)
+
+        def map_wn(self, version: str = "wordnet") -> None:
+            """Skip the mapping to another version's synsets."""
+
+    if str(DEBIAN_WORDNET) not in nltk_data.path:
+        nltk_data.path.append(str(DEBIAN_WORDNET))  # NLTK reads from these folders only
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The multilingual functions")
+        return DebianWordNet(str(DEBIAN_WORDNET), None)
+
+
+@metrics.register("meteor")
+@dataclass(kw_only=True)
+class Meteor(LexicalMetric):
+    """METEOR of NLTK (α 0.9, β 3, γ 0.5), of the best reference.
+    With ``compat``, as in the original, the reference is the Python notation of the list of references.
+    """
+
+    needs_references = True
+
+    def check(self) -> None:
+        check_library("nltk")
+        wordnet()
+
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        meteor = library("nltk.translate.meteor_score").meteor_score
+        synonyms = wordnet()
+        scores = []
+        for generation, given in zip(generations, references, strict=True):
+            texts = [str(list(given))] if self.compat else given
+            scores.append(float(meteor([words(text) for text in texts], words(generation), wordnet=synonyms)))
+        return {"lexical/meteor": mean_of(scores)}

@@ -1,6 +1,8 @@
-"""Diversity of texts: the figures of GEM (Gehrmann et al. 2021, arXiv 2102.01672)."""
+"""Figures of texts without references: diversity, and two synthetic tasks on which a text generator soon learns."""
 
+import contextlib
 import math
+import re
 import statistics
 import string
 import unicodedata
@@ -11,16 +13,30 @@ from typing import Annotated
 
 from groundling.envs.text_generation.tasks import words
 from groundling.fields import Ge
-from groundling.metrics.metric import Figures, LexicalMetric, Meta, MetricResult, References, Texts, metrics
+from groundling.metrics.metric import (
+    Figures,
+    LexicalMetric,
+    Meta,
+    Metric,
+    MetricResult,
+    References,
+    Texts,
+    mean_of,
+    metrics,
+)
+from groundling.metrics.tokens import ngrams
 
 _PUNCTUATION = frozenset(string.punctuation)
 _MAX_ORDER = 3
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @metrics.register("diversity")
 @dataclass(kw_only=True)
 class Diversity(LexicalMetric):
-    """Vocabulary, distinct n-grams, entropies and lengths of lower-cased words, with and without punctuation."""
+    """Vocabulary, distinct n-grams, entropies and lengths of lower-cased words, with and without punctuation.
+    (GEM, Gehrmann et al. 2021, arXiv 2102.01672)
+    """
 
     window_size: Annotated[int, Ge(1)] = 100
     """Words per segment of the mean segmental type-token ratio (MSTTR); NaN for shorter texts."""
@@ -72,24 +88,54 @@ def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
     figures: dict[str, float] = {}
     shorter: Counter[tuple[str, ...]] = Counter()
     for order in range(1, _MAX_ORDER + 1):
-        counts = Counter(
-            tuple(text[start : start + order]) for text in texts for start in range(len(text) - order + 1)
-        )
+        counts = Counter[tuple[str, ...]]()
+        for text in texts:
+            counts.update(ngrams(text, order))
         total = counts.total()
         figures[f"distinct-{order}"] = len(counts) / total if total else 0
         figures[f"vocab_size-{order}"] = len(counts)
         figures[f"unique-{order}"] = sum(count == 1 for count in counts.values())
         figures[f"entropy-{order}"] = -sum(c / total * math.log2(c / total) for c in counts.values())
-        if shorter:
-            figures[f"cond_entropy-{order}"] = _conditional_entropy(counts, shorter)
+        if (
+            shorter
+        ):  # H(last word | words before it), with counts divided by their order's total (van Miltenburg et al.)
+            figures[f"cond_entropy-{order}"] = -sum(
+                c / total * math.log2((c / total) / (shorter[ngram[:-1]] / shorter.total()))
+                for ngram, c in counts.items()
+            )
         shorter = counts
     return figures
 
 
-def _conditional_entropy(counts: Counter[tuple[str, ...]], shorter: Counter[tuple[str, ...]]) -> float:
-    """H(last word | words before it), with counts divided by their order's total, as in van Miltenburg et al."""
-    total, shorter_total = counts.total(), shorter.total()
-    return -sum(
-        count / total * math.log2((count / total) / (shorter[ngram[:-1]] / shorter_total))
-        for ngram, count in counts.items()
-    )
+@metrics.register("increasing_numbers")
+@dataclass(kw_only=True)
+class IncreasingNumbers(Metric):
+    """Number of leading numbers that strictly increase, divided by the number of words."""
+
+    min_tokens: Annotated[int, Ge(1)] = 20
+    """A text has at least half as many words for the division."""
+
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        words = [text.split() for text in generations]
+        scores = [_num_increasing(text) / max(len(text), self.min_tokens / 2) for text in words]
+        return {"synthetic/increasing_numbers_in_text": mean_of(scores)}
+
+
+def _num_increasing(tokens: Sequence[str]) -> int:
+    numbers: list[float] = []
+    for token in tokens:
+        with contextlib.suppress(ValueError):
+            number = float(token)
+            if numbers and not number > numbers[-1]:  # not <=, which is False for NaN
+                break
+            numbers.append(number)
+    return len(numbers)
+
+
+@metrics.register("dates")
+@dataclass(kw_only=True)
+class Dates(Metric):
+    """1 if a text has a date, written year-month-day in digits (2020-01-31); else 0."""
+
+    def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
+        return {"synthetic/dates_in_text": mean_of([float(bool(_DATE.search(text))) for text in generations])}
