@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -40,7 +41,6 @@ class LanguageModel(TransformersModel):
     Attributes:
         backbone: The model's encoder, decoder body and head.
         filler: The token that pads.
-        batches: Which prompts can be continued in one batch.
         start_token: The token that a decoder reads first.
         max_positions: Tokens that the model has room for; None: no limit.
     """
@@ -48,7 +48,11 @@ class LanguageModel(TransformersModel):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
         self._scorer = Scorer(self.backbone, self.start_token)
-        self.batches = Batches(self.backbone, self.filler, self.start_token)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """Batches of prompts for `generate`."""
+        return Batches(self.backbone, self.filler, self.start_token)
 
     def score(
         self,
@@ -96,7 +100,7 @@ class LanguageModel(TransformersModel):
         compat: str | None,
     ) -> tuple[list[int], Tensor, Tensor]:
         """Return each prompt's number of candidates, all scores in one row, and states (num_prompts, hidden_size)."""
-        texts, questions = self._tokens.questions(prompts, candidates)
+        texts, questions = self.questions(prompts, candidates)
         if not questions:
             return [], *self._no_scores
         scores, states = self._scorer(questions, compat == "glam", growing(prompts))
@@ -127,7 +131,7 @@ class LanguageModel(TransformersModel):
                 "this model has no end token (in its tokenizer, generation config or chat template), without which a "
                 "text that begins a longer one cannot end: name another tokenizer"
             )
-        _, questions = self._tokens.questions(prompts, candidates)
+        _, questions = self.questions(prompts, candidates)
         scored = self._no_scores
         if questions:
             log_probs, state = guided_log_probs(
@@ -182,6 +186,8 @@ class LanguageModel(TransformersModel):
         """
         if isinstance(prompts, str):
             raise GroundlingError("prompts must be a list of texts: put a single text into a list")
+        if refused := {"stop_strings", "stopping_criteria"} & generation.keys():
+            raise GroundlingError(f"{', '.join(refused)} cannot be used: texts end at tokens (eos_token_id)")
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)

@@ -27,10 +27,8 @@ class Batching:
         # allocates it again each time, which doubles the time.
         return cls(4096, 0.03, 2**19) if device.type == "cpu" else cls(TOKENS_AT_ONCE, 0.25, float("inf"))
 
-    def batches(self, lengths: Sequence[int], copies: int = 1, max_waste: float | None = None) -> list[list[int]]:
-        """Return batches of texts within these limits, each text read ``copies`` times."""
-        waste = self.max_waste if max_waste is None else max_waste
-        return batches(lengths, self.max_tokens // copies, waste, self.max_pairs / copies)
+    def batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        return batches(lengths, self.max_tokens, self.max_waste, self.max_pairs)
 
 
 def batches(

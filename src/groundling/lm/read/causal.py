@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Cache
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.read.batching import (
@@ -48,13 +47,10 @@ class CausalReader:
 
     def _can_share(self, shared: int, longest: int) -> bool:
         """Return True if the first ``shared`` tokens of all prompts can be read once."""
-        layers = self.backbone.layers
         # In training mode, which here means checkpointed gradients, a body keeps no memory.
         if shared < WORTH_SHARING or self.backbone.model.training:
             return False
-        if layers.stage(shared) != layers.stage(longest):
-            return False
-        length = layers.check_length(longest)
+        length = self.backbone.layers.check_length(longest)
         if length not in self._shares:
             self._shares[length] = self._sharing_is_exact(max(WORTH_SHARING, length))
         return self._shares[length]
@@ -95,36 +91,6 @@ class CausalReader:
             rows.update(zip(batch, cut(hidden, roots, counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
-    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
-        """Read each prompt once, then its candidates (`one_by_one`: token by token) after copies of its memory."""
-        device, runs = self.backbone.device, [runs_of(question.candidates) for question in questions]
-        lengths, widest = [len(question.prompt) for question in questions], max(map(len, runs))
-        answers: dict[int, RowStates] = {}
-        # Prompts of one length at a time: padding would change a recurrent state.
-        for batch in Batching.for_device(device).batches(lengths, copies=widest, max_waste=0.0):
-            tokens = torch.tensor([questions[index].prompt for index in batch], device=device)
-            hidden, memory = self.backbone.begin(tokens)  # (batch, length, hidden)
-            more = self._continue(memory, tokens.shape[1], [runs[index] for index in batch], one_by_one)
-            for place, index in enumerate(batch):
-                root = hidden[place, -1:]
-                rows = [torch.cat([root, next(more)]) if run else root for run in runs[index]]
-                targets = run_targets(questions[index].candidates, runs[index])
-                answers[index] = RowStates(torch.cat(rows), targets)
-        return [answers[index] for index in range(len(questions))]
-
-    def _continue(
-        self, memory: dict[str, Cache], length: int, runs: Sequence[Sequence[tuple[int, ...]]], one_by_one: bool
-    ) -> Iterator[Tensor]:
-        """Return the states (len(run), hidden) of each run that is not empty, text by text."""
-        rows = [(owner, run) for owner, text_runs in enumerate(runs) for run in text_runs if run]
-        if not rows:
-            return iter(())
-        device = self.backbone.device
-        tokens = pad_sequence([torch.tensor(run) for _, run in rows], batch_first=True).to(device)
-        owners = torch.tensor([owner for owner, _ in rows], device=device)
-        hidden = self.backbone.proceed(memory, length, owners, tokens, one_by_one)
-        return iter(cut(hidden, [0] * len(rows), [len(run) for _, run in rows]))
-
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Read each candidate in a row of its own with its prompt."""
         runs = [runs_of(question.candidates) for question in questions]
@@ -148,16 +114,12 @@ class CausalReader:
 
     def _read_lines(self, lines: Sequence[Tokens]) -> list[Tensor]:
         """Return the states (length, hidden) of each text."""
-        device, states = self.backbone.device, dict[int, Tensor]()
-        batching, lengths = Batching.for_device(device), list(map(len, lines))
-        # Padding would move a text into the stage of its batch's longest one.
-        for stage in self.backbone.layers.by_stage(lengths):
-            for places in batching.batches([lengths[index] for index in stage]):
-                batch = [stage[place] for place in places]
-                tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
-                hidden = self.backbone.read(tokens.to(device), None, None)
-                counts = [lengths[index] for index in batch]
-                states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
+        device, states, lengths = self.backbone.device, dict[int, Tensor](), list(map(len, lines))
+        for batch in Batching.for_device(device).batches(lengths):
+            tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
+            hidden = self.backbone.read(tokens.to(device), None, None)
+            counts = [lengths[index] for index in batch]
+            states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
 
 

@@ -1,8 +1,8 @@
 """Attention of T5's encoder on long prompts on CPUs, without tensors of (length, length).
 
 T5 adds a bias by relative position to attention scores, and materialises bias, scores and probabilities for each head,
-query and key: 400 MB each for 3,500 tokens and 8 heads. Here the bias is a table of ``2 * length - 1`` distances, of
-which each query reads a window.
+query and key: 400 MB each for 3,500 tokens and 8 heads. Here, without gradients, the bias is a table of
+``2 * length - 1`` distances, of which each query reads a window.
 """
 
 import functools
@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
-LONG, LONG_WITH_GRADIENTS = 128, 320  # Lengths from which this attention is faster than T5's own
-_BLOCK_SCORES = 2**18  # Attention scores of a block of queries: 1 MiB, which stays in a CPU's cache
+LONG = 128  # Length from which this attention is faster than T5's own
 
 
 def use_block_attention(model: nn.Module) -> None:
@@ -32,19 +30,18 @@ def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
     """Return True if ``encoder`` reads ``tokens`` or states, (batch, length, ...), by `BlockAttention`."""
     if torch.jit.is_tracing() or torch.compiler.is_compiling():  # traces hold for any length, loops do not
         return False
-    least = LONG_WITH_GRADIENTS if torch.is_grad_enabled() else LONG
     return (
         tokens.device.type == "cpu"
-        and tokens.shape[1] >= least
+        and tokens.shape[1] >= LONG
+        and not torch.is_grad_enabled()  # fused attention would materialise the bias
         and any(isinstance(module, BlockAttention) for module in encoder.modules())
     )
 
 
 class BlockAttention(nn.Module):
-    """T5's encoder self-attention, computed in blocks if the prompt is long.
+    """T5's encoder self-attention; of long prompts without gradients by PyTorch's fused attention.
 
-    Without gradients PyTorch's fused attention takes a view of the table as its mask, padded prompts one by one. With
-    gradients it would materialise the mask, so blocks of queries are computed in turn, and again in the backward pass.
+    The fused attention takes a view of the table as its mask, and padded prompts one by one.
     """
 
     n_heads: int
@@ -78,33 +75,11 @@ class BlockAttention(nn.Module):
             part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2)
             for part in (self.q, self.k, self.v)
         )  # each (batch, heads, length, size)
-        spans = None if torch.is_grad_enabled() else _spans(mask)
-        if spans is None:
-            attended = self._attend_in_blocks(query, key, value, table, mask)
-        else:
-            attended = torch.zeros_like(query)
-            for rows, span in spans:
-                prompt = (rows, slice(None), span)
-                attended[prompt] = _attend(query[prompt], key[prompt], value[prompt], table)
+        attended = torch.zeros_like(query)
+        for rows, span in _spans(mask):
+            prompt = (rows, slice(None), span)
+            attended[prompt] = _attend(query[prompt], key[prompt], value[prompt], table)
         return self.o(attended.transpose(1, 2).flatten(2)), table, None
-
-    def _attend_in_blocks(
-        self, query: Tensor, key: Tensor, value: Tensor, table: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        shape, length = query.shape, query.shape[2]
-        query = query.flip(2)  # the windows of the last query's distances come first in the table
-        query, key, value = (part.flatten(0, 1) for part in (query, key, value))
-        hidden = None if mask is None else mask[:, :, 0].expand(-1, self.n_heads, -1).reshape(-1, 1, length)
-        attended = torch.empty_like(query)
-        num_queries = max(1, _BLOCK_SCORES // (len(query) * length))
-        for first in range(0, length, num_queries):
-            block = slice(first, min(first + num_queries, length))
-            inputs = (query[:, block], key, value, table[:, first : block.stop + length - 1], hidden)
-            if torch.is_grad_enabled():
-                attended[:, block] = checkpoint(_block, *inputs, use_reentrant=False, preserve_rng_state=False)
-            else:
-                attended[:, block] = _block(*inputs)
-        return attended.view(shape).flip(2)
 
     def _bias_by_distance(self, length: int) -> Tensor:
         """Return the bias for each key position minus query position, from ``1 - length`` to ``length - 1``."""
@@ -122,16 +97,13 @@ def _with_blocks(kind: Any) -> Any:
     return type(f"{kind.__name__}InBlocks", (BlockAttention, kind), {})
 
 
-def _spans(mask: Tensor | None) -> list[tuple[slice, slice]] | None:
-    """Return each prompt's row and the span of its tokens; None if a prompt has padding between tokens."""
+def _spans(mask: Tensor | None) -> list[tuple[slice, slice]]:
+    """Return each prompt's row and the span of its tokens."""
     if mask is None:
         return [(slice(None), slice(None))]
     kept = (mask[:, 0, 0] == 0).int()  # (batch, length)
-    counts, firsts, ends = kept.sum(1), kept.argmax(1), kept.shape[1] - kept.flip(1).argmax(1)
-    if bool(((ends - firsts != counts) & (counts > 0)).any()):
-        return None
-    spans = zip(counts.tolist(), firsts.tolist(), ends.tolist(), strict=True)
-    return [(slice(row, row + 1), slice(first, end)) for row, (count, first, end) in enumerate(spans) if count]
+    spans = zip(kept.argmax(1).tolist(), kept.sum(1).tolist(), strict=True)
+    return [(slice(row, row + 1), slice(first, first + count)) for row, (first, count) in enumerate(spans) if count]
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
@@ -140,14 +112,3 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
     # Queries in reverse, so that their windows are a view of the table.
     windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
     return scaled_dot_product_attention(query.flip(2), key, value, attn_mask=windows[None], scale=1.0).flip(2)
-
-
-def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend with some queries (batch * heads, queries, size) to all keys."""
-    # ``distances`` (heads, queries + length - 1); ``mask`` (batch * heads, 1, length) is added to the scores.
-    bias = distances.unfold(1, key.shape[1], 1)  # (heads, queries, length)
-    bias = bias.expand(len(key) // len(bias), -1, -1, -1).flatten(0, 1)
-    scores = torch.baddbmm(bias, queries, key.transpose(1, 2))
-    if mask is not None:
-        scores = scores + mask
-    return scores.softmax(-1) @ value

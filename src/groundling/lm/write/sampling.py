@@ -26,7 +26,7 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
         return
     from transformers import GenerationConfig
 
-    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - {"stop_strings"}
     for name in settings:
         if name not in known and name not in _NOT_OF_CONFIG and name not in others:
             raise ConfigError(unknown(f"setting of {key}", name, known))
