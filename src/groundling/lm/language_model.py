@@ -17,7 +17,7 @@ from groundling.lm.read.guided import guided_log_probs
 from groundling.lm.read.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import Prompts, growing
 from groundling.lm.transformers_model import TransformersModel
-from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Batches, Generation, generate
+from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Generation, Generator
 from groundling.tokenization.detokenize import Continuation
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class LanguageModel(TransformersModel):
         self._scorer = Scorer(self.backbone, self.start_token)
 
     @cached_property
-    def batches(self) -> Batches:
-        """Batches of prompts for `generate`."""
-        return Batches(self.backbone, self.filler, self.start_token)
+    def generator(self) -> Generator:
+        """Transformers' `generate`, with log-probabilities."""
+        return Generator(self.backbone, self.tokenizer, self.filler, self.start_token)
 
     def score(
         self,
@@ -76,8 +76,8 @@ class LanguageModel(TransformersModel):
         Raises:
             GroundlingError: A prompt has no candidates, or is too long for the model.
         """
-        counts, scores, _ = self._scored(prompts, candidates, normalize, compat)
-        return list(scores.split(counts))
+        scored = self.score_candidates(prompts, candidates, normalize, compat)
+        return [log_probs[mask] for log_probs, mask in zip(scored.log_probs, scored.mask, strict=True)]
 
     def score_candidates(
         self,
@@ -87,26 +87,17 @@ class LanguageModel(TransformersModel):
         compat: Literal["glam"] | None = None,
     ) -> CandidateScores:
         """Return `score`'s results, padded, and the prompts' states, from one pass; arguments and errors as there."""
-        return CandidateScores.of(*self._scored(prompts, candidates, normalize, compat))
+        texts, questions = self.questions(prompts, candidates)
+        scored = self._no_scores
+        if questions:
+            scores, states = self._scorer(questions, compat == "glam", growing(prompts))
+            # A model spread over several devices ends on another one.
+            scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
+            scored = scores, states.to(self.device)
+        return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     # Wrappers of modules (distributed data parallel, compile) wrap scoring.
     forward = score_candidates
-
-    def _scored(
-        self,
-        prompts: Prompts,
-        candidates: Sequence[str] | Sequence[Sequence[str]],
-        normalize: Normalize,
-        compat: str | None,
-    ) -> tuple[list[int], Tensor, Tensor]:
-        """Return each prompt's number of candidates, all scores in one row, and states (num_prompts, hidden_size)."""
-        texts, questions = self.questions(prompts, candidates)
-        if not questions:
-            return [], *self._no_scores
-        scores, states = self._scorer(questions, compat == "glam", growing(prompts))
-        # A model spread over several devices ends on another one.
-        scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
-        return [len(question.candidates) for question in questions], scores, states.to(self.device)
 
     def score_guided(
         self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]], temperature: float = 1.0
@@ -199,7 +190,7 @@ class LanguageModel(TransformersModel):
         if self.end_tokens.ids and "generation_config" not in generation:
             generation = {"eos_token_id": list(self.end_tokens.ids)} | generation
         with self.caching():
-            return generate(self.model, self.tokenizer, tokens, self.batches, generation)
+            return self.generator(tokens, generation)
 
     def continuation(self, prompt: Sequence[int]) -> Continuation:
         """Return a decoder of the text that the model generates after a prompt, both in token ids."""

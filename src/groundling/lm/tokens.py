@@ -20,16 +20,9 @@ _ROOM_TO_ANSWER = 128  # Tokens left to a conversation's answer, or a quarter of
 
 
 class ModelTokens:
-    """The part of a language model that encodes texts.
+    """The part of a language model that encodes texts, see `LanguageModel`.
 
-    Args:
-        vocabulary_size: Rows of the model's embedding.
-        fallback_token: The prompt for an empty text, if the tokenizer adds no special token.
-        max_positions: Tokens that the model has room for; None: no limit.
-        is_encoder_decoder: Prompts are read by an encoder, candidates by a decoder.
-        max_prompt_tokens: Longer prompts keep their last tokens (and the first if it is the beginning-of-text token);
-            the first such prompt causes a warning. None: raise if a prompt does not fit.
-        add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
+    ``fallback_token`` is the prompt for an empty text, if the tokenizer adds no special token.
     """
 
     def __init__(

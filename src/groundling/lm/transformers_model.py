@@ -22,7 +22,6 @@ from groundling.lm.load.model_files import (
     STARTERS,
     Source,
     align,
-    check_compiler,
     checkpoint_gradients,
     fuse_activations,
     is_sharded,
@@ -142,8 +141,6 @@ class TransformersModel(ModelTokens, nn.Module):
             GroundlingError: Something is missing or invalid; the message is one line.
         """
         source, target = Source(resolve(path), revision, trust_remote_code), find_device(device)
-        if compile:
-            check_compiler(str(target))
         if init not in get_args(Init):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
         base = adapters.adapter_base(source.path)

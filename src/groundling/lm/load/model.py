@@ -22,7 +22,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
 
-from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
+from groundling.errors import GroundlingError, is_out_of_memory, pass_out_of_memory
 from groundling.lm.load.model_files import Source, check_model_files, first_line, quietly
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
@@ -97,11 +97,6 @@ class Placement:
         processes = launched("LOCAL_WORLD_SIZE", 1)
         if processes == 1 or not isinstance(self.device_map, str):
             return {"device_map": self.device_map}
-        if self.device_map == "balanced_low_0":
-            raise ConfigError(
-                "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
-                "model.device_map=auto"
-            )
         memory: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share_of_gpus()}
         memory["cpu"] = free_memory(torch.device("cpu")) // processes
         return {"device_map": self.device_map, "max_memory": memory}
@@ -134,7 +129,6 @@ def load_model(
         )
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     auto = AutoModelForImageTextToText if sees(config) else auto
-    free = free_memory(placement.device)  # before loading takes some
     try:
         if init == "pretrained":
             model = load_pretrained(auto, source.path, config=config, **options, **placed)
@@ -148,10 +142,8 @@ def load_model(
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            needed = _bytes_needed(auto, config, dtype)
             raise GroundlingError(
-                f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
-                f"{free / 2**30:.1f} GiB of {placement.device} were free "
+                f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
                 "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
             ) from error
@@ -162,16 +154,6 @@ def load_model(
         with torch.no_grad():
             model.get_input_embeddings().weight.copy_(pretrained.get_input_embeddings().weight)
     return model.to(placement.device)
-
-
-def _bytes_needed(auto: Any, config: PretrainedConfig, dtype: torch.dtype) -> str:
-    """Return the memory of a model's weights, from a copy on the meta device."""
-    try:
-        with quietly(), torch.device("meta"):
-            count = sum(weight.numel() for weight in auto.from_config(config).parameters())
-    except Exception:  # a model that needs more than its config
-        return "more than is free"
-    return f"{count * dtype.itemsize / 2**30:.1f} GiB"
 
 
 def _load_config(source: Source) -> PretrainedConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import stat
@@ -17,7 +16,7 @@ import torch
 from transformers import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import ConfigError, GroundlingError, did_you_mean, pass_out_of_memory
+from groundling.errors import GroundlingError, did_you_mean
 from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
 
 if TYPE_CHECKING:
@@ -216,19 +215,6 @@ def checkpoint_gradients(model: PreTrainedModel) -> None:
         # Renamed in Transformers 5.23; this is the name that 5.3 knows too.
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-@functools.cache
-def check_compiler(device: str) -> None:
-    """Compile one small function; raise `ConfigError` if `torch.compile` does not work."""
-    try:
-        torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
-    except Exception as error:
-        pass_out_of_memory(error)
-        raise ConfigError(
-            f"model.compile=true, but torch.compile does not work here ({first_line(error)}): CPUs need a C++ "
-            "compiler (g++) and Python's headers, GPUs Triton; or leave model.compile out"
-        ) from error
 
 
 def is_sharded(model: PreTrainedModel) -> bool:

@@ -15,7 +15,7 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.load.model_files import is_sharded
 from groundling.lm.read.batching import TOKENS_AT_ONCE, RowStates, ScoringQuestion, layouts_of
 from groundling.lm.read.exactness import agree, example_tokens
-from groundling.lm.read.prefix_tree import KeyValueMemory, PrefixTree, Text, joined
+from groundling.lm.read.prefix_tree import Branch, KeyValueMemory, PrefixTree, Text, joined
 
 MAX_BYTES = 2**29  # Memory of the cached states of one language model's frozen layers: 512 MiB
 _NODES_AT_ONCE = 1024  # Tokens of a pass on a CPU: enough for fast products, activations still fit its cache
@@ -102,7 +102,7 @@ class TreeReader:
         frozen = num_frozen(backbone.body)
         self.frozen.check_weights(backbone.body, frozen)
         texts = [
-            ([index], Text.of([question], [layout]))
+            ([index], Text(tuple(question.prompt), [Branch(len(question.prompt), layout)]))
             for index, (question, layout) in enumerate(zip(questions, layouts_of(questions), strict=True))
         ]
         answers: dict[int, RowStates] = {}

@@ -133,7 +133,7 @@ class Decoder:
         # Without autocast, under which this loop would round logits to bfloat16.
         lm, left = self.lm, not self.lm.is_encoder_decoder
         model: Any = lm.model
-        for indices in lm.batches.of(list(map(len, prompts)), choice.num_steps - 1):
+        for indices in lm.generator.batches(list(map(len, prompts)), choice.num_steps - 1):
             lines = [prompts[index] for index in indices]
             tokens, mask = padded(lines, lm.device, lm.filler, left)
             rows = torch.tensor(indices, device=lm.device)

@@ -17,18 +17,95 @@ from groundling.lm.read.batching import padded
 from groundling.lm.read.exactness import REASON_LENGTH, REFUSALS, example_tokens, plain_logits
 from groundling.tokenization.detokenize import Continuation
 
+DEFAULT_NEW_TOKENS = 32
+_MAX_SCORES = 2**27  # Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32
 _NEW_TOKENS = 3  # Of an exactness check
+_drawing = threading.Lock()
 
 
-class Batches:
-    """Batches of prompts that `generate` continues: padded where that is exact, otherwise one prompt at a time."""
+@dataclass(frozen=True)
+class Generation:
+    """One continuation.
 
-    def __init__(self, backbone: Backbone, filler: int, start_token: int) -> None:
-        self.backbone, self.filler, self.start_token = backbone, filler, start_token
+    `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
+    `token_ids`: int64 (num_tokens,), with the end token if it was reached.
+    `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and filters.
+    `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
+    """
+
+    text: str
+    token_ids: Tensor
+    token_log_probs: Tensor
+    raw_token_log_probs: Tensor
+
+
+@contextmanager
+def sampling_from(seed: int) -> Iterator[None]:
+    """Seed torch's global generators within this context, and restore them afterwards.
+
+    One thread at a time: Transformers samples from no other generator, and a judge may write in the background while a
+    run measures its texts.
+    """
+    with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+class Generator:
+    """Generates texts with one model; ``filler`` pads prompts."""
+
+    def __init__(self, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, filler: int, start_token: int) -> None:
+        self.backbone, self.tokenizer, self.filler, self.start_token = backbone, tokenizer, filler, start_token
         self._pads: dict[int, bool] = {}  # by `Layers.check_length`
 
-    def of(self, lengths: Sequence[int], more: int) -> list[list[int]]:
-        """Return batches of prompts of these lengths, followed by at most ``more`` tokens that are read."""
+    def __call__(self, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> list[Generation]:
+        """Continue prompts in token ids, `num_return_sequences` times each; ``settings``: those of `generate`."""
+        copies = settings.get("num_return_sequences") or 1
+        rows = copies * (settings.get("num_beams") or 1)
+        vocabulary = self.backbone.model.config.get_text_config().vocab_size
+        new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
+        at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
+        generations: dict[int, list[Generation]] = {}
+        # The last token is never read.
+        for together in self.batches(list(map(len, prompts)), new_tokens - 1):
+            by_length = sorted(together, key=lambda index: -len(prompts[index]))
+            for first in range(0, len(by_length), at_once):
+                batch = by_length[first : first + at_once]
+                made = self._generate([prompts[index] for index in batch], settings)
+                for place, index in enumerate(batch):
+                    generations[index] = made[place * copies : (place + 1) * copies]
+        return [generation for index in range(len(prompts)) for generation in generations[index]]
+
+    def _generate(self, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> list[Generation]:
+        model: Any = self.backbone.model
+        encodes = self.backbone.is_encoder_decoder
+        tokens, mask = padded(prompts, self.backbone.device, self.filler, left=not encodes)
+        limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
+        output = model.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            **({"pad_token_id": self.filler} | limits | settings | {"stop_strings": None}),
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+        )
+        texts = output.sequences[:, 1 if encodes else tokens.shape[1] :]  # (rows, num_steps)
+        beams = getattr(output, "beam_indices", None)
+        sampled, raw = (_log_probs(scores, texts, beams) for scores in (output.scores, output.logits))
+        ends = settings.get("eos_token_id", settings.get("generation_config", model.generation_config).eos_token_id)
+        lengths = (beams >= 0).sum(1) if beams is not None else _lengths(texts, ends)
+        generations = []
+        for row, length in enumerate(lengths.tolist()):
+            ids, prompt = texts[row, :length], () if encodes else prompts[row * len(prompts) // len(texts)]
+            text = Continuation(self.tokenizer, prompt).append(*ids.tolist())
+            generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
+        return generations
+
+    def batches(self, lengths: Sequence[int], more: int) -> list[list[int]]:
+        """Return batches of prompts of these lengths, followed by at most ``more`` tokens that are read.
+
+        Prompts are padded where that is exact; otherwise each has a batch of its own.
+        """
         read = more + (1 if self.backbone.is_encoder_decoder else max(lengths))
         check = self.backbone.layers.check_length(read)
         if check not in self._pads:
@@ -97,99 +174,6 @@ def only_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
         yield
     finally:
         model.generation_config = before
-
-
-_MAX_SCORES = 2**27  # Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32
-DEFAULT_NEW_TOKENS = 32
-_drawing = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Generation:
-    """One continuation.
-
-    `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
-    `token_ids`: int64 (num_tokens,), with the end token if it was reached.
-    `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and filters.
-    `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
-    """
-
-    text: str
-    token_ids: Tensor
-    token_log_probs: Tensor
-    raw_token_log_probs: Tensor
-
-
-@contextmanager
-def sampling_from(seed: int) -> Iterator[None]:
-    """Seed torch's global generators within this context, and restore them afterwards.
-
-    One thread at a time: Transformers samples from no other generator, and a judge may write in the background while a
-    run measures its texts.
-    """
-    with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
-
-
-def generate(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    batches: Batches,
-    settings: dict[str, Any],
-) -> list[Generation]:
-    """Continue prompts in token ids, `num_return_sequences` times each; ``settings`` are those of `model.generate`."""
-    copies = settings.get("num_return_sequences") or 1
-    rows = copies * (settings.get("num_beams") or 1)
-    vocabulary = model.config.get_text_config().vocab_size
-    new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
-    at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
-    generations: dict[int, list[Generation]] = {}
-    # The last token is never read.
-    for together in batches.of(list(map(len, prompts)), new_tokens - 1):
-        by_length = sorted(together, key=lambda index: -len(prompts[index]))
-        for first in range(0, len(by_length), at_once):
-            batch = by_length[first : first + at_once]
-            lines = [prompts[index] for index in batch]
-            made = _generate_batch(model, tokenizer, lines, batches.filler, settings)
-            for place, index in enumerate(batch):
-                generations[index] = made[place * copies : (place + 1) * copies]
-    return [generation for index in range(len(prompts)) for generation in generations[index]]
-
-
-def _generate_batch(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    filler: int,
-    settings: dict[str, Any],
-) -> list[Generation]:
-    device, encodes = model.get_input_embeddings().weight.device, model.config.is_encoder_decoder
-    tokens, mask = padded(prompts, device, filler, left=not encodes)
-    limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
-    output: Any = model.generate(
-        input_ids=tokens,
-        attention_mask=mask,
-        **({"pad_token_id": filler} | limits | settings | {"stop_strings": None}),
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=True,
-    )
-    before = 1 if encodes else tokens.shape[1]
-    texts = output.sequences[:, before:]  # (rows, num_steps)
-    beams = getattr(output, "beam_indices", None)
-    sampled, raw = (_log_probs(scores, texts, beams) for scores in (output.scores, output.logits))
-    ends = settings.get("eos_token_id", settings.get("generation_config", model.generation_config).eos_token_id)
-    lengths = (beams >= 0).sum(1) if beams is not None else _lengths(texts, ends)
-    generations = []
-    for row in range(len(texts)):
-        length = int(lengths[row])
-        ids = texts[row, :length]
-        prompt = () if encodes else prompts[row * len(prompts) // len(texts)]
-        text = Continuation(tokenizer, prompt).append(*ids.tolist())
-        generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
-    return generations
 
 
 def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) -> Tensor:

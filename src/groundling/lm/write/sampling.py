@@ -30,12 +30,7 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
     for name in settings:
         if name not in known and name not in _NOT_OF_CONFIG and name not in others:
             raise ConfigError(unknown(f"setting of {key}", name, known))
-    _check_values(key, {name: settings[name] for name in known & settings.keys() if settings[name] is not None})
-
-
-def _check_values(key: str, settings: Mapping[str, Any]) -> None:
-    from transformers import GenerationConfig
-
+    settings = {name: settings[name] for name in known & settings.keys() if settings[name] is not None}
     for name in _COUNTS:
         if type(count := settings.get(name, 1)) is not int or count < 1:
             raise ConfigError(f"{key}.{name} must be a whole number of at least 1, got {count!r}")
