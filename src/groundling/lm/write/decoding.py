@@ -15,8 +15,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.language_model import LanguageModel
-from groundling.lm.read.answers import states_after
+from groundling.lm.language_model import LanguageModel, states_after
 from groundling.lm.read.batching import padded
 from groundling.lm.write.generation import only_settings
 from groundling.lm.write.sampling import Mask, Sampling, SetKeeper, draw, filtered
