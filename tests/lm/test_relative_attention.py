@@ -9,9 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from groundling.lm import LanguageModel
-from groundling.lm.read import relative_attention
-from groundling.lm.read.relative_attention import LONG, reads_in_blocks, use_block_attention
+from groundling.lm import LanguageModel, kernels
+from groundling.lm.kernels import LONG, reads_in_blocks, use_block_attention
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from tests.thorough import thorough
@@ -99,13 +98,13 @@ def test_padding_costs_no_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.zeros_like(tokens)
     mask[0, :40] = mask[1, -500:] = mask[2, 100:700] = 1  # the last row is all padding
     lengths = []
-    fused = relative_attention.scaled_dot_product_attention
+    fused = kernels.F.scaled_dot_product_attention
 
     def watched(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         lengths.append(query.shape[2])
         return fused(query, *rest, **options)
 
-    monkeypatch.setattr(relative_attention, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(kernels.F, "scaled_dot_product_attention", watched)
     with torch.no_grad():
         plain, read = (
             encoder("t5", in_blocks)(input_ids=tokens, attention_mask=mask).last_hidden_state

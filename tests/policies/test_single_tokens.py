@@ -1,7 +1,5 @@
 """The writer token by token, as the token env shows it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -15,7 +13,9 @@ from tests.thorough import some_of, thorough
 def test_stepping_token_by_token_is_the_same(make_lm, family):
     policy = TokenPolicy(ending_often(make_lm(family)), generation={"top_k": 30, "temperature": 1.3})
     for ends, min_new_tokens in ((True, 1), (False, 0)):
-        policy.sampling = replace(policy.sampling, terminate_on_eos=ends, min_new_tokens=min_new_tokens)
+        policy.sampling = policy.sampling.model_copy(
+            update={"terminate_on_eos": ends, "min_new_tokens": min_new_tokens}
+        )
         asked, numbers = prompts(100), uniforms(100, 6)
         written = policy.write(asked, numbers)
         for side in ("left", "right"):

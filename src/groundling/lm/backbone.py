@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from groundling.errors import GroundlingError
-from groundling.lm.read.relative_attention import reads_in_blocks
+from groundling.lm.kernels import reads_in_blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

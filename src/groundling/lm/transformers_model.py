@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.kernels import speed_up_linear_layers
+from groundling.lm.kernels import speed_up_linear_layers, use_block_attention
 from groundling.lm.load import adapters
 from groundling.lm.load.model import Init, Placement, find_dtype, load_model, load_tokenizer, sees
 from groundling.lm.load.model_files import (
@@ -30,7 +30,6 @@ from groundling.lm.load.model_files import (
     switch_dropout_off,
     weights_of,
 )
-from groundling.lm.read.relative_attention import use_block_attention
 from groundling.lm.tokens import ModelTokens
 from groundling.runtime.devices import find_device
 from groundling.tokenization.encoding import EndTokens

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, unknown
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling, allowed_tokens, filtered
@@ -110,7 +110,7 @@ class TokenPolicy(Policy):
                 "out"
             )
         self.lm = lm
-        self.sampling = Sampling.of(generation or {})
+        self.sampling = Sampling.of(generation or {}, lambda name, known: unknown("generation setting", name, known))
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)

@@ -20,10 +20,9 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from groundling.errors import pass_out_of_memory
 from groundling.lm.backbone import Backbone
-from groundling.lm.kernels import FastKernels
+from groundling.lm.kernels import FastKernels, reads_in_blocks
 from groundling.lm.read.batching import batches, padded
 from groundling.lm.read.exactness import REFUSALS, agree, example_tokens, plain_logits
-from groundling.lm.read.relative_attention import reads_in_blocks
 
 # Tokens of prompts that are read at once, and padding as a share of the rest. Activations of few tokens stay in a
 # CPU's cache, which saves a tenth of the time for 4 layers of width 256.
