@@ -29,7 +29,7 @@ def test_each_target_is_predicted_by_the_row_that_has_read_all_tokens_before_it(
 @given(token_lists)
 def test_decoder_runs_are_contiguous_so_that_relative_positions_hold(candidates):
     layout = decoder_layout(candidates, start_token=9)
-    for row in range(layout.num_rows):
+    for row in range(len(layout.tokens)):
         seen = layout.visible[row].nonzero()[:, 0].tolist()
         assert seen == list(range(row - layout.depths[row], row + 1))
 
@@ -37,7 +37,7 @@ def test_decoder_runs_are_contiguous_so_that_relative_positions_hold(candidates)
 @given(token_lists)
 def test_a_tree_reads_each_distinct_beginning_once(candidates):
     beginnings = {tuple(c[:n]) for c in candidates for n in range(1, len(c))}
-    assert tree_layout(candidates).num_rows == 1 + len(beginnings)
+    assert len(tree_layout(candidates).tokens) == 1 + len(beginnings)
 
 
 @given(

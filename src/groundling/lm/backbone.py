@@ -90,11 +90,6 @@ class Layers:
         """The shortest span; None if all attention is full."""
         return min((span for span in self.spans.values() if span), default=None)
 
-    @property
-    def attend_to_all(self) -> bool:
-        """True if every layer attends to the whole text, at any length."""
-        return not (self.others or self.window)
-
     def check_length(self, length: int) -> int:
         """Length for exactness checks: the shortest text computed like one of ``length`` tokens; 0: any short text."""
         return max((span + 1 for span in self.spans.values() if span and length > span), default=0)
@@ -163,7 +158,7 @@ class Backbone:
         """Reason why the attention is not replaceable; None if each layer calls PyTorch's once on the whole text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
-        if not self.layers.attend_to_all:
+        if self.layers.others or self.layers.window:
             return "not all of its layers attend to the whole text alike"
         if self.model.training:
             return "gradient checkpointing reads twice"

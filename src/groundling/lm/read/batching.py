@@ -117,10 +117,6 @@ class Layout:
     visible: Tensor  # bool (num_rows, num_rows), which rows each row attends to
     targets: Tensor  # as in `RowStates`
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.tokens)
-
 
 def tree_layout(candidates: Sequence[Tokens]) -> Layout:
     """Return candidates as a tree of common beginnings, for causal models that take positions and a 4D mask."""

@@ -71,7 +71,7 @@ class CausalReader:
         if shared:
             before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
             prompts = [prompt[shared:] for prompt in prompts]
-        lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
+        lengths = [len(prompt) + len(layout.tokens) - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
         device, rows = self.backbone.device, dict[int, Tensor]()
         for batch in Batching.for_device(device).batches(lengths):
             batch_prompts, batch_layouts = [prompts[i] for i in batch], [layouts[i] for i in batch]
@@ -87,7 +87,7 @@ class CausalReader:
                 tokens.to(device), self.backbone.attention_mask(masks), positions, before
             )  # (batch, length, hidden)
             roots = [len(prompt) - 1 for prompt in batch_prompts]
-            counts = [layout.num_rows for layout in batch_layouts]
+            counts = [len(layout.tokens) for layout in batch_layouts]
             rows.update(zip(batch, cut(hidden, roots, counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
@@ -148,7 +148,7 @@ def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[T
     positions = torch.zeros_like(tokens)
     allowed = torch.ones(length, length, dtype=torch.bool).tril().repeat(len(lines), 1, 1, 1)
     for index, (prompt, layout) in enumerate(zip(prompts, layouts, strict=True)):
-        start, stop = len(prompt), len(prompt) + layout.num_rows - 1
+        start, stop = len(prompt), len(prompt) + len(layout.tokens) - 1
         positions[index, :start] = torch.arange(start)
         positions[index, start:stop] = torch.tensor(layout.depths[1:], dtype=torch.long) + start - 1
         allowed[index, 0, start:stop, start:stop] = layout.visible[1:, 1:]

@@ -217,19 +217,15 @@ class Scorer:
         if not len(token):
             return rows[:0, 0].float()  # keeps the graph: the gradient of a loss of certainties is 0
         if len(rows) <= rows_at_once:  # the usual case, without a wait for an accelerator
-            return self._scores_among(rows, row, token, raw)
+            logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
+            picked = logits[row, token]
+            return picked if raw else picked - logits.logsumexp(-1)[row]
         scores = torch.zeros(len(token), device=rows.device)
         for first in range(0, len(rows), rows_at_once):
             here = ((row >= first) & (row < first + rows_at_once)).nonzero()[:, 0]
             part = rows[first : first + rows_at_once]
-            scores = scores.index_put((here,), self._scores_among(part, row[here] - first, token[here], raw))
+            scores = scores.index_put((here,), self._scores_at(part, row[here] - first, token[here], raw))
         return scores
-
-    def _scores_among(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
-        """`_scores_at` for rows whose logits are held at once."""
-        logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
-        picked = logits[row, token]
-        return picked if raw else picked - logits.logsumexp(-1)[row]
 
 
 def normalised(

@@ -110,7 +110,9 @@ class TreeReader:
         for group, tree in self._passes(texts):
             with torch.no_grad():
                 lower = [self._lower(texts[place][1], frozen) for place in group]
-            nodes = [n for path, rows in zip(tree.paths, tree.rows, strict=True) for n in _nodes(path, rows)]
+            nodes = []  # of each text's tokens and rows, in the order in which it is read alone
+            for path, rows in zip(tree.paths, tree.rows, strict=True):
+                nodes += [*path, *(node for of_question in rows for node in of_question[1:])]
             first = dict(zip(reversed(nodes), reversed(range(len(nodes))), strict=True))
             states = torch.cat(lower)[torch.tensor([first[node] for node in range(len(tree))])]
             hidden = self._run(tree, states, frozen, None)
@@ -253,11 +255,6 @@ def _answers(
     asked = [(index, b.layout) for group, text in texts for index, b in zip(group, text.branches, strict=True)]
     for (index, layout), part in zip(asked, parts, strict=True):
         yield index, RowStates(part, layout.targets)
-
-
-def _nodes(path: list[int], rows: list[list[int]]) -> list[int]:
-    """Return the nodes of a text's tokens and rows, in the order in which it is read alone."""
-    return [*path, *itertools.chain.from_iterable(nodes[1:] for nodes in rows)]
 
 
 def _no_mask(device: torch.device) -> Tensor:

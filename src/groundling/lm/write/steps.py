@@ -11,7 +11,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,18 +56,13 @@ class Texts:
         self.cross = (mask[rows], states[rows])
 
 
-class _Traced(NamedTuple):
-    begin: Any
-    step: Any
-
-
 class Stepper:
     """Reads prompts with one model, then adds token after token to them, without gradients."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone = backbone
         self.start_token = start_token
-        self._traced: _Traced | None = None
+        self._traced: tuple[Any, Any] | None = None  # `_read_prompts` and `_read_token`
         self._checked: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +83,7 @@ class Stepper:
             tokens, mask = padded(group, device)
             last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in group], device=device)
             if self._traced and not (encodes and reads_in_blocks(self.backbone.model.get_encoder(), tokens)):
-                logits, states, *memory = self._traced.begin(tokens, mask, last)
+                logits, states, *memory = self._traced[0](tokens, mask, last)
             else:
                 with FastKernels():
                     logits, states, *memory = self._read_prompts(tokens, mask, last)
@@ -106,7 +101,7 @@ class Stepper:
     def add(self, texts: Texts, tokens: Tensor) -> None:
         """Append ``tokens`` (rows,) to the texts and predict the next ones."""
         texts.mask[..., texts.slot] = 0
-        step = self._traced.step if self._traced else self._read_token
+        step = self._traced[1] if self._traced else self._read_token
         slot = texts.slots[texts.slot : texts.slot + 1]
         texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
         texts.slot += 1
@@ -225,7 +220,7 @@ class Stepper:
                 return True
         return False
 
-    def _trace(self, prompts: Sequence[Sequence[int]]) -> _Traced | None:
+    def _trace(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Any] | None:
         """Trace reading prompts and a token on CPUs; None if that fails."""
         if self.backbone.device.type != "cpu":
             return None
@@ -241,7 +236,7 @@ class Stepper:
                 example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
                 begin = _Traceable(self._read_prompts, model), (tokens, mask, last)
                 step = _Traceable(self._read_token, model), example
-                return _Traced(*(torch.jit.trace(*one, check_trace=False) for one in (begin, step)))
+                return torch.jit.trace(*begin, check_trace=False), torch.jit.trace(*step, check_trace=False)
             except REFUSALS as error:  # bodies with another cache, or other masks and positions
                 pass_out_of_memory(error)
                 return None
