@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -70,10 +69,7 @@ def _json(path: Path) -> Any:
 
 def _is_file(path: Path) -> bool:
     """Return True for anything but a folder or a broken link."""
-    try:
-        return not stat.S_ISDIR(path.stat().st_mode)
-    except OSError:
-        return False
+    return path.exists() and not path.is_dir()
 
 
 def _check(path: Path, roots: list[Path], what: str) -> None:
@@ -82,7 +78,7 @@ def _check(path: Path, roots: list[Path], what: str) -> None:
         raise GroundlingError(
             f"{what}, which lies outside of the folder, at {place}: copy it into the folder and name it there"
         )
-    if _is_file(place) and not stat.S_ISREG(place.stat().st_mode):
+    if _is_file(place) and not place.is_file():
         raise GroundlingError(f"{what}, which is no regular file but a device, pipe or socket: replace it")
 
 
