@@ -111,10 +111,7 @@ def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
 
 
 class BlockAttention(nn.Module):
-    """T5's encoder self-attention; of long prompts without gradients by PyTorch's fused attention.
-
-    The fused attention takes a view of the table as its mask, and padded prompts one by one.
-    """
+    """T5's encoder self-attention; of long prompts without gradients by PyTorch's fused attention, one by one."""
 
     n_heads: int
     q: nn.Linear

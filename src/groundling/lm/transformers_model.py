@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 
 
 class TransformersModel(ModelTokens, nn.Module):
-    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as of `LanguageModel`.
-
-    Dropout is always off: results do not depend on `train()` or `eval()`.
-    """
+    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as of `LanguageModel`."""
 
     def __init__(
         self,

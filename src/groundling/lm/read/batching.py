@@ -1,7 +1,7 @@
 """Batches of texts of similar length, and tensors of padded batches."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -141,10 +141,12 @@ def tree_layout(candidates: Sequence[Tokens]) -> Layout:
     return Layout(tokens, depths, visible, _as_tensor(targets))
 
 
-def layouts_of(questions: Sequence[ScoringQuestion]) -> list[Layout]:
-    """Return the tree of each question, computed once for questions with the same candidates."""
+def layouts_of(
+    questions: Sequence[ScoringQuestion], make: Callable[[Sequence[Tokens]], Layout] = tree_layout
+) -> list[Layout]:
+    """Return the layout of each question, computed once for questions with the same candidates."""
     keys = [tuple(map(tuple, question.candidates)) for question in questions]
-    layouts = {key: tree_layout(key) for key in dict.fromkeys(keys)}
+    layouts = {key: make(key) for key in dict.fromkeys(keys)}
     return [layouts[key] for key in keys]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -166,9 +167,7 @@ class EncoderDecoderReader:
 
     def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Decode all candidates of a prompt in one row."""
-        keys = [tuple(map(tuple, question.candidates)) for question in questions]
-        known = {key: decoder_layout(key, self.start_token) for key in dict.fromkeys(keys)}
-        layouts = [known[key] for key in keys]
+        layouts = layouts_of(questions, partial(decoder_layout, start_token=self.start_token))
         lines, visible = [layout.tokens for layout in layouts], [layout.visible for layout in layouts]
         rows = self._decode([question.prompt for question in questions], lines, visible)
         return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]

@@ -161,19 +161,15 @@ class Scorer:
     def answers(self, questions: Sequence[ScoringQuestion], cached: bool = False) -> list[RowStates]:
         """Return the states of each question's rows, by the fastest exact way; cache frozen layers if ``cached``."""
         groups: dict[Way, list[int]] = {}
-        for index, question in enumerate(questions):
-            groups.setdefault(self.way_at(self._length(question)), []).append(index)
+        for index, (prompt, candidates) in enumerate(questions):
+            before = 1 if self.backbone.is_encoder_decoder else len(prompt)  # a candidate's last token is not read
+            groups.setdefault(self.way_at(before + max(1, *map(len, candidates)) - 1), []).append(index)
         answers: dict[int, RowStates] = {}
         for way, indices in groups.items():
             upper = cached and way == "tree" and self.tree.has_frozen_layers
             read = self.tree.read_upper if upper else self._reads[way]
             answers.update(zip(indices, read([questions[index] for index in indices]), strict=True))
         return [answers[index] for index in range(len(questions))]
-
-    def _length(self, question: ScoringQuestion) -> int:
-        """Return the length of the longest text that a causal model, or the decoder, would read for a candidate."""
-        before = 1 if self.backbone.is_encoder_decoder else len(question.prompt)
-        return before + max(1, *map(len, question.candidates)) - 1
 
     def way_at(self, length: int) -> Way:
         """Return how candidates are read whose texts have at most this length; checked once."""

@@ -40,10 +40,7 @@ def _is_frozen(layer: nn.Module) -> bool:
 
 
 class TreeReader:
-    """Reads questions with one causal model, each distinct beginning of a pass once.
-
-    ``plain`` is another way to the same answers, with gradients, for exactness checks.
-    """
+    """Reads each distinct beginning of a pass once; exactness checks compare it with ``plain``."""
 
     def __init__(self, backbone: Backbone, plain: _Read) -> None:
         self._backbone, self._plain = backbone, plain

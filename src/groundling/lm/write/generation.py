@@ -102,10 +102,7 @@ class Generator:
         return generations
 
     def batches(self, lengths: Sequence[int], more: int) -> list[list[int]]:
-        """Return batches of prompts of these lengths, followed by at most ``more`` tokens that are read.
-
-        Prompts are padded where that is exact; otherwise each has a batch of its own.
-        """
+        """Return batches of prompts, which are padded if that is exact; at most ``more`` tokens are read after them."""
         read = more + (1 if self.backbone.is_encoder_decoder else max(lengths))
         check = self.backbone.layers.check_length(read)
         if check not in self._pads:
