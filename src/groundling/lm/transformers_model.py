@@ -149,7 +149,8 @@ class TransformersModel(ModelTokens, nn.Module):
             elif lora is not None:
                 adapters.add_lora(model, lora)
         if sees(model.config):  # nothing reads images
-            used = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+            parts: list[Any] = [model.get_decoder(), model.get_output_embeddings()]
+            used = {id(p) for part in parts for p in part.parameters()}
             for weight in model.parameters():
                 weight.requires_grad_(weight.requires_grad and id(weight) in used)
         # Bundled models lie in the installed package, which is elsewhere on another machine.
@@ -262,7 +263,7 @@ def _max_positions(config: Any) -> int | None:
     """Return the context of a model; of longrope (arXiv 2402.13753) the original one."""
     # Beyond it longrope encodes all positions differently, and no single pass gives the probability of a text.
     given = getattr(config, "rope_parameters", None) or {}
-    limits = [getattr(config, "max_position_embeddings", None)]
+    limits: list[int | None] = [getattr(config, "max_position_embeddings", None)]
     for part in (given, *(one for one in given.values() if isinstance(one, Mapping))):  # for each kind of layer
         if part.get("rope_type", part.get("type")) == "longrope":
             original = getattr(config, "original_max_position_embeddings", None)

@@ -127,7 +127,7 @@ def load_model(
         raise GroundlingError(
             f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
         )
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     auto = AutoModelForImageTextToText if sees(config) else auto
     try:
         if init == "pretrained":

@@ -107,7 +107,7 @@ class TreeReader:
         for group, tree in self._passes(texts):
             with torch.no_grad():
                 lower = [self._lower(texts[place][1], frozen) for place in group]
-            nodes = []  # of each text's tokens and rows, in the order in which it is read alone
+            nodes: list[int] = []  # of each text's tokens and rows, in the order in which it is read alone
             for path, rows in zip(tree.paths, tree.rows, strict=True):
                 nodes += [*path, *(node for of_question in rows for node in of_question[1:])]
             first = dict(zip(reversed(nodes), reversed(range(len(nodes))), strict=True))

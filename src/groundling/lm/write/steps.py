@@ -78,7 +78,8 @@ class Stepper:
 
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
         """Read prompts (token ids, none empty), with room for ``new_tokens`` after them; equal ones are read once."""
-        encodes, device, texts = self.backbone.is_encoder_decoder, self.backbone.device, None
+        encodes, device = self.backbone.is_encoder_decoder, self.backbone.device
+        texts: Texts | None = None
         for group, rows, place in self._distinct(prompts):
             tokens, mask = padded(group, device)
             last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in group], device=device)
