@@ -21,7 +21,7 @@ import torch
 from machine import machine
 
 from groundling.lm import LanguageModel
-from groundling.lm.read.relative_attention import BlockAttention
+from groundling.lm.kernels import BlockAttention
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))

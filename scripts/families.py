@@ -64,16 +64,14 @@ def read_table() -> list[Row]:
 _ANNOUNCED = {
     "score": ("read several candidates",),
     "shared": ("read several candidates",),
-    "padded": ("generates for", "reads the whole text again"),
-    "sampled": ("generates by", "generates for", "reads the whole text again"),
+    "padded": ("generates for",),
+    "sampled": ("generates by", "generates for"),
 }
 """Words of the warnings that concern a column."""
 _EFFECTS = {
     r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
     " separately",
-    r"reads the whole text again for each token.*? \((.*)\)": "recomputes the text for each generated token",
     r"generates by Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
-    r"generates for prompts of one length at a time.*? \((.*)\)": "generates for prompts of equal length together",
     r"generates for one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
     r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
@@ -81,11 +79,7 @@ _EFFECTS = {
 """Effect of a message, by its pattern; the last group is the reason."""
 _REASONS = {
     "layers that see": "sliding window of",
-    "ValueError: unknown cache": "unknown cache",
     "steps do not agree exactly with its plain forward": "cached decoding differs from the plain forward",
-    "beyond that length the prompt's positions, too, are encoded differently": "positions are encoded differently beyond it",
-    "texts on both sides of 40 tokens, beyond which positions are encoded differently": "texts shorter and longer than 40 "
-    "tokens, beyond which positions are encoded differently",
     "layers of the kind linear_attention": "linear attention",
 }
 
@@ -102,7 +96,8 @@ def page(rows: Iterable[Row]) -> str:
         "forward pass of one text at a time. `python -m scripts.families` writes this page from",
         f"[table.csv](../results/families/table.csv) (CPU, float32): {len(families)} families, {len(rows)} variants. Each",
         "model is tiny, and all its matrices have standard deviation 0.15. Prompts of 3 to 65 tokens are shorter and longer",
-        "than windows of 24 tokens and original contexts of 40; candidates cross these lengths.",
+        "than windows of 24 tokens and original contexts of 40; candidates cross these lengths. Models with longrope read",
+        "at most their original context, up to which they compute as without it.",
         "",
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
         "- *announced*: computed in a slower way; one warning gives the reason.",

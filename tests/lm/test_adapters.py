@@ -1,6 +1,5 @@
 """LoRA adapters: trained, saved, loaded, merged and refused."""
 
-import builtins
 import json
 import re
 
@@ -104,19 +103,6 @@ def test_adapters_that_cannot_be_merged_exactly_stay(lms, options, tmp_path):
     assert not any(m.merged for m in lm.modules() if isinstance(m, lora.Linear))
 
 
-def test_an_orthogonal_adapter_leaves_the_model_as_a_reference(folder, tmp_path):
-    lm = LanguageModel.from_pretrained(folder, lora={**LORA, "init_lora_weights": "orthogonal"})
-    base = LanguageModel.from_pretrained(folder).model.state_dict()
-    kept = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in lm.model.state_dict().items()
-        if ".lora_" not in name
-    }
-    assert kept.keys() == base.keys() and all(torch.equal(kept[name], base[name]) for name in base)
-    lm.save_pretrained(tmp_path)
-    assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path)), scores(lm))
-
-
 def test_an_adapter_that_is_loaded_and_saved_again_names_the_same_base(tmp_path):
     """A resumed run ends with the files of an uninterrupted one."""
     LanguageModel.from_pretrained("starter-causal", lora={"r": 4}).save_pretrained(tmp_path / "once")
@@ -139,16 +125,6 @@ def test_an_adapter_without_a_base_model_is_refused(folder, tmp_path, base):
     message = rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
     with pytest.raises(GroundlingError, match=message):
         LanguageModel.from_pretrained(tmp_path)
-
-
-def test_an_adapter_of_all_linear_layers_is_loaded_by_the_settings_that_made_it(folder, tmp_path):
-    settings = {"r": 4, "target_modules": "all-linear"}
-    lm = LanguageModel.from_pretrained(folder, lora=settings)
-    lm.save_pretrained(tmp_path / "adapter")
-    loaded = LanguageModel.from_pretrained(tmp_path / "adapter", lora=settings)
-    assert torch.equal(scores(loaded), scores(lm))
-    with pytest.raises(GroundlingError, match="made with r=4, not 8"):
-        LanguageModel.from_pretrained(tmp_path / "adapter", lora=settings | {"r": 8})
 
 
 def test_an_adapter_that_acts_after_some_tokens_alone_is_refused(folder, tmp_path):
@@ -180,16 +156,6 @@ def test_trained_modules_next_to_an_adapter_are_saved(folder, tmp_path):
     assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path / "once")), scores(lm))
 
 
-def test_lora_with_gradient_checkpointing(folder):
-    plain, checkpointed = (trained_lora(folder, gradient_checkpointing=on) for on in (False, True))
-    checkpointed.load_state_dict(plain.state_dict())
-    for lm in (plain, checkpointed):
-        sum(row.sum() for row in lm.score(PROMPTS, ACTIONS)).backward()
-    for (name, ours), theirs in zip(plain.named_parameters(), checkpointed.parameters(), strict=True):
-        if ours.grad is not None:
-            torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
-
-
 def test_four_bit_weights_score_like_the_whole_ones_and_train_an_adapter(tmp_path):
     pytest.importorskip("bitsandbytes")
     whole = LanguageModel.from_pretrained("starter")
@@ -206,16 +172,3 @@ def test_four_bit_weights_score_like_the_whole_ones_and_train_an_adapter(tmp_pat
     lm.save_pretrained(tmp_path)
     again = LanguageModel.from_pretrained(tmp_path, load_in_4bit=True)
     torch.testing.assert_close(scores(again), scores(lm))
-
-
-def test_lora_without_peft(folder, monkeypatch):
-    real_import = builtins.__import__
-
-    def no_peft(name, *args, **kwargs):
-        if name == "peft":
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_peft)
-    with pytest.raises(GroundlingError, match=r"groundling\[lora\]"):
-        LanguageModel.from_pretrained(folder, lora=LORA)

@@ -58,20 +58,6 @@ def test_prompt_and_text_are_the_text_of_both_after_every_token(name):
         assert Continuation(tokenizer, prompt).append(*given) == _joined(tokenizer, prompt + given)[len(read) :]
 
 
-@pytest.mark.parametrize("name", ["metaspace first", "byte-level"])
-def test_text_after_characters_of_several_byte_tokens_is_not_garbled(name):
-    tokenizer = TOKENIZERS[name]()
-    text = "ᏣᎳᎩ漢字ไป😀"
-    for length in range(len(text)):
-        prompt, given = (
-            tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text[:length], text[length:])
-        )
-        if prompt and tokenizer.convert_ids_to_tokens(given[0]) == "▁":
-            given = given[1:]
-        written = Continuation(tokenizer, prompt)
-        assert [written.append(token) for token in given][-1] == text[length:]
-
-
 def test_a_text_after_nothing_or_an_end_token_begins_a_text():
     tokenizer = metaspace(WORDS)
     red = tokenizer(" red ball", add_special_tokens=False)["input_ids"]
@@ -82,12 +68,6 @@ def test_a_text_after_nothing_or_an_end_token_begins_a_text():
         Continuation(tokenizer, [*red, tokenizer.eos_token_id], False).append(*red, tokenizer.eos_token_id)
         == f"{expected}</s>"
     )
-
-
-def test_a_character_that_the_prompt_cuts_is_written_once():
-    tokenizer = byte_level()
-    tokens = tokenizer("aé!")["input_ids"]
-    assert Continuation(tokenizer, tokens[:2]).append(*tokens[2:]) == "é!"
 
 
 def test_tokens_of_a_long_text_are_decoded_in_linear_time(monkeypatch):

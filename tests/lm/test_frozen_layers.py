@@ -8,12 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundling.algorithms import Rollout
-from groundling.algorithms.ppo import PPO
-from groundling.envs.text_env import TextObservation
 from groundling.lm import LanguageModel
 from groundling.lm.read.tree_reader import num_frozen
-from groundling.policies import ActionScoringPolicy, ActionWritingPolicy
 from tests.thorough import one_in
 
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -81,38 +77,6 @@ def test_scores_states_and_gradients_are_those_of_the_plain_pass(
     assert _is_on(lm) and _frozen(lm).num_bytes > 0
 
 
-@pytest.mark.parametrize("detach", [False, True])
-@pytest.mark.parametrize("kind", [ActionScoringPolicy, ActionWritingPolicy])
-def test_ppo_learns_the_same(kind: Any, detach: bool, upper: Callable[..., LanguageModel]) -> None:
-    lm = upper("llama")
-    learnt = []
-    for model in (lm, _off(lm)):
-        torch.manual_seed(0)
-        policy = kind(model, prompt="brief", value_hidden_sizes=(8,))
-        seen = [
-            TextObservation(f"go to {i % 3}", ((f"You see a wall {i} steps forward",),), (), tuple(ACTIONS), {})
-            for i in range(6)
-        ]
-        action = policy.act(seen, generator=torch.Generator().manual_seed(0))
-        rollout = Rollout(
-            observations=seen,
-            actions=action.actions.view(2, 3),
-            log_probs=action.log_probs.view(2, 3),
-            values=action.values.view(2, 3),
-            rewards=torch.arange(6.0).view(2, 3) / 6,
-            dones=torch.zeros(2, 3, dtype=torch.bool),
-            last_values=policy.values(seen[:3]),
-            last_observations=seen[:3],
-        )
-        ppo = PPO(learning_rate=1e-3, epochs=2, minibatch_size=4, detach_values=detach)
-        ppo.setup(policy)
-        ppo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
-        learnt.append([p.detach() for p in policy.parameters() if p.requires_grad])
-    assert _is_on(lm)
-    for one, other in zip(*learnt, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
 def test_cached_states_stay_within_their_memory_and_the_oldest_go_first(upper: Callable[..., LanguageModel]) -> None:
     lm = upper("llama")
     assert _is_on(lm)
@@ -166,16 +130,6 @@ def test_cached_states_are_bitwise_those_of_each_prompt_alone(upper: Callable[..
             assert torch.equal(states, together[key])
 
 
-def test_a_disabled_adapter_has_no_effect(upper: Callable[..., LanguageModel]) -> None:
-    lm = upper("llama")
-    with torch.no_grad():
-        adapted = lm.score(PROMPTS, ACTIONS)
-        lm.model.disable_adapters()
-        torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), _off(lm).score(PROMPTS, ACTIONS))
-        lm.model.enable_adapters()
-        torch.testing.assert_close(lm.score(PROMPTS, ACTIONS), adapted)
-
-
 def test_it_is_off_where_the_first_layer_learns(
     upper: Callable[..., LanguageModel], make_lm: Callable[..., LanguageModel]
 ) -> None:
@@ -204,15 +158,3 @@ def test_inference_mode_caches_nothing_that_gradients_would_need(upper: Callable
         lm.score(PROMPTS, ACTIONS)
     torch.stack(lm.score(PROMPTS, ACTIONS)).sum().backward()
     assert _is_on(lm)
-
-
-def test_half_precision_and_checkpointed_gradients_cache_nothing(
-    make_lm: Callable[..., LanguageModel], upper: Callable[..., LanguageModel]
-) -> None:
-    lm = upper("llama")
-    assert _is_on(lm)
-    lm.model.bfloat16()
-    assert not _is_on(lm)
-    checkpointed = make_lm("llama", gradient_checkpointing=True)
-    checkpointed.requires_grad_(False)
-    assert not _is_on(checkpointed)

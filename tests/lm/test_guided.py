@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.read import scoring
 from groundling.lm.read.guided import Trie, written_log_probs
 from tests.lm.families import ACTIONS, CORPUS
 from tests.thorough import one_in, thorough
@@ -67,30 +66,6 @@ def test_a_trie_gives_the_probability_of_decoding_each_text_token_by_token(texts
     torch.testing.assert_close(log_probs, torch.tensor(expected), atol=1e-4, rtol=1e-4)
     assert log_probs.isfinite().all()
     assert log_probs.exp().sum().item() == pytest.approx(1, abs=1e-5)
-
-
-@settings(deadline=None)
-@given(token_lists)
-def test_a_trie_needs_no_token_after_the_last_choice(texts):
-    for text, chosen in zip(texts, Trie.of(texts, [END]).chosen, strict=True):
-        others = [other for other in texts if other != text]
-        whole = [*text, END]
-        assert whole[: len(chosen)] == chosen
-        # Another text is possible up to there, and none after it.
-        assert all(other[: len(chosen)] != chosen or len(chosen) > len(text) for other in others)
-        assert not chosen or any(other[: len(chosen) - 1] == chosen[:-1] for other in others)
-
-
-@settings(deadline=None)
-@given(st.lists(token_lists, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
-def test_tries_do_not_depend_on_each_other(lists, seed):
-    tries = [Trie.of(texts, [END]) for texts in lists]
-    counts = [len(trie.edges) for trie in tries]
-    logits = torch.randn(sum(counts), generator=torch.Generator().manual_seed(seed))
-    alone = [
-        written_log_probs([trie], trie_logits) for trie, trie_logits in zip(tries, logits.split(counts), strict=True)
-    ]
-    assert torch.equal(written_log_probs(tries, logits), torch.cat(alone))
 
 
 # With models
@@ -161,45 +136,6 @@ def test_any_lists_in_any_batch(lms, family, data):
     torch.testing.assert_close(guided.log_probs[0][: len(order)][list(order)], shuffled, atol=1e-5, rtol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_transformers_generates_with_these_probabilities_under_the_same_guide(lms, family):
-    """Texts that its own loop samples under its own mask, with its own scores."""
-    lm = lms(family)
-    candidates = [*ACTIONS, "turn", "go forward now"]
-    texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
-    ids = torch.tensor([lm.tokenizer(PROMPTS[0])["input_ids"]])
-    given = 1 if lm.is_encoder_decoder else ids.shape[1]
-
-    def allowed_tokens(row: int, tokens: torch.Tensor) -> list[int]:
-        before = tokens[given:].tolist()
-        return [[*text, END][len(before)] for text in texts if text[: len(before)] == before] or [END]
-
-    torch.manual_seed(0)
-    generated = lm.model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=True,
-        top_k=0,
-        max_new_tokens=12,
-        num_return_sequences=60,
-        eos_token_id=END,
-        pad_token_id=END,
-        prefix_allowed_tokens_fn=allowed_tokens,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    log_probs = lm.score_guided([PROMPTS[0]], candidates).log_probs[0].detach()
-    scores = torch.stack(generated.scores, 1).log_softmax(-1)  # (60, num_tokens, 320)
-    indices = set()
-    for tokens, rows in zip(generated.sequences[:, given:].tolist(), scores, strict=True):
-        length = tokens.index(END)
-        index = texts.index(tokens[:length])
-        indices.add(index)
-        expected = sum(rows[place, token] for place, token in enumerate([*tokens[:length], END]))
-        torch.testing.assert_close(log_probs[index], expected, atol=1e-4, rtol=0)
-    assert len(indices) > 3
-
-
 @pytest.mark.parametrize("family", ["t5", "gpt2", *thorough("bart")])
 def test_gradients_are_those_of_masking_token_by_token(make_lm, family):
     lm = make_lm(family)
@@ -215,23 +151,6 @@ def test_gradients_are_those_of_masking_token_by_token(make_lm, family):
     largest = max(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
         torch.testing.assert_close(actual[name], gradient, atol=1e-5 * largest.item(), rtol=1e-3, msg=name)
-
-
-@pytest.mark.parametrize("family", ["t5", "gpt2", *thorough("bart")])
-def test_hundreds_of_actions_are_read_in_parts(lms, family, monkeypatch):
-    lm = lms(family)
-    actions = [f"{verb} {number}" for number in range(83) for verb in ACTIONS] + ["turn", "go"]
-    assert len(actions) == 500
-    with torch.no_grad():
-        whole = lm.score_guided(PROMPTS[:2], actions).log_probs
-        monkeypatch.setattr(scoring, "MAX_ROWS", 20)
-        monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
-        parts = lm.score_guided(PROMPTS[:2], actions).log_probs
-    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=1e-6)
-    torch.testing.assert_close(whole.exp().sum(-1), torch.ones(2), atol=1e-5, rtol=0)
-    some = [0, 250, 498]  # the last of which others begin with
-    expected = plain_guided(lm, PROMPTS[0], actions, of=some)
-    torch.testing.assert_close(whole[0, some], expected, atol=1e-4, rtol=0)
 
 
 def test_certain_tokens_are_not_read(make_lm, monkeypatch):

@@ -108,17 +108,6 @@ def test_other_dtypes_are_left_to_pytorch():
         assert linear(x, weight, None).dtype == torch.bfloat16
 
 
-def test_attention_takes_positional_arguments():
-    torch.manual_seed(0)
-    query, key, value, mask = (torch.randn(2, 3, length, 8) for length in (1, 5, 5, 1))
-    mask = mask[..., :5]
-    arguments = (query, key, value, mask, 0.0, False)  # a dropout of 0, and no scale
-    for options in ({}, {"scale": 0.3}):
-        with FastKernels():
-            output = F.scaled_dot_product_attention(*arguments, **options)
-        torch.testing.assert_close(output, F.scaled_dot_product_attention(*arguments, **options))
-
-
 def test_language_models_use_fast_layers_and_save_plain_ones(make_lm, tmp_path):
     for family, kind in (("t5", FastLinear), ("gpt2", FastConv1D)):
         lm = make_lm(family)

@@ -1,7 +1,5 @@
 """States, normalisation, options, copies and errors of `LanguageModel`."""
 
-import copy
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -107,17 +105,6 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
     assert torch.equal(first, second)
     lm.eval()
     assert torch.equal(first, lm.score(["go"], ACTIONS)[0])
-
-
-@torch.no_grad()
-def test_a_deep_copy_is_independent(make_lm):
-    lm = make_lm("gpt2")
-    copied = copy.deepcopy(lm)
-    before = lm.score(["go"], ACTIONS)[0]
-    for parameter in copied.parameters():
-        parameter.mul_(0.5)
-    assert torch.equal(lm.score(["go"], ACTIONS)[0], before)
-    assert not torch.equal(copied.score(["go"], ACTIONS)[0], before)
 
 
 def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.lm.read.batching import batches, decoder_layout, run_targets, runs_of, split_wide, tree_layout
+from groundling.lm.read.batching import batches, decoder_layout, split_wide, tree_layout
 
 token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
 
@@ -29,7 +29,7 @@ def test_each_target_is_predicted_by_the_row_that_has_read_all_tokens_before_it(
 @given(token_lists)
 def test_decoder_runs_are_contiguous_so_that_relative_positions_hold(candidates):
     layout = decoder_layout(candidates, start_token=9)
-    for row in range(layout.num_rows):
+    for row in range(len(layout.tokens)):
         seen = layout.visible[row].nonzero()[:, 0].tolist()
         assert seen == list(range(row - layout.depths[row], row + 1))
 
@@ -37,23 +37,7 @@ def test_decoder_runs_are_contiguous_so_that_relative_positions_hold(candidates)
 @given(token_lists)
 def test_a_tree_reads_each_distinct_beginning_once(candidates):
     beginnings = {tuple(c[:n]) for c in candidates for n in range(1, len(c))}
-    assert tree_layout(candidates).num_rows == 1 + len(beginnings)
-
-
-def test_actions_with_a_common_beginning_share_rows():
-    # turn left, turn right, go forward, pick up, drop, toggle as one or two tokens
-    actions = [[1, 2], [1, 3], [4, 5], [6, 7], [8], [9]]
-    assert tree_layout(actions).num_rows == 4
-    assert decoder_layout(actions, 0).num_rows == 6  # start turn, start go, start pick
-
-
-@given(token_lists)
-def test_run_targets_point_to_the_rows_of_their_runs(candidates):
-    runs = runs_of(candidates)
-    rows = [run[:n] for run in runs for n in range(len(run) + 1)]
-    targets = run_targets(candidates, runs).T.tolist()
-    expected = [(tuple(c[:n]), token) for c in candidates for n, token in enumerate(c)]
-    assert [(rows[row], token) for row, token in targets] == expected
+    assert len(tree_layout(candidates).tokens) == 1 + len(beginnings)
 
 
 @given(

@@ -67,11 +67,6 @@ def test_random_weights_are_reproducible_and_leave_the_global_generator_alone(fo
     assert not torch.equal(scores(first), scores(LanguageModel.from_pretrained(folder)))
 
 
-def test_random_weights_need_the_config_alone(folder):
-    (folder / "model.safetensors").unlink()
-    LanguageModel.from_pretrained(folder, init="random")
-
-
 @pytest.mark.parametrize("family", ["t5", "gpt2"])
 def test_embeddings_can_be_kept(lms, family, tmp_path):
     lms(family).save_pretrained(tmp_path)
@@ -90,11 +85,6 @@ def test_dtype(folder):
     lm = LanguageModel.from_pretrained(folder, dtype="bfloat16")
     assert lm.model.dtype == torch.bfloat16
     assert scores(lm).dtype == torch.float32
-
-
-def test_a_device_map_places_the_layers(folder):
-    lm = LanguageModel.from_pretrained(folder, device_map={"": "cpu"})
-    assert torch.equal(scores(lm), scores(LanguageModel.from_pretrained(folder)))
 
 
 def test_t5s_position_bias_is_trained_by_plain_attention():

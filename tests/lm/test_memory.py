@@ -2,20 +2,17 @@
 
 import errno
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors import SafetensorError
 
 from groundling.cli import list as listing
 from groundling.cli.main import main
 from groundling.errors import GroundlingError, is_out_of_memory
 from groundling.lm import LanguageModel
-from groundling.lm.load import gguf, model
+from groundling.lm.load import model
 from groundling.lm.read import exactness
-from groundling.training import checkpoint
 
 _ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -39,12 +36,9 @@ def _raising(error: Exception) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
-def test_a_model_that_does_not_fit_says_how_much_memory_it_needs(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_fit_says_so(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "load_pretrained", _raising(error))
-    needs = r"does not fit into memory: its weights need 0\.\d GiB in torch\.float32, and \d+\.\d GiB of cpu were free"
-    with pytest.raises(GroundlingError, match=needs) as caught:
+    with pytest.raises(GroundlingError, match=r"does not fit into the memory of cpu in torch\.float32") as caught:
         LanguageModel.from_pretrained("starter-causal")
     assert "family" not in str(caught.value) and "model.dtype=bfloat16" in str(caught.value)
 
@@ -61,14 +55,6 @@ def test_out_of_memory_in_an_exactness_check_is_raised(
     assert is_out_of_memory(caught.value)
 
 
-def test_out_of_memory_marks_no_checkpoint_as_broken(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
-        checkpoint.fitting(tmp_path, "optimizer.safetensors"),
-    ):
-        raise RuntimeError(_ALLOCATOR)
-
-
 @pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
 def test_a_command_without_memory_prints_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -77,13 +63,3 @@ def test_a_command_without_memory_prints_one_line(
     assert main(["list"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and "memory" in lines[0]
-
-
-def test_a_gguf_file_without_memory_leaves_no_partial_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", _raising(MemoryError()))
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF" + bytes(64))
-    with pytest.raises(MemoryError):
-        gguf.dequantised(file)
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_dir() and path.name.count("partial")]

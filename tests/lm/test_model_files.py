@@ -170,9 +170,3 @@ def test_a_file_that_would_fill_the_memory_is_refused(name: str, model: Path) ->
     os.truncate(model / name, 2**40)  # bytes, none of them on the disk
     with pytest.raises(GroundlingError, match=rf"{name} has 1,099,511,627,776 bytes"):
         LanguageModel.from_pretrained(model)
-
-
-def test_a_name_of_links_in_a_circle_is_no_file(model: Path) -> None:
-    (model / "circle").symlink_to("circle")
-    _entry("config.json", note="circle")(model)
-    LanguageModel.from_pretrained(model)

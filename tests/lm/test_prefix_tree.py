@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from groundling.lm.read import prefix_tree
 from groundling.lm.read.batching import ScoringQuestion
-from groundling.lm.read.prefix_tree import KeyValueMemory, chains
+from groundling.lm.read.prefix_tree import KeyValueMemory
 from tests.lm.truth import _ids, lm_of, variants
 from tests.thorough import one_in, some_of, thorough
 
@@ -81,15 +81,6 @@ class Masks(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_chains_group_prompts_that_begin_with_each_other():
-    prompts = [[1, 2, 3], [4], [1], [1, 2], [4, 5], [1, 2, 3], [1, 3], [4, 5, 1]]
-    assert [[prompts[i] for i in group] for group in chains(prompts)] == [
-        [[1], [1, 2], [1, 2, 3], [1, 2, 3]],
-        [[1, 3]],
-        [[4], [4, 5], [4, 5, 1]],
-    ]
-
-
 @pytest.mark.parametrize("family", one_in(2, FAMILIES))
 @pytest.mark.parametrize("queries", [512, 4])
 def test_an_episode_and_its_gradients_are_those_of_its_prompts_alone(tokenizers, family, queries, monkeypatch):
@@ -104,16 +95,6 @@ def test_an_episode_and_its_gradients_are_those_of_its_prompts_alone(tokenizers,
         results.append([log_probs, values, *torch.autograd.grad(loss, weights, allow_unused=True)])
     for computed, expected in zip(*results, strict=True):
         torch.testing.assert_close(computed, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_masks_are_far_smaller_than_tokens_by_tokens(tokenizers, monkeypatch):
-    lm = model("llama", tokenizers)
-    monkeypatch.setattr(prefix_tree, "_MAX_QUERIES", 4)
-    masks = Masks()
-    with masks:
-        lm._scorer.tree.read(episode())
-    assert max(queries for _, _, queries, _ in masks.shapes) <= 4 + ROWS
-    assert max(keys for _, _, _, keys in masks.shapes) < 100
 
 
 def test_what_prompts_share_is_read_once(tokenizers, count_tokens):
@@ -190,14 +171,6 @@ def test_a_prompt_that_begins_a_kept_one_needs_only_its_last_token(tokenizers, c
 
 
 @torch.no_grad()
-def test_one_prompt_twice_in_a_call(tokenizers):
-    lm, memory, text = model("llama", tokenizers), KeyValueMemory(), _ids(1, 40)
-    for prompts in ([text], [text, text], [[*text, 5], [*text, 6]]):
-        questions = questions_of(prompts)
-        assert_same(lm, lm._scorer.tree.read(questions, memory), alone(lm, questions))
-
-
-@torch.no_grad()
 def test_memory_is_that_of_the_last_prompts(tokenizers):
     lm, memory = model("qwen2", tokenizers), KeyValueMemory()
     config = lm.model.config
@@ -208,18 +181,6 @@ def test_memory_is_that_of_the_last_prompts(tokenizers):
     most = 2 * 40 + ROWS
     assert memory.num_bytes <= 2 * 4 * config.num_hidden_layers * size * most * 3 // 2
     assert len(memory.children) == 40
-
-
-@torch.no_grad()
-def test_prompts_of_similar_length_share_a_call_of_attention(tokenizers):
-    lm, memory = model("qwen2", tokenizers), KeyValueMemory()
-    assert lm._scorer.tree.why_not is None
-    texts = [_ids(seed, 40 + seed) for seed in range(4)]
-    lm._scorer.tree.read(questions_of(text[:30] for text in texts), memory)
-    masks = Masks()
-    with masks:
-        lm._scorer.tree.read(questions_of(texts), memory)
-    assert len(masks.shapes) == lm.model.config.num_hidden_layers
 
 
 @torch.no_grad()

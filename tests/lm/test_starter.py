@@ -4,7 +4,6 @@ import socket
 from pathlib import Path
 
 import pytest
-import torch
 from starter_probes import QUESTIONS, exact
 from starter_words import ENGLISH
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -69,11 +68,6 @@ def test_a_word_has_one_token_alone_and_inside_a_text(starter):
         assert any(prompt[start : start + len(ids)] == ids for start in range(len(prompt)))
 
 
-def test_a_prompt_is_short(starter):
-    _, _, tokenizer = starter
-    assert len(tokenizer(PROMPT).input_ids) <= 62
-
-
 def test_special_tokens(starter):
     folder, model, tokenizer = starter
     assert tokenizer.pad_token_id == model.config.pad_token_id == 0
@@ -88,11 +82,6 @@ def test_special_tokens(starter):
         assert len(ids) == 2
         assert tokenizer.bos_token == tokenizer.eos_token == "<|endoftext|>"
         assert model.config.max_position_embeddings == 1024
-
-
-def test_dropout_is_off(starter):
-    _, model, _ = starter
-    assert all(module.p == 0 for module in model.modules() if isinstance(module, torch.nn.Dropout))
 
 
 @THOROUGH

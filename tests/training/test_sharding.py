@@ -1,7 +1,6 @@
 """Sharded layers; test_processes.py compares such a run with one of one process."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +55,6 @@ def test_settings_that_exclude_sharding_are_reported(experiment: str, overrides:
     config = compose(experiment, ["model.fsdp=true", *overrides])
     policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=message):
-        shard(config.model, config.algorithm.id, policy, Processes(0, 2))
-
-
-def test_a_model_with_longrope_is_not_sharded() -> None:
-    config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true"])
-    policy = policy_of(compose("rl4lms/increasing_numbers_ppo", ["device=cpu"]))
-    backbone = policy.value_lm.backbone  # as of each of its models
-    backbone.layers = replace(backbone.layers, switches=(4096,))
-    with pytest.raises(ConfigError, match=r"differently beyond 4096 tokens"):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 
 

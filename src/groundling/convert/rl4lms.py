@@ -9,7 +9,6 @@ equally many optimizer steps.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +181,7 @@ class _Reader:
                 f"{ROLLOUT}.num_beams={beams}: beam search does not sample, so its texts have no probability to learn "
                 "from; give 1"
             )
-        known = [field.name for field in fields(Sampling)]
+        known = [*Sampling.model_fields]
         for name in settings:
             if name not in known:
                 raise ConfigError(unknown(f"entry of {ROLLOUT}", name, [*known, "num_beams"]))

@@ -1,24 +1,22 @@
-"""The encoder, decoder body and head of a Transformers model, run apart."""
+"""The encoder, decoder body and head of a Transformers model, run apart, and what its config says of its layers."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache
+from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from groundling.errors import GroundlingError
-from groundling.lm.read.layers import Layers
-from groundling.lm.read.relative_attention import reads_in_blocks
+from groundling.lm.kernels import reads_in_blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,6 +62,64 @@ class ActionHead(nn.Module):
         return self.layers(state)
 
 
+_FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+# Config keys of the span, for each kind of attention that has one.
+_SPAN_KEYS = {_SLIDING: ("sliding_window", "window_size"), _CHUNKED: ("attention_chunk_size",)}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Kinds of layers of a causal body or a decoder."""
+
+    spans: Mapping[str, int | None]
+    """Tokens of the window or chunk of each kind of attention, by Transformers' name; None: all tokens."""
+    others: tuple[str, ...]  # Kinds that no attention mask describes: recurrent, convolutions, compressed attention
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        config = config.get_text_config(decoder=True)
+        # Configs that do not list their layers have one kind.
+        only = [kind for kind in _SPAN_KEYS if _span(config, kind)][:1] or [_FULL]
+        kinds = getattr(config, "layer_types", None) or only
+        spans = {kind: _span(config, kind) for kind in dict.fromkeys(kinds) if kind in (_FULL, *_SPAN_KEYS)}
+        others = tuple(sorted({kind for kind in kinds if kind not in spans}))
+        return cls(spans, others)
+
+    @property
+    def window(self) -> int | None:
+        """The shortest span; None if all attention is full."""
+        return min((span for span in self.spans.values() if span), default=None)
+
+    def check_length(self, length: int) -> int:
+        """Length for exactness checks: the shortest text computed like one of ``length`` tokens; 0: any short text."""
+        return max((span + 1 for span in self.spans.values() if span and length > span), default=0)
+
+    def masks(self, allowed: Tensor, rows: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor]:
+        """Masks in the form that Transformers' bodies take: one, or one for each kind of attention.
+
+        ``allowed``: bool (batch, 1, rows, columns), the mask of full attention. ``rows`` (batch, rows) and ``columns``
+        (batch, columns): int64, positions of queries and keys.
+        """
+        if self.window is None or int(rows.max()) < self.window:
+            return allowed
+        queries, keys = rows[:, None, :, None], columns[:, None, None, :]
+        masks = {}
+        for kind, span in self.spans.items():
+            if span is None:
+                masks[kind] = allowed
+            elif kind == _CHUNKED:
+                masks[kind] = allowed & (queries // span == keys // span)
+            else:
+                masks[kind] = allowed & (queries - keys < span)
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def _span(config: Any, kind: str) -> int | None:
+    if kind == _SLIDING and getattr(config, "use_sliding_window", True) is False:
+        return None
+    return next((span for name in _SPAN_KEYS.get(kind, ()) if (span := getattr(config, name, None))), None)
+
+
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, (1, heads, length, size)."""
 
@@ -76,12 +132,11 @@ class Backbone:
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
         self.model = model
-        self._last_states = _compiled_last_states if compiled else _last_states
+        self._last_states = _compiled() if compiled else _last_states
         self._compiled = compiled
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self.body = _body_of(model)
         self.layers = Layers.of(model.config)
-        self._takes_positions = "position_ids" in inspect.signature(self.body.forward).parameters
         self._warned: set[str] = set()
 
     @property
@@ -103,7 +158,7 @@ class Backbone:
         """Reason why the attention is not replaceable; None if each layer calls PyTorch's once on the whole text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
-        if not self.layers.attend_to_all:
+        if self.layers.others or self.layers.window:
             return "not all of its layers attend to the whole text alike"
         if self.model.training:
             return "gradient checkpointing reads twice"
@@ -174,39 +229,6 @@ class Backbone:
         layers: list[Any] = cache.layers
         return [(layer.keys, layer.values) for layer in layers]
 
-    def begin(self, tokens: Tensor) -> tuple[Tensor, dict[str, Cache]]:
-        """Run a causal body on (batch, length) tokens without padding; return final hidden states, caches by name."""
-        output = self.body(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=True)
-        memory = {name: value for name, value in output.items() if isinstance(value, Cache)}
-        if not memory:
-            raise ValueError("unknown cache")
-        return output.last_hidden_state, memory
-
-    def proceed(
-        self, memory: dict[str, Cache], length: int, owners: Tensor, tokens: Tensor, one_by_one: bool
-    ) -> Tensor:
-        """Return final hidden states (rows, more, hidden) of continuations of the texts that `begin` has read.
-
-        ``memory`` cannot be used again; ``length``: of each text. ``owners``: (rows,), the text that a row continues.
-        ``tokens``: (rows, more), padded on the right. ``one_by_one``: read one token at a time.
-        """
-        for cache in memory.values():
-            cache.reorder_cache(owners)  # type: ignore[arg-type]
-            if not one_by_one:
-                _freeze_states(cache)
-        hidden, end = [], length
-        for part in tokens.split(1 if one_by_one else tokens.shape[1], dim=1):
-            end += part.shape[1]
-            # Bodies of nothing but states take a mask of the new tokens alone.
-            mask = tokens.new_ones(len(tokens), end) if self.layers.spans else None
-            arguments: dict[str, Any] = {"input_ids": part, "attention_mask": mask, "use_cache": True}
-            if self._takes_positions and self.layers.others:
-                # Some bodies ask their first layer how much was read, which a state does not know.
-                positions = torch.arange(end - part.shape[1], end, device=tokens.device)
-                arguments["position_ids"] = positions.expand(len(tokens), -1)
-            hidden.append(_last_states(self.body, arguments | memory))
-        return torch.cat(hidden, dim=1)
-
     def logits(self, states: Tensor) -> Tensor:
         """Return logits (rows, vocabulary), in the model's dtype, of final hidden states (rows, hidden)."""
         # Without autocast: where logits are far from 0, as GPT-2's, bfloat16 rounds log-probabilities to a few tenths.
@@ -238,21 +260,8 @@ def _body_of(model: PreTrainedModel) -> nn.Module:
     return next((child for child in model.children() if isinstance(child, PreTrainedModel)), named)
 
 
-def _freeze_states(cache: Cache) -> None:
-    """Keep recurrent states from being written in place while the last tokens are read: gradients need them."""
-    layers: list[Any] = cache.layers
-    for layer in layers:
-        if hasattr(layer, "recurrent_states"):
-            layer.activate_past_recording()  # convolutions then write nothing in place
-            layer.update_recurrent_state = lambda states, *_, **__: states
-
-
 def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
     return part(**arguments).last_hidden_state
-
-
-def _compiled_last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
-    return _compiled()(part, arguments)
 
 
 @functools.cache

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
-from groundling.lm.read.batching import RowStates, ScoringQuestion
+from groundling.lm.read.batching import RowStates, ScoringQuestion, Tokens
 from groundling.lm.read.guided import guided_log_probs
 from groundling.lm.read.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import Prompts, growing
 from groundling.lm.transformers_model import TransformersModel
-from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Batches, Generation, generate
+from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Generation, Generator
 from groundling.tokenization.detokenize import Continuation
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ class LanguageModel(TransformersModel):
     Attributes:
         backbone: The model's encoder, decoder body and head.
         filler: The token that pads.
-        batches: Which prompts can be continued in one batch.
         start_token: The token that a decoder reads first.
         max_positions: Tokens that the model has room for; None: no limit.
     """
@@ -48,7 +49,11 @@ class LanguageModel(TransformersModel):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
         self._scorer = Scorer(self.backbone, self.start_token)
-        self.batches = Batches(self.backbone, self.filler, self.start_token)
+
+    @cached_property
+    def generator(self) -> Generator:
+        """Transformers' `generate`, with log-probabilities."""
+        return Generator(self.backbone, self.tokenizer, self.filler, self.start_token)
 
     def score(
         self,
@@ -72,8 +77,8 @@ class LanguageModel(TransformersModel):
         Raises:
             GroundlingError: A prompt has no candidates, or is too long for the model.
         """
-        counts, scores, _ = self._scored(prompts, candidates, normalize, compat)
-        return list(scores.split(counts))
+        scored = self.score_candidates(prompts, candidates, normalize, compat)
+        return [log_probs[mask] for log_probs, mask in zip(scored.log_probs, scored.mask, strict=True)]
 
     def score_candidates(
         self,
@@ -83,26 +88,17 @@ class LanguageModel(TransformersModel):
         compat: Literal["glam"] | None = None,
     ) -> CandidateScores:
         """Return `score`'s results, padded, and the prompts' states, from one pass; arguments and errors as there."""
-        return CandidateScores.of(*self._scored(prompts, candidates, normalize, compat))
+        texts, questions = self.questions(prompts, candidates)
+        scored = self._no_scores
+        if questions:
+            scores, states = self._scorer(questions, compat == "glam", growing(prompts))
+            # A model spread over several devices ends on another one.
+            scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
+            scored = scores, states.to(self.device)
+        return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     # Wrappers of modules (distributed data parallel, compile) wrap scoring.
     forward = score_candidates
-
-    def _scored(
-        self,
-        prompts: Prompts,
-        candidates: Sequence[str] | Sequence[Sequence[str]],
-        normalize: Normalize,
-        compat: str | None,
-    ) -> tuple[list[int], Tensor, Tensor]:
-        """Return each prompt's number of candidates, all scores in one row, and states (num_prompts, hidden_size)."""
-        texts, questions = self._tokens.questions(prompts, candidates)
-        if not questions:
-            return [], *self._no_scores
-        scores, states = self._scorer(questions, compat == "glam", growing(prompts))
-        # A model spread over several devices ends on another one.
-        scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
-        return [len(question.candidates) for question in questions], scores, states.to(self.device)
 
     def score_guided(
         self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]], temperature: float = 1.0
@@ -127,7 +123,7 @@ class LanguageModel(TransformersModel):
                 "this model has no end token (in its tokenizer, generation config or chat template), without which a "
                 "text that begins a longer one cannot end: name another tokenizer"
             )
-        _, questions = self._tokens.questions(prompts, candidates)
+        _, questions = self.questions(prompts, candidates)
         scored = self._no_scores
         if questions:
             log_probs, state = guided_log_probs(
@@ -182,6 +178,8 @@ class LanguageModel(TransformersModel):
         """
         if isinstance(prompts, str):
             raise GroundlingError("prompts must be a list of texts: put a single text into a list")
+        if refused := {"stop_strings", "stopping_criteria"} & generation.keys():
+            raise GroundlingError(f"{', '.join(refused)} cannot be used: texts end at tokens (eos_token_id)")
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
@@ -193,8 +191,61 @@ class LanguageModel(TransformersModel):
         if self.end_tokens.ids and "generation_config" not in generation:
             generation = {"eos_token_id": list(self.end_tokens.ids)} | generation
         with self.caching():
-            return generate(self.model, self.tokenizer, tokens, self.batches, generation)
+            return self.generator(tokens, generation)
 
     def continuation(self, prompt: Sequence[int]) -> Continuation:
         """Return a decoder of the text that the model generates after a prompt, both in token ids."""
         return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt)
+
+
+# Answers that are generated token by token and evaluated again later
+
+Among = tuple[int, ...] | None  # The tokens from which one was chosen; None: the whole vocabulary
+
+
+def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> Tensor:
+    """Return the states that predict each answer's next token, (num_prompts, hidden), on the model's device."""
+    # Within `LanguageModel.keeping` only new tokens are read, and a prompt is encoded once.
+    if lm.is_encoder_decoder:  # a candidate's last token is predicted, never read
+        questions = [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, answers, strict=True)]
+        states = [one.rows[one.targets[0, -1]] for one in lm.read(questions)]
+        return torch.stack(states).to(lm.device)
+    texts = [(*prompt, *ids) for prompt, ids in zip(prompts, answers, strict=True)]
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    read = lm.read([_question(text, []) for text in places], growing=True)
+    return torch.stack([read[places[text]].rows[0] for text in texts]).to(lm.device)
+
+
+def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool) -> Tensor:
+    """Return the states that predict each token of the answers, none empty: (num_tokens, hidden), with gradients."""
+    read = lm.read([_question(*pair) for pair in zip(prompts, answers, strict=True)], growing)
+    firsts = torch.tensor([0, *(len(one.rows) for one in read[:-1])]).cumsum(0).tolist()
+    places = torch.cat([first + one.targets[0] for first, one in zip(firsts, read, strict=True)])
+    states = torch.cat([one.rows for one in read])
+    # A look-up, whose backward pass is one addition, and one copy of indices for all answers.
+    return F.embedding(places.to(states.device), states).to(lm.device)
+
+
+def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
+    """Return log-probabilities among the tokens that can come, (num_tokens, vocabulary); -inf for others.
+
+    If one of ``ends``, the model's end tokens, is allowed among other tokens, it has the sum of all ends'
+    probabilities.
+    """
+    rows = [row for row, ids in enumerate(among) if ids is not None]
+    places = [(row, token) for row in rows for token in among[row] or ()]
+    ending = [(row, token) for row, token in places if token in ends]
+    if ending and len(ends) > 1:
+        at = tuple(torch.tensor(ending, device=logits.device).T)
+        of_ends = logits[at[0]][:, list(ends)] / temperature  # (number of rows that may end, number of ends)
+        logits = logits.index_put(at, of_ends.logsumexp(-1) * temperature)
+    if rows:
+        left_out = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+        left_out[torch.tensor(rows, device=logits.device)] = True
+        left_out[tuple(torch.tensor(places, device=logits.device).T)] = False
+        logits = logits.masked_fill(left_out, -torch.inf)
+    return (logits / temperature).log_softmax(-1)
+
+
+def _question(prompt: Tokens, answer: Tokens) -> ScoringQuestion:
+    return ScoringQuestion(list(prompt), [list(answer)])

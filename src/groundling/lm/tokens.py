@@ -20,21 +20,14 @@ _ROOM_TO_ANSWER = 128  # Tokens left to a conversation's answer, or a quarter of
 
 
 class ModelTokens:
-    """Encodes texts for one model.
+    """The part of a language model that encodes texts, see `LanguageModel`.
 
-    Args:
-        vocabulary_size: Rows of the model's embedding.
-        fallback_token: The prompt for an empty text, if the tokenizer adds no special token.
-        max_positions: Tokens that the model has room for; None: no limit.
-        is_encoder_decoder: Prompts are read by an encoder, candidates by a decoder.
-        max_prompt_tokens: Longer prompts keep their last tokens (and the first if it is the beginning-of-text token);
-            the first such prompt causes a warning. None: raise if a prompt does not fit.
-        add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
+    ``fallback_token`` is the prompt for an empty text, if the tokenizer adds no special token.
     """
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Any,
         vocabulary_size: int,
         fallback_token: int,
         max_positions: int | None,
@@ -42,14 +35,14 @@ class ModelTokens:
         max_prompt_tokens: int | None,
         add_special_tokens: bool = True,
     ) -> None:
-        self._tokenizer: Any = tokenizer
-        self.encoder = TextEncoder(tokenizer)
+        self.tokenizer: Any = tokenizer
+        self.text_encoder = TextEncoder(tokenizer)
         self.vocabulary_size = vocabulary_size
         self.max_positions = max_positions
         self._fallback_token = fallback_token
-        self._is_encoder_decoder = is_encoder_decoder
-        self._max_prompt_tokens = max_prompt_tokens
-        self._add_special_tokens = add_special_tokens
+        self.is_encoder_decoder = is_encoder_decoder
+        self.max_prompt_tokens = max_prompt_tokens
+        self.add_special_tokens = add_special_tokens
         self._known: dict[tuple[str, bool], list[int]] = {}  # by text, and whether it is a prompt
         self._num_known = 0
         self._chat: Chat | None = None
@@ -58,17 +51,25 @@ class ModelTokens:
     @property
     def room(self) -> int | None:
         """Most tokens of a prompt: as set, or the model's context less some room for an answer; None: no limit."""
-        if self._max_prompt_tokens is not None or self.max_positions is None:
-            return self._max_prompt_tokens
+        if self.max_prompt_tokens is not None or self.max_positions is None:
+            return self.max_prompt_tokens
         return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)
 
     @property
     def chat(self) -> Chat:
         """Conversations by the tokenizer's chat template; raises `GroundlingError` if the template cannot be used."""
-        if self._chat is None or self._chat.source != self._tokenizer.chat_template:
-            self._chat = Chat(self._tokenizer)
-            self.encoder = self._chat.encoder
+        if self._chat is None or self._chat.source != self.tokenizer.chat_template:
+            self._chat = Chat(self.tokenizer)
+            self.text_encoder = self._chat.encoder
         return self._chat
+
+    def mask(self, words: str) -> str:
+        """Mark the control tokens in a world's text, so that they are read as plain text."""
+        return self.text_encoder.mask(words)
+
+    def unmask(self, text: str) -> str:
+        """Return a text as it was before `mask`."""
+        return self.text_encoder.unmask(text)
 
     def questions(
         self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]]
@@ -83,56 +84,56 @@ class ModelTokens:
         for index, options in enumerate(texts):
             if not len(options):
                 raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
-        flat = iter(self.candidates([text for options in texts for text in options]))
+        flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
         for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if growing(prompts) else ()):
             if self._asks(prompt):
-                tokens[index] = self.candidates(texts[index], answers=True)
+                tokens[index] = self.candidate_tokens(texts[index], answers=True)
         room = max((max(map(len, options)) for options in tokens), default=0)
-        return texts, list(map(ScoringQuestion, self.prompts(prompts, room), tokens))
+        return texts, list(map(ScoringQuestion, self.prompt_tokens(prompts, room), tokens))
 
-    def prompts(self, prompts: Prompts | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
+    def prompt_tokens(self, prompts: Prompts | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
         """Return token ids of prompts, never empty; raise if they do not fit the model with ``room`` more tokens."""
         if all(isinstance(prompt, str) for prompt in prompts):
-            tokens = self.text_prompts(cast(Sequence[str], prompts))
+            tokens = self._encode_texts(cast(Sequence[str], prompts), True)
         else:
             tokens = [list(prompt) for prompt in cast(Sequence[Sequence[int]], prompts)]
         self._check_room(tokens, room)
         return tokens
 
-    def text_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids of prompts given as text, of any length."""
-        return self._encode(texts, True)
+    def token_lengths(self, prompts: Sequence[str]) -> list[int]:
+        """Return how many tokens the model reads for each prompt; remembered, so repeated calls are cheap."""
+        return [len(tokens) for tokens in self._encode_texts(prompts, True)]
 
-    def candidates(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
+    def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
         """Return token ids of texts after a prompt, without special tokens.
 
         ``answers``: as continuations of the chat template's text; otherwise, and for decoders, as texts of their own.
         """
-        if not answers or self._is_encoder_decoder or not self._tokenizer.chat_template:
-            return self._encode(texts, False)
+        if not answers or self.is_encoder_decoder or not self.tokenizer.chat_template:
+            return self._encode_texts(texts, False)
         tokens = [[*self.chat.lead, *ids] for ids in self.chat.answers(texts)]
         for text, ids in zip(texts, tokens, strict=True):
             self._check_vocabulary(text, ids)
         return tokens
 
-    def _encode(self, texts: Sequence[str], prompts: bool) -> list[list[int]]:
+    def _encode_texts(self, texts: Sequence[str], prompts: bool) -> list[list[int]]:
         """Encode texts that are not remembered, and remember them."""
         new = [text for text in dict.fromkeys(texts) if (text, prompts) not in self._known]
         if new and self._num_known > _MAX_REMEMBERED:
             self._known, self._num_known, new = {}, 0, list(dict.fromkeys(texts))
-        special_tokens = prompts and self._add_special_tokens
-        for text, ids in zip(new, self.encoder.encode_all(new, special_tokens) if new else (), strict=True):
+        special_tokens = prompts and self.add_special_tokens
+        for text, ids in zip(new, self.text_encoder.encode_all(new, special_tokens) if new else (), strict=True):
             self._check_vocabulary(text, ids)
             self._known[text, prompts] = self._finish_prompt(ids) if prompts else ids
             self._num_known += 1 + len(ids)
         return [self._known[text, prompts] for text in texts]
 
     def _finish_prompt(self, ids: list[int]) -> list[int]:
-        ids, bos, limit = ids or [self._fallback_token], self._tokenizer.bos_token_id, self._max_prompt_tokens
+        ids, bos, limit = ids or [self._fallback_token], self.tokenizer.bos_token_id, self.max_prompt_tokens
         if len(ids) > 1 and ids[0] == ids[1] == bos:
             warnings.warn(
-                f"a prompt begins with {self._tokenizer.bos_token} twice, from its text and from the tokenizer: "
+                f"a prompt begins with {self.tokenizer.bos_token} twice, from its text and from the tokenizer: "
                 "give prompts without it, or as token ids, or load the model with add_special_tokens=False",
                 stacklevel=2,
             )
@@ -159,13 +160,13 @@ class ModelTokens:
     def _check_room(self, tokens: Sequence[Sequence[int]], room: int) -> None:
         if self.max_positions is None:
             return
-        if self._is_encoder_decoder and room > self.max_positions:
+        if self.is_encoder_decoder and room > self.max_positions:
             raise GroundlingError(
                 f"{room} tokens are to come after a prompt, but this model's decoder has room for "
                 f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
             )
         # A candidate's last token is predicted, never read; a decoder does not read the prompt.
-        limit = self.max_positions - (0 if self._is_encoder_decoder else max(0, room - 1))
+        limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, ids in enumerate(tokens):
             if len(ids) > limit:
                 raise GroundlingError(
@@ -177,7 +178,7 @@ class ModelTokens:
     def _asks(self, prompt: Sequence[int]) -> bool:
         """Return True for a prompt that ends with the template's generation prompt."""
         try:
-            return bool(self._tokenizer.chat_template) and self.chat.asks(prompt)
+            return bool(self.tokenizer.chat_template) and self.chat.asks(prompt)
         except GroundlingError:  # raised again where a conversation is encoded
             return False
 

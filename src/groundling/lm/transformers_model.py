@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,13 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.kernels import speed_up_linear_layers
+from groundling.lm.kernels import speed_up_linear_layers, use_block_attention
 from groundling.lm.load import adapters
-from groundling.lm.load.model import Init, Placement, find_dtype, load_model, load_tokenizer
+from groundling.lm.load.model import Init, Placement, find_dtype, load_model, load_tokenizer, sees
 from groundling.lm.load.model_files import (
     STARTERS,
     Source,
     align,
-    check_compiler,
     checkpoint_gradients,
     fuse_activations,
     is_sharded,
@@ -31,21 +30,16 @@ from groundling.lm.load.model_files import (
     switch_dropout_off,
     weights_of,
 )
-from groundling.lm.read.relative_attention import use_block_attention
 from groundling.lm.tokens import ModelTokens
 from groundling.runtime.devices import find_device
-from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import EndTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class TransformersModel(nn.Module):
-    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as of `LanguageModel`.
-
-    Dropout is always off: results do not depend on `train()` or `eval()`.
-    """
+class TransformersModel(ModelTokens, nn.Module):
+    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as of `LanguageModel`."""
 
     def __init__(
         self,
@@ -58,7 +52,7 @@ class TransformersModel(nn.Module):
         keep_base: bool = False,
         compiled: bool = False,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         if not add_special_tokens and not tokenizer.num_special_tokens_to_add():
             raise GroundlingError(
                 "add_special_tokens=false does nothing: this model's tokenizer adds no special tokens; leave it at "
@@ -70,9 +64,6 @@ class TransformersModel(nn.Module):
         if model.config._attn_implementation == "eager":  # T5's on CPUs
             use_block_attention(model)
         self.model = model
-        self.tokenizer = tokenizer
-        self.add_special_tokens = add_special_tokens
-        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._gradient_checkpointing = gradient_checkpointing
         self._keep_base = keep_base
         if gradient_checkpointing:
@@ -84,14 +75,14 @@ class TransformersModel(nn.Module):
             model.generation_config.decoder_start_token_id if model.generation_config else None,
             beginning,
         )
-        self.max_positions: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         embeddings: Any = model.get_input_embeddings()
-        self._tokens = ModelTokens(
+        ModelTokens.__init__(
+            self,
             tokenizer,
             embeddings.weight.shape[0],
             beginning,
-            self.max_positions,
-            self.is_encoder_decoder,
+            _max_positions(model.config.get_text_config()),
+            bool(model.config.is_encoder_decoder),
             max_prompt_tokens,
             add_special_tokens,
         )
@@ -146,8 +137,6 @@ class TransformersModel(nn.Module):
             GroundlingError: Something is missing or invalid; the message is one line.
         """
         source, target = Source(resolve(path), revision, trust_remote_code), find_device(device)
-        if compile:
-            check_compiler(str(target))
         if init not in get_args(Init):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
         base = adapters.adapter_base(source.path)
@@ -159,6 +148,11 @@ class TransformersModel(nn.Module):
                 adapters.load_adapter(model, source.path, lora)
             elif lora is not None:
                 adapters.add_lora(model, lora)
+        if sees(model.config):  # nothing reads images
+            parts: list[Any] = [model.get_decoder(), model.get_output_embeddings()]
+            used = {id(p) for part in parts for p in part.parameters()}
+            for weight in model.parameters():
+                weight.requires_grad_(weight.requires_grad and id(weight) in used)
         # Bundled models lie in the installed package, which is elsewhere on another machine.
         saved_with_base = base is not None and Path(base).parent == Path(source.path)
         keep_base = not load_in_4bit and (init != "pretrained" or str(path) in STARTERS or saved_with_base)
@@ -204,7 +198,7 @@ class TransformersModel(nn.Module):
     @property
     def end_tokens(self) -> EndTokens:
         """Tokens that end a text or a turn."""
-        return EndTokens.of(self.tokenizer, self.model.generation_config, self._tokens.vocabulary_size)
+        return EndTokens.of(self.tokenizer, self.model.generation_config, self.vocabulary_size)
 
     @property
     def device(self) -> torch.device:
@@ -264,35 +258,17 @@ class TransformersModel(nn.Module):
         enabled = device != "cpu" and supported is not None and supported()
         return torch.autocast(device, dtype=torch.bfloat16, enabled=enabled)
 
-    @property
-    def room(self) -> int | None:
-        """Most tokens of a prompt: as set, or the model's context less some room for an answer; None: no limit."""
-        return self._tokens.room
 
-    @property
-    def chat(self) -> Chat:
-        """Conversations by the tokenizer's chat template; raises `GroundlingError` if the template cannot be used."""
-        return self._tokens.chat
-
-    def mask(self, words: str) -> str:
-        """Mark the control tokens in a world's text, so that they are read as plain text."""
-        return self._tokens.encoder.mask(words)
-
-    def unmask(self, text: str) -> str:
-        """Return a text as it was before `mask`."""
-        return self._tokens.encoder.unmask(text)
-
-    def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
-        """Return token ids of texts after a prompt; see `ModelTokens.candidates`."""
-        return self._tokens.candidates(texts, answers)
-
-    def token_lengths(self, prompts: Sequence[str]) -> list[int]:
-        """Return how many tokens the model reads for each prompt; remembered, so repeated calls are cheap."""
-        return [len(tokens) for tokens in self._tokens.text_prompts(prompts)]
-
-    def prompt_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
-        """Return token ids of prompts; raise `GroundlingError` if they do not fit with ``room`` tokens after them."""
-        return self._tokens.prompts(prompts, room)
+def _max_positions(config: Any) -> int | None:
+    """Return the context of a model; of longrope (arXiv 2402.13753) the original one."""
+    # Beyond it longrope encodes all positions differently, and no single pass gives the probability of a text.
+    given = getattr(config, "rope_parameters", None) or {}
+    limits: list[int | None] = [getattr(config, "max_position_embeddings", None)]
+    for part in (given, *(one for one in given.values() if isinstance(one, Mapping))):  # for each kind of layer
+        if part.get("rope_type", part.get("type")) == "longrope":
+            original = getattr(config, "original_max_position_embeddings", None)
+            limits.append(part.get("original_max_position_embeddings") or original)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _first_known(*token_ids: int | None) -> int:

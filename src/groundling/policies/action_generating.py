@@ -11,7 +11,7 @@ from torch import Tensor
 from groundling.envs.text_env import TextObservation
 from groundling.fields import Ge, OnlyWith, ReadByModel
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.read.answers import Among, answer_states, log_probs_among, states_after
+from groundling.lm.language_model import Among, answer_states, log_probs_among, states_after
 from groundling.lm.write.sampling import draw
 from groundling.policies import arguments
 from groundling.policies.action_scoring import ActionTextPolicy

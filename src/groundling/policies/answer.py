@@ -7,7 +7,7 @@ from functools import lru_cache
 from groundling.envs.text_env import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.lm.read.answers import Among
+from groundling.lm.language_model import Among
 from groundling.lm.read.guided import Trie
 from groundling.policies.policy import Turn
 from groundling.tokenization.detokenize import Continuation

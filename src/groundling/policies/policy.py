@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
-from groundling.lm.read.answers import Among
+from groundling.lm.language_model import Among
 from groundling.registry import Registry, provided
 
 

@@ -122,12 +122,9 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     groups = [] if any(map(in_parts, lm.parameters())) else _groups(sequences)
     states = _read_groups(lm, sequences, groups) if groups else {}
     rest = [index for index in range(len(sequences.counts)) if index not in states]
-    lengths = [len(sequences.prompts[index]) + len(sequences.written[index]) for index in rest]
-    # Where positions depend on a text's length, padding would turn short texts into long ones.
-    for places in lm.backbone.layers.by_stage(lengths):
-        indices = [rest[place] for place in places]
-        part = Sequences(*([column[index] for index in indices] for column in sequences))
-        states.update(zip(indices, _read(lm, part).split(list(part.counts)), strict=True))
+    if rest:
+        part = Sequences(*([column[index] for index in rest] for column in sequences))
+        states.update(zip(rest, _read(lm, part).split(list(part.counts)), strict=True))
     # A model spread over several devices ends on another one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)
 

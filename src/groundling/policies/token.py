@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, unknown
 from groundling.fields import Ge, Gt, OnlyWith
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.read.causal import WORTH_SHARING
@@ -86,7 +86,7 @@ class TokenPolicy(Policy):
                 "of them out"
             )
         self.lm = lm
-        self.sampling = Sampling.of(generation or {})
+        self.sampling = Sampling.of(generation or {}, lambda name, known: unknown("generation setting", name, known))
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)

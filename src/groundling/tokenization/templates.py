@@ -77,20 +77,15 @@ class ChatTemplate:
             messages.insert(0, {"role": "system", "content": system})
         if self._in_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        template, asks = f"{_SAME_DAY}{self._source}", messages[-1]["role"] == "user"
         with _limits():
-            text = self._rendered(messages)
+            rendered = self._tokenizer.apply_chat_template(
+                messages, chat_template=template, tokenize=False, add_generation_prompt=asks
+            )
+        text = str(rendered)
         if len(text) > _CHARACTERS + 16 * sum(map(len, (system or "", *said))):
             raise LimitError(f"writes {len(text)} characters")
         return text
-
-    def _rendered(self, messages: list[dict[str, Any]]) -> str:
-        template = f"{_SAME_DAY}{self._source}"
-        asks = messages[-1]["role"] == "user"
-        return str(
-            self._tokenizer.apply_chat_template(
-                messages, chat_template=template, tokenize=False, add_generation_prompt=asks
-            )
-        )
 
 
 class LimitError(Exception):

@@ -190,13 +190,6 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
         if (given := getattr(model, name)) != value:
             raise ConfigError(f"model.fsdp=true excludes model.{name}={given}: leave one of them out")
-    for lm in policy.language_models:
-        if turns := lm.backbone.layers.switches:  # processes would meet at the layers unequally often
-            raise ConfigError(
-                f"model.fsdp=true: this model (longrope) encodes positions differently beyond {turns[0]} tokens, so "
-                "texts of both lengths take two passes, for which the other processes would wait: set "
-                "model.fsdp=false, or use another model"
-            )
     return Shards(policy, processes)
 
 

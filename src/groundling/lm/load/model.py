@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,24 +22,12 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
 
-from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
+from groundling.errors import GroundlingError, is_out_of_memory, pass_out_of_memory
 from groundling.lm.load.model_files import Source, check_model_files, first_line, quietly
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-# Language models whose positions have three coordinates, for pictures. For texts all three are equal, and the model is
-# a causal one of Transformers: its type, and settings that the vision-language config lacks.
-_SAME_ON_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen2_vl_text": ("qwen2", {}),
-    "qwen2_5_vl_text": ("qwen2", {}),
-    "qwen3_vl_text": ("qwen3", {}),
-    "qwen3_vl_moe_text": ("qwen3_moe", {"norm_topk_prob": True}),
-}
-# Largest difference of log-probabilities, in nats: in float32, and in 16 bits, which round by the order of sums.
-_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.25
 
 
 def sees(config: PretrainedConfig) -> bool:
@@ -49,78 +36,6 @@ def sees(config: PretrainedConfig) -> bool:
         return False  # code that comes with a model has its own classes
     causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     return causal is None or not causal.__name__.endswith("ForCausalLM")
-
-
-def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
-    """Return the config of a vision-language model's language model; raise if Transformers has none such."""
-    text = config.get_text_config()
-    if text.model_type in _SAME_ON_TEXTS:
-        kind, more = _SAME_ON_TEXTS[text.model_type]
-        settings = {name: value for name, value in text.to_dict().items() if name != "model_type"} | more
-        rope = settings.get("rope_parameters") or {}
-        settings["rope_parameters"] = {name: value for name, value in rope.items() if not name.startswith("mrope")}
-        text = AutoConfig.for_model(kind, **settings)
-    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise GroundlingError(
-            f"{path} is a vision-language model ({config.model_type}), and its language model ({text.model_type}) "
-            "cannot be loaded without the rest: take a model whose language model can, such as Qwen-VL, Gemma 3, "
-            "LLaVA or SmolVLM"
-        )
-    text.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", text.tie_word_embeddings))
-    return text
-
-
-def load_text_only(
-    path: str, config: PretrainedConfig, text: PretrainedConfig, options: dict[str, Any], placed: dict[str, Any]
-) -> PreTrainedModel:
-    """Load the pretrained language model of a vision-language model.
-
-    The whole model is loaded first, on the CPU, and both must give the same probabilities for a few tokens. ``text``:
-    by `text_config`; ``placed``: arguments of `from_pretrained` that place the weights, empty: on the CPU.
-    """
-    attention = options.pop("attn_implementation", None)  # which may be for GPUs only
-    loaded: Any = AutoModelForImageTextToText.from_pretrained(path, config=config, output_loading_info=True, **options)
-    whole, report = loaded
-    if report["missing_keys"]:
-        raise GroundlingError(
-            f"{path} lacks weights of this model, among them {', '.join(sorted(report['missing_keys'])[:3])}"
-        )
-    weights = {f"model.{name}": weight for name, weight in whole.get_decoder().state_dict().items()}
-    if not text.tie_word_embeddings:
-        head = whole.get_output_embeddings().state_dict()
-        weights |= {f"lm_head.{name}": weight for name, weight in head.items()}
-    causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]
-    chosen = {"config": text, "state_dict": weights, "dtype": options["dtype"]}
-    model, report = causal.from_pretrained(None, output_loading_info=True, **chosen)
-    if report["missing_keys"] or report["unexpected_keys"]:
-        strange = sorted([*report["missing_keys"], *report["unexpected_keys"]])
-        raise GroundlingError(f"the language model of {path} is not like others of its kind: {', '.join(strange[:3])}")
-    tolerance = _TOLERANCE if model.dtype == torch.float32 else _ROUNDED_TOLERANCE
-    difference = _difference(whole.eval(), model.eval())
-    if not difference <= tolerance:  # or it is NaN
-        raise GroundlingError(
-            f"the language model of {path} alone gives other probabilities than the whole model (by "
-            f"{difference:.2g} nats), so it cannot be used without the vision part: take another model"
-        )
-    if placed:
-        model = causal.from_pretrained(None, **chosen, **placed)
-    if attention is not None:
-        model.set_attn_implementation(attention)
-    model.name_or_path = path
-    return model
-
-
-@torch.no_grad()
-def _difference(whole: PreTrainedModel, model: PreTrainedModel) -> float:
-    """Return the largest difference of log-probabilities of a few tokens, in nats."""
-    tokens = torch.arange(5, 21)[None] % model.config.vocab_size  # (1, 16)
-
-    def log_probs_of(one: PreTrainedModel) -> Tensor:
-        logits = one(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
-        log_probs: Tensor = logits.float().log_softmax(-1)
-        return log_probs
-
-    return (log_probs_of(whole) - log_probs_of(model)).abs().max().item()
 
 
 Init = Literal["pretrained", "random", "embeddings"]
@@ -182,11 +97,6 @@ class Placement:
         processes = launched("LOCAL_WORLD_SIZE", 1)
         if processes == 1 or not isinstance(self.device_map, str):
             return {"device_map": self.device_map}
-        if self.device_map == "balanced_low_0":
-            raise ConfigError(
-                "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
-                "model.device_map=auto"
-            )
         memory: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share_of_gpus()}
         memory["cpu"] = free_memory(torch.device("cpu")) // processes
         return {"device_map": self.device_map, "max_memory": memory}
@@ -195,7 +105,7 @@ class Placement:
 def load_model(
     source: Source, init: Init, seed: int | None, dtype: torch.dtype, attention: str | None, placement: Placement
 ) -> PreTrainedModel:
-    """Load a causal or encoder-decoder model; of a vision-language model, its language model.
+    """Load a causal, encoder-decoder or vision-language model.
 
     Args:
         init: "pretrained" weights; "random" ones, from the config alone; or "embeddings": random except the pretrained
@@ -206,12 +116,6 @@ def load_model(
     config = _load_config(source)
     if attention is None:  # otherwise the config's is ignored
         refuse_kernels(config, source.path)
-    whole = config if sees(config) else None
-    if whole is not None:
-        try:
-            config = text_config(whole, source.path)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unusual config
-            raise GroundlingError(f"the config of {source.path} cannot be read: {first_line(error)}") from error
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")
     if attention is None and biased and not placed and placement.device.type == "cpu":
@@ -223,12 +127,9 @@ def load_model(
         raise GroundlingError(
             f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
         )
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    free = free_memory(placement.device)  # before loading takes some
+    auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto = AutoModelForImageTextToText if sees(config) else auto
     try:
-        if init == "pretrained" and whole is not None:
-            model = load_text_only(source.path, whole, config, options, placed)
-            return model if placed else model.to(placement.device)  # type: ignore[arg-type]
         if init == "pretrained":
             model = load_pretrained(auto, source.path, config=config, **options, **placed)
             return model if placed else model.to(placement.device)  # type: ignore[arg-type]
@@ -241,10 +142,8 @@ def load_model(
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            needed = _bytes_needed(auto, config, dtype)
             raise GroundlingError(
-                f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
-                f"{free / 2**30:.1f} GiB of {placement.device} were free "
+                f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
                 "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
             ) from error
@@ -255,16 +154,6 @@ def load_model(
         with torch.no_grad():
             model.get_input_embeddings().weight.copy_(pretrained.get_input_embeddings().weight)
     return model.to(placement.device)
-
-
-def _bytes_needed(auto: Any, config: PretrainedConfig, dtype: torch.dtype) -> str:
-    """Return the memory of a model's weights, from a copy on the meta device."""
-    try:
-        with quietly(), torch.device("meta"):
-            count = sum(weight.numel() for weight in auto.from_config(config).parameters())
-    except Exception:  # a model that needs more than its config
-        return "more than is free"
-    return f"{count * dtype.itemsize / 2**30:.1f} GiB"
 
 
 def _load_config(source: Source) -> PretrainedConfig:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import stat
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ import torch
 from transformers import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import ConfigError, GroundlingError, did_you_mean, pass_out_of_memory
+from groundling.errors import GroundlingError, did_you_mean
 from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
 
 if TYPE_CHECKING:
@@ -71,10 +69,7 @@ def _json(path: Path) -> Any:
 
 def _is_file(path: Path) -> bool:
     """Return True for anything but a folder or a broken link."""
-    try:
-        return not stat.S_ISDIR(path.stat().st_mode)
-    except OSError:
-        return False
+    return path.exists() and not path.is_dir()
 
 
 def _check(path: Path, roots: list[Path], what: str) -> None:
@@ -83,7 +78,7 @@ def _check(path: Path, roots: list[Path], what: str) -> None:
         raise GroundlingError(
             f"{what}, which lies outside of the folder, at {place}: copy it into the folder and name it there"
         )
-    if _is_file(place) and not stat.S_ISREG(place.stat().st_mode):
+    if _is_file(place) and not place.is_file():
         raise GroundlingError(f"{what}, which is no regular file but a device, pipe or socket: replace it")
 
 
@@ -216,19 +211,6 @@ def checkpoint_gradients(model: PreTrainedModel) -> None:
         # Renamed in Transformers 5.23; this is the name that 5.3 knows too.
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-@functools.cache
-def check_compiler(device: str) -> None:
-    """Compile one small function; raise `ConfigError` if `torch.compile` does not work."""
-    try:
-        torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
-    except Exception as error:
-        pass_out_of_memory(error)
-        raise ConfigError(
-            f"model.compile=true, but torch.compile does not work here ({first_line(error)}): CPUs need a C++ "
-            "compiler (g++) and Python's headers, GPUs Triton; or leave model.compile out"
-        ) from error
 
 
 def is_sharded(model: PreTrainedModel) -> bool:

@@ -1,7 +1,7 @@
 """Batches of texts of similar length, and tensors of padded batches."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -27,10 +27,8 @@ class Batching:
         # allocates it again each time, which doubles the time.
         return cls(4096, 0.03, 2**19) if device.type == "cpu" else cls(TOKENS_AT_ONCE, 0.25, float("inf"))
 
-    def batches(self, lengths: Sequence[int], copies: int = 1, max_waste: float | None = None) -> list[list[int]]:
-        """Return batches of texts within these limits, each text read ``copies`` times."""
-        waste = self.max_waste if max_waste is None else max_waste
-        return batches(lengths, self.max_tokens // copies, waste, self.max_pairs / copies)
+    def batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        return batches(lengths, self.max_tokens, self.max_waste, self.max_pairs)
 
 
 def batches(
@@ -119,10 +117,6 @@ class Layout:
     visible: Tensor  # bool (num_rows, num_rows), which rows each row attends to
     targets: Tensor  # as in `RowStates`
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.tokens)
-
 
 def tree_layout(candidates: Sequence[Tokens]) -> Layout:
     """Return candidates as a tree of common beginnings, for causal models that take positions and a 4D mask."""
@@ -147,10 +141,12 @@ def tree_layout(candidates: Sequence[Tokens]) -> Layout:
     return Layout(tokens, depths, visible, _as_tensor(targets))
 
 
-def layouts_of(questions: Sequence[ScoringQuestion]) -> list[Layout]:
-    """Return the tree of each question, computed once for questions with the same candidates."""
+def layouts_of(
+    questions: Sequence[ScoringQuestion], make: Callable[[Sequence[Tokens]], Layout] = tree_layout
+) -> list[Layout]:
+    """Return the layout of each question, computed once for questions with the same candidates."""
     keys = [tuple(map(tuple, question.candidates)) for question in questions]
-    layouts = {key: tree_layout(key) for key in dict.fromkeys(keys)}
+    layouts = {key: make(key) for key in dict.fromkeys(keys)}
     return [layouts[key] for key in keys]
 
 

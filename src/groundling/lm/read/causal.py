@@ -1,13 +1,13 @@
 """Final hidden states of prompts and their candidates, read by causal models."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Cache
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.read.batching import (
@@ -48,13 +48,10 @@ class CausalReader:
 
     def _can_share(self, shared: int, longest: int) -> bool:
         """Return True if the first ``shared`` tokens of all prompts can be read once."""
-        layers = self.backbone.layers
         # In training mode, which here means checkpointed gradients, a body keeps no memory.
         if shared < WORTH_SHARING or self.backbone.model.training:
             return False
-        if layers.stage(shared) != layers.stage(longest):
-            return False
-        length = layers.check_length(longest)
+        length = self.backbone.layers.check_length(longest)
         if length not in self._shares:
             self._shares[length] = self._sharing_is_exact(max(WORTH_SHARING, length))
         return self._shares[length]
@@ -75,7 +72,7 @@ class CausalReader:
         if shared:
             before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
             prompts = [prompt[shared:] for prompt in prompts]
-        lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
+        lengths = [len(prompt) + len(layout.tokens) - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
         device, rows = self.backbone.device, dict[int, Tensor]()
         for batch in Batching.for_device(device).batches(lengths):
             batch_prompts, batch_layouts = [prompts[i] for i in batch], [layouts[i] for i in batch]
@@ -91,54 +88,18 @@ class CausalReader:
                 tokens.to(device), self.backbone.attention_mask(masks), positions, before
             )  # (batch, length, hidden)
             roots = [len(prompt) - 1 for prompt in batch_prompts]
-            counts = [layout.num_rows for layout in batch_layouts]
+            counts = [len(layout.tokens) for layout in batch_layouts]
             rows.update(zip(batch, cut(hidden, roots, counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
-    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
-        """Read each prompt once, then its candidates (`one_by_one`: token by token) after copies of its memory."""
-        device, runs = self.backbone.device, [runs_of(question.candidates) for question in questions]
-        lengths, widest = [len(question.prompt) for question in questions], max(map(len, runs))
-        answers: dict[int, RowStates] = {}
-        # Prompts of one length at a time: padding would change a recurrent state.
-        for batch in Batching.for_device(device).batches(lengths, copies=widest, max_waste=0.0):
-            tokens = torch.tensor([questions[index].prompt for index in batch], device=device)
-            hidden, memory = self.backbone.begin(tokens)  # (batch, length, hidden)
-            more = self._continue(memory, tokens.shape[1], [runs[index] for index in batch], one_by_one)
-            for place, index in enumerate(batch):
-                root = hidden[place, -1:]
-                rows = [torch.cat([root, next(more)]) if run else root for run in runs[index]]
-                targets = run_targets(questions[index].candidates, runs[index])
-                answers[index] = RowStates(torch.cat(rows), targets)
-        return [answers[index] for index in range(len(questions))]
-
-    def _continue(
-        self, memory: dict[str, Cache], length: int, runs: Sequence[Sequence[tuple[int, ...]]], one_by_one: bool
-    ) -> Iterator[Tensor]:
-        """Return the states (len(run), hidden) of each run that is not empty, text by text."""
-        rows = [(owner, run) for owner, text_runs in enumerate(runs) for run in text_runs if run]
-        if not rows:
-            return iter(())
-        device = self.backbone.device
-        tokens = pad_sequence([torch.tensor(run) for _, run in rows], batch_first=True).to(device)
-        owners = torch.tensor([owner for owner, _ in rows], device=device)
-        hidden = self.backbone.proceed(memory, length, owners, tokens, one_by_one)
-        return iter(cut(hidden, [0] * len(rows), [len(run) for _, run in rows]))
-
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Read each candidate in a row of its own with its prompt."""
-        runs = [runs_of(question.candidates) for question in questions]
-        lines = [
-            [*question.prompt, *run] for question, its_runs in zip(questions, runs, strict=True) for run in its_runs
-        ]
-        hidden = iter(self._read_lines(lines))
-        return [
-            RowStates(
-                torch.cat([next(hidden)[-1 - len(run) :] for run in its_runs]),
-                run_targets(question.candidates, its_runs),
-            )
-            for question, its_runs in zip(questions, runs, strict=True)
-        ]
+
+        def read(prompts: list[list[int]], runs: list[tuple[int, ...]]) -> list[Tensor]:
+            lines = self._read_lines([[*prompt, *run] for prompt, run in zip(prompts, runs, strict=True)])
+            return [states[-1 - len(run) :] for states, run in zip(lines, runs, strict=True)]
+
+        return _by_run(questions, read)
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
         """Return the final state of each prompt, float32 (num_prompts, hidden); equal prompts are read once."""
@@ -148,17 +109,27 @@ class CausalReader:
 
     def _read_lines(self, lines: Sequence[Tokens]) -> list[Tensor]:
         """Return the states (length, hidden) of each text."""
-        device, states = self.backbone.device, dict[int, Tensor]()
-        batching, lengths = Batching.for_device(device), list(map(len, lines))
-        # Padding would move a text into the stage of its batch's longest one.
-        for stage in self.backbone.layers.by_stage(lengths):
-            for places in batching.batches([lengths[index] for index in stage]):
-                batch = [stage[place] for place in places]
-                tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
-                hidden = self.backbone.read(tokens.to(device), None, None)
-                counts = [lengths[index] for index in batch]
-                states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
+        device, states, lengths = self.backbone.device, dict[int, Tensor](), list(map(len, lines))
+        for batch in Batching.for_device(device).batches(lengths):
+            tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
+            hidden = self.backbone.read(tokens.to(device), None, None)
+            counts = [lengths[index] for index in batch]
+            states.update(zip(batch, cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
+
+
+def _by_run(
+    questions: Sequence[ScoringQuestion], read: Callable[[list[list[int]], list[tuple[int, ...]]], list[Tensor]]
+) -> list[RowStates]:
+    """Return the states of questions, of which ``read`` gives those (1 + len(run), hidden) of each prompt and run."""
+    runs = [runs_of(question.candidates) for question in questions]
+    pairs = list(zip(questions, runs, strict=True))
+    prompts = [question.prompt for question, its_runs in pairs for _ in its_runs]
+    states = iter(read(prompts, [run for its_runs in runs for run in its_runs]))
+    return [
+        RowStates(torch.cat([next(states) for _ in its_runs]), run_targets(question.candidates, its_runs))
+        for question, its_runs in pairs
+    ]
 
 
 def _common_prefix(prompts: Sequence[Tokens]) -> int:
@@ -178,7 +149,7 @@ def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[T
     positions = torch.zeros_like(tokens)
     allowed = torch.ones(length, length, dtype=torch.bool).tril().repeat(len(lines), 1, 1, 1)
     for index, (prompt, layout) in enumerate(zip(prompts, layouts, strict=True)):
-        start, stop = len(prompt), len(prompt) + layout.num_rows - 1
+        start, stop = len(prompt), len(prompt) + len(layout.tokens) - 1
         positions[index, :start] = torch.arange(start)
         positions[index, start:stop] = torch.tensor(layout.depths[1:], dtype=torch.long) + start - 1
         allowed[index, 0, start:stop, start:stop] = layout.visible[1:, 1:]
@@ -196,23 +167,16 @@ class EncoderDecoderReader:
 
     def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Decode all candidates of a prompt in one row."""
-        keys = [tuple(map(tuple, question.candidates)) for question in questions]
-        known = {key: decoder_layout(key, self.start_token) for key in dict.fromkeys(keys)}
-        layouts = [known[key] for key in keys]
+        layouts = layouts_of(questions, partial(decoder_layout, start_token=self.start_token))
         lines, visible = [layout.tokens for layout in layouts], [layout.visible for layout in layouts]
         rows = self._decode([question.prompt for question in questions], lines, visible)
         return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]
 
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Decode each candidate in a row of its own; prompts are still encoded once."""
-        runs = [runs_of(question.candidates) for question in questions]
-        pairs = list(zip(questions, runs, strict=True))
-        prompts = [question.prompt for question, its_runs in pairs for _ in its_runs]
-        hidden = iter(self._decode(prompts, [[self.start_token, *run] for its_runs in runs for run in its_runs]))
-        return [
-            RowStates(torch.cat([next(hidden) for _ in its_runs]), run_targets(question.candidates, its_runs))
-            for question, its_runs in pairs
-        ]
+        return _by_run(
+            questions, lambda prompts, runs: self._decode(prompts, [[self.start_token, *run] for run in runs])
+        )
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
         """Return the decoder's first state for each prompt, float32 (num_prompts, hidden)."""

@@ -1,7 +1,7 @@
 """Exactness checks: compare each way of reading with a model's plain forward pass before it is used.
 
-`groundling.lm.read.layers` says which ways are worth a check, and at which lengths. A way that fails is
-not used; a model for which none passes is refused.
+`groundling.lm.backbone.Layers` says which ways are worth a check, and at which lengths. A way that fails is not used;
+a model for which none passes is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,7 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.load.model_files import first_line
 from groundling.lm.read.batching import ScoringQuestion
 
-# How candidates are read: in one row with the prompt; after copies of the model's memory of the prompt, at once or
-# token by token; or each with the whole prompt.
-Way = Literal["tree", "after", "steps", "lines"]
+Way = Literal["tree", "lines"]  # How candidates are read: in one row with the prompt, or each with the whole prompt
 
 Scores = Callable[[list[ScoringQuestion]], Tensor]  # To float32 (total number of candidates,), question by question
 
@@ -68,10 +66,7 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
                 pass_out_of_memory(error)
                 reasons.append(first_line(error, REASON_LENGTH))
                 continue
-            # A model's memory of a prompt may be nearly right where it is wrong.
-            strict = backbone.exact and way in ("after", "steps")
-            tolerance = backbone.tolerance / (10 if strict else 1)
-            if torch.allclose(computed, expected, atol=tolerance, rtol=tolerance / 10):
+            if torch.allclose(computed, expected, atol=backbone.tolerance, rtol=backbone.tolerance / 10):
                 return way, "; ".join(reasons)
             reasons.append(f"log-probabilities differ by {(computed - expected).abs().max():.2g}")
     if not backbone.exact and computed is not None:  # in half precision rounding may be all the difference
@@ -79,24 +74,6 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
     raise GroundlingError(
         f"{name} cannot be scored here: no way of reading it agrees with its plain forward "
         f"({'; '.join(reasons)}); use a language model of another family"
-    )
-
-
-def same_gradients(backbone: Backbone, start_token: int, scores: Scores, length: int) -> bool:
-    """Return True if the gradient of a trained weight, a vector if there is one, is that of the plain forward."""
-    trained = [p for p in backbone.body.parameters() if p.requires_grad]
-    if not trained:
-        return True
-    weight = next((p for p in trained if p.ndim == 1), trained[0])
-    questions = _questions(backbone, length)[-1:]
-
-    def gradient(scored: Scores) -> Sequence[Tensor]:
-        return torch.autograd.grad(scored(questions).sum(), weight, allow_unused=True, materialize_grads=True)
-
-    return agree(
-        backbone,
-        lambda: gradient(scores),
-        lambda: gradient(lambda asked: plain_scores(backbone, start_token, asked[0])),
     )
 
 

@@ -37,12 +37,6 @@ class Text:
     trunk: tuple[int, ...]
     branches: list[Branch]
 
-    @classmethod
-    def of(cls, questions: Sequence[ScoringQuestion], layouts: Sequence[Layout]) -> Self:
-        """Join questions, each of whose prompts begins with the one before it."""
-        lengths = [len(question.prompt) for question in questions]
-        return cls(tuple(questions[-1].prompt), list(map(Branch, lengths, layouts)))
-
 
 def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
     """Group the indices of prompts so that each begins with the one before it; equal ones share a group."""
@@ -62,7 +56,13 @@ def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]
     """Return the fewest texts that hold all questions, each with its questions' indices, in order of its branches."""
     layouts = layouts_of(questions)
     groups = chains([question.prompt for question in questions])
-    return [(group, Text.of([questions[i] for i in group], [layouts[i] for i in group])) for group in groups]
+    return [
+        (
+            group,
+            Text(tuple(questions[group[-1]].prompt), [Branch(len(questions[i].prompt), layouts[i]) for i in group]),
+        )
+        for group in groups
+    ]
 
 
 class KeyValueMemory:

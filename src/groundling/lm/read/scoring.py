@@ -4,10 +4,10 @@ Lamorel repeats the prompt, or its encoder states, for every candidate and takes
 causal model reads a prompt and the tree of its candidates in one row under a 4D mask, and what all prompts begin with
 only once; a decoder reads all candidates of a prompt in one row under a block mask. Logits are computed only at rows
 that predict a candidate's token. Where this is not exact (recurrent states, bodies that take no positions or masks),
-candidates are read after copies of the model's memory of the prompt, or each with its whole prompt, with a warning.
+each candidate is read with its whole prompt, with a warning.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from groundling.lm.read.batching import (
     split_wide,
 )
 from groundling.lm.read.causal import CausalReader, EncoderDecoderReader
-from groundling.lm.read.exactness import Way, find_way, same_gradients
+from groundling.lm.read.exactness import Way, find_way
 from groundling.lm.read.prefix_tree import KeyValueMemory
 from groundling.lm.read.tree_reader import TreeReader
 
@@ -70,13 +70,13 @@ class Scorer:
             self.reader = EncoderDecoderReader(backbone, start_token)
         else:
             self.reader = CausalReader(backbone)
+        self._reads = {"tree": self.reader.packed, "lines": self.reader.plain}
         self.tree = TreeReader(backbone, self.reader.plain)
         self.kept_bytes = 0
         self._memory: KeyValueMemory | None = None
         self._encoded: dict[tuple[int, ...], Tensor] | None = None
         # results of exactness checks, by `Layers.check_length`
         self._ways: dict[int, Way] = {}
-        self._has_gradients: dict[int, bool] = {}
 
     def __call__(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
@@ -96,7 +96,7 @@ class Scorer:
         """Like `__call__`, for each token of each candidate, (total tokens,); equal questions are computed once."""
         keys = [(tuple(prompt), tuple(map(tuple, candidates))) for prompt, candidates in questions]
         distinct = dict(sorted(zip(keys, questions, strict=True), key=lambda pair: -len(pair[1].prompt)))
-        parts = {key: self._parts(question) for key, question in distinct.items()}
+        parts = {key: split_wide(question.candidates, MAX_ROWS) for key, question in distinct.items()}
         narrow = [
             ScoringQuestion(question.prompt, [question.candidates[index] for index in part] or [[]])
             for key, question in distinct.items()
@@ -160,92 +160,42 @@ class Scorer:
 
     def answers(self, questions: Sequence[ScoringQuestion], cached: bool = False) -> list[RowStates]:
         """Return the states of each question's rows, by the fastest exact way; cache frozen layers if ``cached``."""
-        groups: dict[tuple[Way, int], list[int]] = {}
-        for index, question in enumerate(questions):
-            length, stage = self._length(question), self.backbone.layers.stage
-            way = self.way_at(length)
-            if way in ("after", "steps") and stage(len(question.prompt)) != stage(length):
-                why = "beyond that length the prompt's positions, too, are encoded differently"
-                way = self._warn_lines(why, self.backbone.layers.check_length(length))
-            groups.setdefault((way, stage(length)), []).append(index)
+        groups: dict[Way, list[int]] = {}
+        for index, (prompt, candidates) in enumerate(questions):
+            before = 1 if self.backbone.is_encoder_decoder else len(prompt)  # a candidate's last token is not read
+            groups.setdefault(self.way_at(before + max(1, *map(len, candidates)) - 1), []).append(index)
         answers: dict[int, RowStates] = {}
-        for (way, _), indices in groups.items():
+        for way, indices in groups.items():
             upper = cached and way == "tree" and self.tree.has_frozen_layers
-            read = self.tree.read_upper if upper else self._reads(way)
+            read = self.tree.read_upper if upper else self._reads[way]
             answers.update(zip(indices, read([questions[index] for index in indices]), strict=True))
         return [answers[index] for index in range(len(questions))]
-
-    def _reads(self, way: Way) -> Callable[[Sequence[ScoringQuestion]], list[RowStates]]:
-        if way == "tree":
-            return self.reader.packed
-        if way == "lines" or isinstance(self.reader, EncoderDecoderReader):
-            return self.reader.plain
-        return partial(self.reader.after, one_by_one=way == "steps")
-
-    def _length(self, question: ScoringQuestion) -> int:
-        """Return the length of the longest text that a causal model, or the decoder, would read for a candidate."""
-        before = 1 if self.backbone.is_encoder_decoder else len(question.prompt)
-        return before + max(1, *map(len, question.candidates)) - 1
 
     def way_at(self, length: int) -> Way:
         """Return how candidates are read whose texts have at most this length; checked once."""
         check = self.backbone.layers.check_length(length)
         if check not in self._ways:
             self._ways[check] = self._find_way(check)
-        way = self._ways[check]
-        if way not in ("after", "steps") or not torch.is_grad_enabled():
-            return way
-        if self.backbone.model.training:  # checkpointed gradients
-            return self._warn_lines("gradient checkpointing forgets what was read", check)
-        if check not in self._has_gradients:
-            scores = self._scores_by(way)
-            self._has_gradients[check] = same_gradients(self.backbone, self.start_token, scores, check)
-        if not self._has_gradients[check]:
-            return self._warn_lines("what it remembers of a prompt has no gradients", check)
-        return way
+        return self._ways[check]
 
     def _find_way(self, check: int) -> Way:
-        layers, encodes = self.backbone.layers, self.backbone.is_encoder_decoder
-        ways: list[Way] = ["lines"] if encodes else ["after", "steps", "lines"]
-        if not layers.others and not (encodes and check):
-            ways.insert(0, "tree")
-        scores = {way: self._scores_by(way) for way in ways}
-        way, why = find_way(self.backbone, self.start_token, scores, check)
-        if way == "lines" and layers.others:
-            why = f"layers of the kind {', '.join(layers.others)}; {why}"
-        return self._warn_lines(why, check) if way == "lines" else way
+        others, encodes = self.backbone.layers.others, self.backbone.is_encoder_decoder
+        ways: list[Way] = ["lines"] if others or (encodes and check) else ["tree", "lines"]
 
-    def _warn_lines(self, why: str, check: int) -> Way:
-        """Warn once that each candidate is read with its prompt."""
-        name, longer = type(self.backbone.model).__name__, f" of {check} tokens and more" if check else ""
-        whole = "" if self.backbone.is_encoder_decoder else " with its whole prompt"
-        self.backbone.warn_once(
-            f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read on its "
-            f"own{whole}, which is slower"
-        )
-        return "lines"
-
-    def _scores_by(self, way: Way) -> Callable[[list[ScoringQuestion]], Tensor]:
-        def scores(questions: list[ScoringQuestion]) -> Tensor:
+        def scores(way: Way, questions: list[ScoringQuestion]) -> Tensor:
             lengths = [len(candidate) for question in questions for candidate in question.candidates]
-            return sums_of(lengths, torch.cat(self.scores_of(self._reads(way)(questions), raw=False)))
+            return sums_of(lengths, torch.cat(self.scores_of(self._reads[way](questions), raw=False)))
 
-        return scores
-
-    def _parts(self, question: ScoringQuestion) -> list[list[int]]:
-        """Return indices of candidates that are read together; the first part's at the stage of the prompt."""
-        prompt, candidates = question
-        if self.backbone.is_encoder_decoder or not self.backbone.layers.switches:
-            return split_wide(candidates, MAX_ROWS)
-        stage = self.backbone.layers.stage
-        by_stage: dict[int, list[int]] = {stage(len(prompt)): []}
-        for index, candidate in enumerate(candidates):
-            by_stage.setdefault(stage(len(prompt) + max(1, len(candidate)) - 1), []).append(index)
-        return [
-            [indices[place] for place in part]
-            for indices in by_stage.values()
-            for part in split_wide([candidates[index] for index in indices], MAX_ROWS)
-        ]
+        way, why = find_way(self.backbone, self.start_token, {way: partial(scores, way) for way in ways}, check)
+        if way == "lines":
+            why = f"layers of the kind {', '.join(others)}" if others else why
+            name, longer = type(self.backbone.model).__name__, f" of {check} tokens and more" if check else ""
+            whole = "" if encodes else " with its whole prompt"
+            self.backbone.warn_once(
+                f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read on its "
+                f"own{whole}, which is slower"
+            )
+        return way
 
     def scores_of(self, answers: Sequence[RowStates], raw: bool) -> list[Tensor]:
         """Return the score of each target, float32 (num_targets,), answer by answer."""
@@ -263,19 +213,15 @@ class Scorer:
         if not len(token):
             return rows[:0, 0].float()  # keeps the graph: the gradient of a loss of certainties is 0
         if len(rows) <= rows_at_once:  # the usual case, without a wait for an accelerator
-            return self._scores_among(rows, row, token, raw)
+            logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
+            picked = logits[row, token]
+            return picked if raw else picked - logits.logsumexp(-1)[row]
         scores = torch.zeros(len(token), device=rows.device)
         for first in range(0, len(rows), rows_at_once):
             here = ((row >= first) & (row < first + rows_at_once)).nonzero()[:, 0]
             part = rows[first : first + rows_at_once]
-            scores = scores.index_put((here,), self._scores_among(part, row[here] - first, token[here], raw))
+            scores = scores.index_put((here,), self._scores_at(part, row[here] - first, token[here], raw))
         return scores
-
-    def _scores_among(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
-        """`_scores_at` for rows whose logits are held at once."""
-        logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
-        picked = logits[row, token]
-        return picked if raw else picked - logits.logsumexp(-1)[row]
 
 
 def normalised(

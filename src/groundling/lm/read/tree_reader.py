@@ -15,7 +15,7 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.load.model_files import is_sharded
 from groundling.lm.read.batching import TOKENS_AT_ONCE, RowStates, ScoringQuestion, layouts_of
 from groundling.lm.read.exactness import agree, example_tokens
-from groundling.lm.read.prefix_tree import KeyValueMemory, PrefixTree, Text, joined
+from groundling.lm.read.prefix_tree import Branch, KeyValueMemory, PrefixTree, Text, joined
 
 MAX_BYTES = 2**29  # Memory of the cached states of one language model's frozen layers: 512 MiB
 _NODES_AT_ONCE = 1024  # Tokens of a pass on a CPU: enough for fast products, activations still fit its cache
@@ -40,10 +40,7 @@ def _is_frozen(layer: nn.Module) -> bool:
 
 
 class TreeReader:
-    """Reads questions with one causal model, each distinct beginning of a pass once.
-
-    ``plain`` is another way to the same answers, with gradients, for exactness checks.
-    """
+    """Reads each distinct beginning of a pass once; exactness checks compare it with ``plain``."""
 
     def __init__(self, backbone: Backbone, plain: _Read) -> None:
         self._backbone, self._plain = backbone, plain
@@ -102,7 +99,7 @@ class TreeReader:
         frozen = num_frozen(backbone.body)
         self.frozen.check_weights(backbone.body, frozen)
         texts = [
-            ([index], Text.of([question], [layout]))
+            ([index], Text(tuple(question.prompt), [Branch(len(question.prompt), layout)]))
             for index, (question, layout) in enumerate(zip(questions, layouts_of(questions), strict=True))
         ]
         answers: dict[int, RowStates] = {}
@@ -110,7 +107,9 @@ class TreeReader:
         for group, tree in self._passes(texts):
             with torch.no_grad():
                 lower = [self._lower(texts[place][1], frozen) for place in group]
-            nodes = [n for path, rows in zip(tree.paths, tree.rows, strict=True) for n in _nodes(path, rows)]
+            nodes: list[int] = []  # of each text's tokens and rows, in the order in which it is read alone
+            for path, rows in zip(tree.paths, tree.rows, strict=True):
+                nodes += [*path, *(node for of_question in rows for node in of_question[1:])]
             first = dict(zip(reversed(nodes), reversed(range(len(nodes))), strict=True))
             states = torch.cat(lower)[torch.tensor([first[node] for node in range(len(tree))])]
             hidden = self._run(tree, states, frozen, None)
@@ -253,11 +252,6 @@ def _answers(
     asked = [(index, b.layout) for group, text in texts for index, b in zip(group, text.branches, strict=True)]
     for (index, layout), part in zip(asked, parts, strict=True):
         yield index, RowStates(part, layout.targets)
-
-
-def _nodes(path: list[int], rows: list[list[int]]) -> list[int]:
-    """Return the nodes of a text's tokens and rows, in the order in which it is read alone."""
-    return [*path, *itertools.chain.from_iterable(nodes[1:] for nodes in rows)]
 
 
 def _no_mask(device: torch.device) -> Tensor:

@@ -15,8 +15,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.language_model import LanguageModel
-from groundling.lm.read.answers import states_after
+from groundling.lm.language_model import LanguageModel, states_after
 from groundling.lm.read.batching import padded
 from groundling.lm.write.generation import only_settings
 from groundling.lm.write.sampling import Mask, Sampling, SetKeeper, draw, filtered
@@ -81,7 +80,7 @@ class Decoder:
         return choice.decoded()
 
     def _check(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
-        room, encodes, layers = self.lm.max_positions, self.lm.is_encoder_decoder, self.lm.backbone.layers
+        room, encodes = self.lm.max_positions, self.lm.is_encoder_decoder
         for index, prompt in enumerate(prompts):
             if not prompt:
                 raise GroundlingError(f"prompt {index} is empty: a text needs something to begin with")
@@ -92,23 +91,12 @@ class Decoder:
                     f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but this model has room for "
                     f"{room}: shorten max_prompt_length or max_new_tokens"
                 )
-            switch = 0 if encodes else layers.switch_between(len(prompt), needed)
-            if switch:
-                raise GroundlingError(
-                    f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but beyond {switch} tokens "
-                    "this model (longrope) encodes all positions differently, so that no single pass gives the "
-                    f"probability of such a text: keep prompt and text within {switch} by max_prompt_length and "
-                    "max_new_tokens, or all prompts beyond it"
-                )
 
     def _can_step(self, stepper: Stepper, given: Sequence[int], new_tokens: int) -> bool:
         """Return True if steps are exact for texts of these lengths; warn once if not."""
-        layers, longest = stepper.backbone.layers, max(given) + new_tokens
-        if layers.window is not None and longest > layers.window:
-            why = f"layers that see {layers.window} tokens"
-        elif len({layers.stage(count) for count in given}) > 1:
-            switch = layers.switches[0]
-            why = f"texts on both sides of {switch} tokens, beyond which positions are encoded differently"
+        window, longest = stepper.backbone.layers.window, max(given) + new_tokens
+        if window is not None and longest > window:
+            why = f"layers that see {window} tokens"
         elif not stepper.exact:
             why = "steps do not agree exactly with its plain forward"
         else:
@@ -144,7 +132,7 @@ class Decoder:
         # Without autocast, under which this loop would round logits to bfloat16.
         lm, left = self.lm, not self.lm.is_encoder_decoder
         model: Any = lm.model
-        for indices, mode in lm.batches.of(list(map(len, prompts)), choice.num_steps - 1):
+        for indices in lm.generator.batches(list(map(len, prompts)), choice.num_steps - 1):
             lines = [prompts[index] for index in indices]
             tokens, mask = padded(lines, lm.device, lm.filler, left)
             rows = torch.tensor(indices, device=lm.device)
@@ -155,7 +143,6 @@ class Decoder:
                 pad_token_id=lm.filler,
                 eos_token_id=list(choice.ends) or None,
                 decoder_start_token_id=self.start_token,
-                use_cache=mode != "uncached",
             )
             with only_settings(model, settings):
                 model.generate(

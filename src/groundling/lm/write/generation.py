@@ -4,17 +4,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerBase,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.lm.backbone import Backbone
@@ -23,136 +17,9 @@ from groundling.lm.read.batching import padded
 from groundling.lm.read.exactness import REASON_LENGTH, REFUSALS, example_tokens, plain_logits
 from groundling.tokenization.detokenize import Continuation
 
-_NEW_TOKENS = 3
-
-Mode = Literal["padded", "same_length", "single", "uncached"]
-"""Prompts of any length in a batch; of one length; one prompt; or of one length, without a cache."""
-_SLOWER: dict[Mode, str] = {
-    "same_length": "generates for prompts of one length at a time",
-    "single": "generates for one prompt at a time",
-    "uncached": "reads the whole text again for each token that it generates",
-}
-
-
-class Batches:
-    def __init__(self, backbone: Backbone, filler: int, start_token: int) -> None:
-        self.backbone, self.filler, self.start_token = backbone, filler, start_token
-        self._modes: dict[int, Mode] = {}  # by `Layers.check_length`
-
-    def of(self, lengths: Sequence[int], more: int) -> list[tuple[list[int], Mode]]:
-        """Return batches of prompts of these lengths, followed by at most ``more`` tokens that are read."""
-        found: list[tuple[list[int], Mode]] = []
-        for indices, switch in self._by_stage(lengths, more):
-            if switch:
-                mode: Mode = "uncached"
-                self._warn(mode, f"positions are encoded differently beyond {switch} tokens")
-            else:
-                longest = max(lengths[index] for index in indices)
-                read = more + 1 if self.backbone.is_encoder_decoder else longest + more
-                mode = self._mode(self.backbone.layers.check_length(read))
-            if mode == "padded":
-                groups = [indices]
-            elif mode == "single":
-                groups = [[index] for index in indices]
-            else:
-                sizes = sorted({lengths[index] for index in indices})
-                groups = [[index for index in indices if lengths[index] == size] for size in sizes]
-            found += [(group, mode) for group in groups]
-        return found
-
-    def _by_stage(self, lengths: Sequence[int], more: int) -> list[tuple[list[int], int]]:
-        """Group indices of texts of one stage; with the switch that they cross while they grow, or 0."""
-        layers = self.backbone.layers
-        if self.backbone.is_encoder_decoder or not layers.switches:
-            return [(list(range(len(lengths))), 0)] if lengths else []
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, length in enumerate(lengths):
-            crossed = layers.switch_between(length, length + more)
-            groups.setdefault((layers.stage(length), crossed), []).append(index)
-        return [(indices, crossed) for (_, crossed), indices in groups.items()]
-
-    def _mode(self, length: int) -> Mode:
-        if length not in self._modes:
-            self._modes[length] = self._find(length)
-        return self._modes[length]
-
-    @torch.no_grad()
-    def _find(self, length: int) -> Mode:
-        """Return the first mode whose logits are those of the plain forward."""
-        backbone, reasons = self.backbone, list[str]()
-        longer = example_tokens(backbone, max(length, 3) + 7)
-        one, other = longer[:-4], longer[4:]
-        examples: dict[Mode, list[list[list[int]]]] = {
-            "padded": [[one, longer]],
-            "same_length": [[one, other]],
-            "single": [[one], [longer]],
-            "uncached": [[one, other]],
-        }
-        for mode, batches in examples.items():
-            try:
-                error = max(self._error(batch, mode) for batch in batches)
-            except REFUSALS as refusal:
-                pass_out_of_memory(refusal)
-                reasons.append(first_line(refusal, REASON_LENGTH))
-                continue
-            if error <= backbone.tolerance / (10 if backbone.exact and mode == "padded" else 1):
-                self._warn(mode, "; ".join(reasons))
-                return mode
-            reasons.append(f"logits differ by {error:.2g}")
-        if not backbone.exact and "logits differ" in " ".join(reasons):
-            return "single"  # in half precision rounding may be all the difference
-        raise GroundlingError(
-            f"{type(backbone.model).__name__} cannot generate here: `generate` does not agree with the "
-            f"model's plain forward ({'; '.join(reasons)}); use a language model of another family"
-        )
-
-    def _error(self, prompts: Sequence[Sequence[int]], mode: Mode) -> float:
-        """Return the largest difference of logits from those of the plain forward."""
-        encodes, device, model = self.backbone.is_encoder_decoder, self.backbone.device, self.backbone.model
-        tokens, mask = padded(prompts, device, self.filler, left=not encodes)
-        settings = GenerationConfig(
-            max_new_tokens=_NEW_TOKENS,
-            do_sample=False,
-            pad_token_id=self.filler,
-            decoder_start_token_id=self.start_token,
-            use_cache=mode != "uncached",
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
-        with torch.autocast(device.type, enabled=False), only_settings(model, settings):
-            output: Any = model.generate(input_ids=tokens, attention_mask=mask)  # type: ignore[operator]
-            texts = output.sequences[:, 1 if encodes else tokens.shape[1] :].tolist()
-            logits = torch.stack(output.logits, dim=1).float()  # (batch, new tokens, vocabulary)
-            plain = [
-                plain_logits(self.backbone, self.start_token, prompt, text)[:-1]
-                for prompt, text in zip(prompts, texts, strict=True)
-            ]
-        expected = torch.stack(plain).float()
-        errors = (logits - expected).abs().masked_fill(logits == expected, 0)  # infinite ones, too
-        # Half precision rounds large logits by more.
-        largest = float(expected.abs().nan_to_num(posinf=0).max())
-        unit = 1.0 if self.backbone.exact else max(1.0, largest / 10)
-        return float(errors.nan_to_num(nan=torch.inf).max()) / unit
-
-    def _warn(self, mode: Mode, why: str) -> None:
-        if mode != "padded":
-            name = type(self.backbone.model).__name__
-            self.backbone.warn_once(f"{name} {_SLOWER[mode]}, which is slower ({why})")
-
-
-@contextmanager
-def only_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """Within this context `generate` follows these settings, and not the model's own, such as forced tokens."""
-    before = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = before
-
-
-_MAX_SCORES = 2**27  # Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32
 DEFAULT_NEW_TOKENS = 32
+_MAX_SCORES = 2**27  # Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32
+_NEW_TOKENS = 3  # Of an exactness check
 _drawing = threading.Lock()
 
 
@@ -184,75 +51,126 @@ def sampling_from(seed: int) -> Iterator[None]:
         yield
 
 
-def generate(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    batches: Batches,
-    settings: dict[str, Any],
-) -> list[Generation]:
-    """Continue prompts in token ids, `num_return_sequences` times each; ``settings`` are those of `model.generate`."""
-    copies = settings.get("num_return_sequences") or 1
-    rows = copies * (settings.get("num_beams") or 1)
-    vocabulary = model.config.get_text_config().vocab_size
-    new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
-    at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
-    generations: dict[int, list[Generation]] = {}
-    # The last token is never read.
-    for together, mode in batches.of(list(map(len, prompts)), new_tokens - 1):
-        by_length = sorted(together, key=lambda index: -len(prompts[index]))
-        cached = settings if mode != "uncached" else {"use_cache": False} | settings
-        for first in range(0, len(by_length), at_once):
-            batch = by_length[first : first + at_once]
-            lines = [prompts[index] for index in batch]
-            made = _generate_batch(model, tokenizer, lines, batches.filler, cached)
-            for place, index in enumerate(batch):
-                generations[index] = made[place * copies : (place + 1) * copies]
-    return [generation for index in range(len(prompts)) for generation in generations[index]]
+class Generator:
+    """Generates texts with one model; ``filler`` pads prompts."""
+
+    def __init__(self, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, filler: int, start_token: int) -> None:
+        self.backbone, self.tokenizer, self.filler, self.start_token = backbone, tokenizer, filler, start_token
+        self._pads: dict[int, bool] = {}  # by `Layers.check_length`
+
+    def __call__(self, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> list[Generation]:
+        """Continue prompts in token ids, `num_return_sequences` times each; ``settings``: those of `generate`."""
+        copies = settings.get("num_return_sequences") or 1
+        rows = copies * (settings.get("num_beams") or 1)
+        vocabulary = self.backbone.model.config.get_text_config().vocab_size
+        new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
+        at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
+        generations: dict[int, list[Generation]] = {}
+        # The last token is never read.
+        for together in self.batches(list(map(len, prompts)), new_tokens - 1):
+            by_length = sorted(together, key=lambda index: -len(prompts[index]))
+            for first in range(0, len(by_length), at_once):
+                batch = by_length[first : first + at_once]
+                made = self._generate([prompts[index] for index in batch], settings)
+                for place, index in enumerate(batch):
+                    generations[index] = made[place * copies : (place + 1) * copies]
+        return [generation for index in range(len(prompts)) for generation in generations[index]]
+
+    def _generate(self, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> list[Generation]:
+        model: Any = self.backbone.model
+        encodes = self.backbone.is_encoder_decoder
+        tokens, mask = padded(prompts, self.backbone.device, self.filler, left=not encodes)
+        limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
+        output = model.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            **({"pad_token_id": self.filler} | limits | settings | {"stop_strings": None}),
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+        )
+        texts = output.sequences[:, 1 if encodes else tokens.shape[1] :]  # (rows, num_steps)
+        beams = getattr(output, "beam_indices", None)
+        sampled, raw = (_log_probs(scores, texts, beams) for scores in (output.scores, output.logits))
+        ends = settings.get("eos_token_id", settings.get("generation_config", model.generation_config).eos_token_id)
+        lengths = (beams >= 0).sum(1) if beams is not None else _lengths(texts, ends)
+        generations = []
+        for row, length in enumerate(lengths.tolist()):
+            ids, prompt = texts[row, :length], () if encodes else prompts[row * len(prompts) // len(texts)]
+            text = Continuation(self.tokenizer, prompt).append(*ids.tolist())
+            generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
+        return generations
+
+    def batches(self, lengths: Sequence[int], more: int) -> list[list[int]]:
+        """Return batches of prompts, which are padded if that is exact; at most ``more`` tokens are read after them."""
+        read = more + (1 if self.backbone.is_encoder_decoder else max(lengths))
+        check = self.backbone.layers.check_length(read)
+        if check not in self._pads:
+            self._pads[check] = self._find(check)
+        indices = list(range(len(lengths)))
+        return [indices] if self._pads[check] else [[index] for index in indices]
+
+    @torch.no_grad()
+    def _find(self, length: int) -> bool:
+        """Return True if a padded batch has the logits of the plain forward; raise if single prompts do not, either."""
+        backbone, reasons = self.backbone, list[str]()
+        longer = example_tokens(backbone, max(length, 3) + 7)
+        for pads, batches in ((True, [[longer[:-4], longer]]), (False, [[longer[:-4]], [longer]])):
+            try:
+                error = max(map(self._error, batches))
+            except REFUSALS as refusal:
+                pass_out_of_memory(refusal)
+                reasons.append(first_line(refusal, REASON_LENGTH))
+                continue
+            # In half precision rounding may be all the difference of single prompts.
+            if error <= backbone.tolerance / (10 if backbone.exact and pads else 1) or not (pads or backbone.exact):
+                if not pads:
+                    name, why = type(backbone.model).__name__, "; ".join(reasons)
+                    backbone.warn_once(f"{name} generates for one prompt at a time, which is slower ({why})")
+                return pads
+            reasons.append(f"logits differ by {error:.2g}")
+        raise GroundlingError(
+            f"{type(backbone.model).__name__} cannot generate here: `generate` does not agree with the "
+            f"model's plain forward ({'; '.join(reasons)}); use a language model of another family"
+        )
+
+    def _error(self, prompts: Sequence[Sequence[int]]) -> float:
+        """Return the largest difference of logits from those of the plain forward."""
+        encodes, device, model = self.backbone.is_encoder_decoder, self.backbone.device, self.backbone.model
+        tokens, mask = padded(prompts, device, self.filler, left=not encodes)
+        settings = GenerationConfig(
+            max_new_tokens=_NEW_TOKENS,
+            do_sample=False,
+            pad_token_id=self.filler,
+            decoder_start_token_id=self.start_token,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        with torch.autocast(device.type, enabled=False), only_settings(model, settings):
+            output: Any = model.generate(input_ids=tokens, attention_mask=mask)  # type: ignore[operator]
+            texts = output.sequences[:, 1 if encodes else tokens.shape[1] :].tolist()
+            logits = torch.stack(output.logits, dim=1).float()  # (batch, new tokens, vocabulary)
+            plain = [
+                plain_logits(self.backbone, self.start_token, prompt, text)[:-1]
+                for prompt, text in zip(prompts, texts, strict=True)
+            ]
+        expected = torch.stack(plain).float()
+        errors = (logits - expected).abs().masked_fill(logits == expected, 0)  # infinite ones, too
+        # Half precision rounds large logits by more.
+        largest = float(expected.abs().nan_to_num(posinf=0).max())
+        unit = 1.0 if self.backbone.exact else max(1.0, largest / 10)
+        return float(errors.nan_to_num(nan=torch.inf).max()) / unit
 
 
-def _generate_batch(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    filler: int,
-    settings: dict[str, Any],
-) -> list[Generation]:
-    device, encodes = model.get_input_embeddings().weight.device, model.config.is_encoder_decoder
-    tokens, mask = padded(prompts, device, filler, left=not encodes)
-    limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
-    config = settings.get("generation_config", model.generation_config)
-    stop_strings = settings.get("stop_strings", config.stop_strings)
-    stops = _Stops(
-        [
-            *([StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []),
-            *(settings.get("stopping_criteria") or []),
-        ]
-    )
-    stopping = {"stopping_criteria": StoppingCriteriaList([stops]), "stop_strings": None}
-    output: Any = model.generate(
-        input_ids=tokens,
-        attention_mask=mask,
-        # The tokenizer is for token_healing, and for the stop_strings of a generation_config.
-        **({"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings | stopping),
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=True,
-    )
-    before = 1 if encodes else tokens.shape[1]
-    texts = output.sequences[:, before:]  # (rows, num_steps)
-    beams = getattr(output, "beam_indices", None)
-    sampled, raw = (_log_probs(scores, texts, beams) for scores in (output.scores, output.logits))
-    ends = settings.get("eos_token_id", config.eos_token_id)
-    lengths = (beams >= 0).sum(1) if beams is not None else _lengths(texts, ends, stops.lengths - before)
-    generations = []
-    for row in range(len(texts)):
-        length = int(lengths[row])
-        ids = texts[row, :length]
-        prompt = () if encodes else prompts[row * len(prompts) // len(texts)]
-        text = Continuation(tokenizer, prompt).append(*ids.tolist())
-        generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
-    return generations
+@contextmanager
+def only_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
+    """Within this context `generate` follows these settings, and not the model's own, such as forced tokens."""
+    before = model.generation_config
+    model.generation_config = settings
+    try:
+        yield
+    finally:
+        model.generation_config = before
 
 
 def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) -> Tensor:
@@ -272,31 +190,9 @@ def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) ->
     return torch.stack(steps, dim=1) if steps else texts.new_zeros(texts.shape, dtype=torch.float32)
 
 
-class _Stops(StoppingCriteria):
-    """Any of several criteria; records where each row stopped first.
-
-    Stopped rows are filled with padding, often an end token, which looks like a generated one.
-    """
-
-    def __init__(self, criteria: Sequence[StoppingCriteria]) -> None:
-        self.criteria = criteria
-        self.lengths = torch.empty(0)
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """Return bool (rows,): the rows of ``input_ids`` (rows, num_tokens) that stop here."""
-        never, length = torch.iinfo(torch.int64).max, input_ids.shape[1]
-        if len(self.lengths) != len(input_ids):
-            self.lengths = input_ids.new_full((len(input_ids),), never)
-        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        for criterion in self.criteria:
-            done |= criterion(input_ids, scores, **kwargs)
-        self.lengths = torch.where(done, self.lengths.clamp(max=length), self.lengths)
-        return done
-
-
-def _lengths(texts: Tensor, ends: int | list[int] | None, stopped: Tensor) -> Tensor:
-    """Return int64 (rows,), tokens up to and with the first end token, at most ``stopped`` (rows,) by criteria."""
+def _lengths(texts: Tensor, ends: int | list[int] | None) -> Tensor:
+    """Return int64 (rows,), the number of tokens of each text up to and with the first end token."""
     end_ids = torch.tensor([] if ends is None else ends, device=texts.device, dtype=texts.dtype).reshape(-1)
     before = torch.isin(texts, end_ids).cumsum(1).roll(1, 1) if texts.shape[1] else texts
     before[:, :1] = 0
-    return (before == 0).sum(1).minimum(stopped)
+    return (before == 0).sum(1)

@@ -1,15 +1,17 @@
 """Sampling one token from a model's logits: temperature, filters, NLPO's mask, and the draw."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError, unknown
+from groundling.fields import Ge, Gt, Le, Section
 
 _NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")  # Arguments of generate that its configuration does not have
 _COUNTS = ("num_beams", "num_return_sequences")
@@ -26,83 +28,46 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
         return
     from transformers import GenerationConfig
 
-    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - {"stop_strings"}
     for name in settings:
         if name not in known and name not in _NOT_OF_CONFIG and name not in others:
             raise ConfigError(unknown(f"setting of {key}", name, known))
-    _check_values(key, {name: settings[name] for name in known & settings.keys() if settings[name] is not None})
-
-
-def _check_values(key: str, settings: Mapping[str, Any]) -> None:
-    from transformers import GenerationConfig
-
+    settings = {name: settings[name] for name in known & settings.keys() if settings[name] is not None}
     for name in _COUNTS:
         if type(count := settings.get(name, 1)) is not int or count < 1:
             raise ConfigError(f"{key}.{name} must be a whole number of at least 1, got {count!r}")
+    try:
+        Sampling.of({name: settings[name] for name in Sampling.model_fields if name in settings})
+    except ConfigError as error:
+        raise ConfigError(f"{key}.{error}") from error
     config = GenerationConfig()
     for name, value in settings.items():  # as arguments they would cause warnings of several lines
         setattr(config, name, value)
-    refused: Exception | None = None
     try:
         config.validate(strict=True)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         lines = str(error).splitlines()
         reasons = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
         raise ConfigError(f"{key} cannot be used: {(reasons or lines)[0]}") from error
-    except TypeError as error:  # a wrong type, for which `Sampling` has better messages
-        refused = error
-    try:
-        Sampling(**{f.name: settings[f.name] for f in fields(Sampling) if f.name in settings})
-    except ConfigError as error:
-        raise ConfigError(f"{key}.{error}") from error
-    if refused is not None:
-        raise ConfigError(f"{key} cannot be used: {refused}") from refused
 
 
 _BLOCK = 64  # Tokens whose probabilities are summed before one of them is drawn
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(Section):
     """Settings of sampling. The defaults leave the model's distribution unchanged."""
 
+    model_config = ConfigDict(frozen=True)
+
     do_sample: bool = True  # False: take the most likely token
-    temperature: float = 1.0  # Divides the logits
-    top_k: int = 0  # Keep the k most likely tokens (and those as likely as the last of them); 0: all
-    top_p: float = 1.0  # Keep the fewest likeliest tokens whose total probability is at least this (arXiv 1904.09751)
-    min_new_tokens: int = 0  # Least tokens of a text, without its end token, as Transformers counts them
-    min_length: int = 0  # The same, with the prompt of a causal model, or a decoder's start token
-    max_new_tokens: int | None = None  # Most tokens of a text; None: set by the caller
+    temperature: Annotated[float, Gt(0)] = 1.0  # Divides the logits
+    top_k: Annotated[int, Ge(0)] = 0  # Keep the k most likely tokens (and those as likely as the last one); 0: all
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Keep the fewest likeliest tokens whose total probability is at least this (arXiv 1904.09751)."""
+    min_new_tokens: Annotated[int, Ge(0)] = 0  # Least tokens of a text, without its end token
+    min_length: Annotated[int, Ge(0)] = 0  # The same, with the prompt of a causal model, or a decoder's start token
+    max_new_tokens: Annotated[int, Ge(1)] | None = None  # Most tokens of a text; None: set by the caller
     terminate_on_eos: bool = True  # False: continue after an end token
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Read settings by name; raise `ConfigError` if a name is unknown or a value is invalid."""
-        if not isinstance(settings, Mapping):
-            raise ConfigError(f"generation must be settings, such as {{top_k: 50}}, got {settings!r}")
-        known = [field.name for field in fields(cls)]
-        for name in settings:
-            if name not in known:
-                raise ConfigError(unknown("generation setting", name, known))
-        return cls(**settings)
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value, kind = getattr(self, field.name), int | float if field.type is float else field.type
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]
-                name = getattr(field.type, "__name__", field.type)
-                raise ConfigError(f"{field.name} must be of type {name}, got {value!r}")
-        if not self.temperature > 0:
-            raise ConfigError(
-                f"temperature must be greater than 0, got {self.temperature}: use do_sample=False for the likeliest"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p must lie in (0, 1], got {self.top_p}")
-        for name in ("top_k", "min_new_tokens", "min_length"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
 
     @property
     def chooses_a_set(self) -> bool:

@@ -11,20 +11,18 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from groundling.errors import pass_out_of_memory
 from groundling.lm.backbone import Backbone
-from groundling.lm.kernels import FastKernels
+from groundling.lm.kernels import FastKernels, reads_in_blocks
 from groundling.lm.read.batching import batches, padded
 from groundling.lm.read.exactness import REFUSALS, agree, example_tokens, plain_logits
-from groundling.lm.read.relative_attention import reads_in_blocks
 
 # Tokens of prompts that are read at once, and padding as a share of the rest. Activations of few tokens stay in a
 # CPU's cache, which saves a tenth of the time for 4 layers of width 256.
@@ -58,18 +56,13 @@ class Texts:
         self.cross = (mask[rows], states[rows])
 
 
-class _Traced(NamedTuple):
-    begin: Any
-    step: Any
-
-
 class Stepper:
     """Reads prompts with one model, then adds token after token to them, without gradients."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone = backbone
         self.start_token = start_token
-        self._traced: _Traced | None = None
+        self._traced: tuple[Any, Any] | None = None  # `_read_prompts` and `_read_token`
         self._checked: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,26 +79,30 @@ class Stepper:
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
         """Read prompts (token ids, none empty), with room for ``new_tokens`` after them; equal ones are read once."""
         encodes, device = self.backbone.is_encoder_decoder, self.backbone.device
-        lengths = torch.tensor([1 if encodes else len(prompt) for prompt in prompts])
-        longest = max(map(len, prompts))
-        texts = self._empty(lengths, new_tokens, longest if encodes else 0)
+        texts: Texts | None = None
         for group, rows, place in self._distinct(prompts):
             tokens, mask = padded(group, device)
             last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in group], device=device)
             if self._traced and not (encodes and reads_in_blocks(self.backbone.model.get_encoder(), tokens)):
-                logits, states, *memory = self._traced.begin(tokens, mask, last)
+                logits, states, *memory = self._traced[0](tokens, mask, last)
             else:
                 with FastKernels():
                     logits, states, *memory = self._read_prompts(tokens, mask, last)
+            if texts is None:
+                texts = self._allocated(prompts, new_tokens, logits, states, memory)
+            texts.logits.index_copy_(0, rows, logits.index_select(0, place))
+            for kept, read in zip(texts.memory, memory, strict=True):
+                kept[:, :, : read.shape[2]].index_copy_(0, rows, read.index_select(0, place))
             if encodes:
                 texts.cross[0][rows, 0, 0, : mask.shape[1]] = _additive(mask, states.dtype)[place]
-            self._put(texts, rows, place, logits, states, memory)
+                texts.cross[1][:, : states.shape[1]].index_copy_(0, rows, states.index_select(0, place))
+        assert texts is not None, "no prompts"
         return texts
 
     def add(self, texts: Texts, tokens: Tensor) -> None:
         """Append ``tokens`` (rows,) to the texts and predict the next ones."""
         texts.mask[..., texts.slot] = 0
-        step = self._traced.step if self._traced else self._read_token
+        step = self._traced[1] if self._traced else self._read_token
         slot = texts.slots[texts.slot : texts.slot + 1]
         texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
         texts.slot += 1
@@ -163,20 +160,32 @@ class Stepper:
         ).last_hidden_state
         return backbone.logits(hidden[:, 0])
 
-    def _empty(self, lengths: Tensor, new_tokens: int, encoded: int) -> Texts:
-        """Return texts without memory, with room for ``encoded`` tokens of an encoder."""
-        device, dtype = self.backbone.device, self.backbone.model.dtype
-        slot = int(lengths.max())
-        visible = torch.arange(slot + new_tokens - 1) < lengths[:, None]  # (rows, slots)
-        hidden = torch.full((len(lengths), 1, 1, encoded), torch.finfo(dtype).min, dtype=dtype, device=device)
+    def _allocated(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        logits: Tensor,
+        states: Tensor,
+        memory: Sequence[Tensor],
+    ) -> Texts:
+        """Return texts with room for all prompts, in the shapes of what was read first."""
+        encodes, device, dtype = self.backbone.is_encoder_decoder, self.backbone.device, self.backbone.model.dtype
+        lengths = torch.tensor([1 if encodes else len(prompt) for prompt in prompts])
+        slot, least = int(lengths.max()), -(-_LEAST_MEMORY // memory[0].shape[3])
+        slots, encoded = max(slot + new_tokens - 1, least), max(*map(len, prompts), least) if encodes else 0
+        rooms = [slots, slots, encoded, encoded] if encodes else [slots, slots]
+        hidden = _additive(torch.zeros(len(prompts), encoded, device=device), dtype)[:, None, None]
         return Texts(
-            logits=torch.zeros(0),
+            logits=logits.new_zeros(len(prompts), logits.shape[-1]),
             slot=slot,
             slots=torch.arange(slot + new_tokens, device=device),
             positions=lengths[:, None].to(device),
-            mask=_additive(visible, dtype)[:, None, None].to(device),
-            cross=(hidden, torch.zeros(0, device=device)),
-            memory=[],
+            mask=_additive(torch.arange(slots) < lengths[:, None], dtype)[:, None, None].to(device),
+            cross=(hidden, states.new_zeros(len(prompts), encoded, states.shape[-1])),
+            memory=[
+                tensor.new_zeros(len(prompts), tensor.shape[1], room, tensor.shape[3])
+                for tensor, room in zip(memory, itertools.cycle(rooms))
+            ],
         )
 
     def _distinct(self, prompts: Sequence[Sequence[int]]) -> list[tuple[list[Sequence[int]], Tensor, Tensor]]:
@@ -193,32 +202,6 @@ class Stepper:
             where = torch.tensor(rows, device=self.backbone.device).T  # (2, number of rows)
             groups.append((group, where[0], where[1]))
         return groups
-
-    def _put(
-        self, texts: Texts, rows: Tensor, place: Tensor, logits: Tensor, states: Tensor, memory: Sequence[Tensor]
-    ) -> None:
-        """Copy what was read of distinct prompts to each row that has them."""
-        if not texts.memory:
-            self._allocate(texts, logits, states, memory)
-        for kept, read in zip(texts.memory, memory, strict=True):
-            kept[:, :, : read.shape[2]].index_copy_(0, rows, read.index_select(0, place))
-        texts.logits.index_copy_(0, rows, logits.index_select(0, place))
-        if self.backbone.is_encoder_decoder:
-            texts.cross[1][:, : states.shape[1]].index_copy_(0, rows, states.index_select(0, place))
-
-    def _allocate(self, texts: Texts, logits: Tensor, states: Tensor, memory: Sequence[Tensor]) -> None:
-        """Allocate the tensors of `Texts`, in the shapes of what was read first."""
-        encodes, least = self.backbone.is_encoder_decoder, -(-_LEAST_MEMORY // memory[0].shape[3])
-        texts.mask = _widened(texts.mask, least)
-        hidden = _widened(texts.cross[0], least) if encodes else texts.cross[0]
-        num_rows, slots, encoded = len(texts.mask), texts.mask.shape[-1], hidden.shape[-1]
-        rooms = [slots, slots, encoded, encoded] if encodes else [slots, slots]
-        texts.logits = logits.new_zeros(num_rows, logits.shape[-1])
-        texts.cross = (hidden, states.new_zeros(num_rows, encoded, states.shape[-1]))
-        texts.memory = [
-            tensor.new_zeros(num_rows, tensor.shape[1], room, tensor.shape[3])
-            for tensor, room in zip(memory, itertools.cycle(rooms))
-        ]
 
     @torch.no_grad()
     def _is_exact(self) -> bool:
@@ -238,7 +221,7 @@ class Stepper:
                 return True
         return False
 
-    def _trace(self, prompts: Sequence[Sequence[int]]) -> _Traced | None:
+    def _trace(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Any] | None:
         """Trace reading prompts and a token on CPUs; None if that fails."""
         if self.backbone.device.type != "cpu":
             return None
@@ -254,7 +237,7 @@ class Stepper:
                 example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
                 begin = _Traceable(self._read_prompts, model), (tokens, mask, last)
                 step = _Traceable(self._read_token, model), example
-                return _Traced(*(torch.jit.trace(*one, check_trace=False) for one in (begin, step)))
+                return torch.jit.trace(*begin, check_trace=False), torch.jit.trace(*step, check_trace=False)
             except REFUSALS as error:  # bodies with another cache, or other masks and positions
                 pass_out_of_memory(error)
                 return None
@@ -341,8 +324,3 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 0 where a slot is visible, the dtype's lowest number elsewhere."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible.bool(), torch.finfo(dtype).min)
-
-
-def _widened(mask: Tensor, least: int) -> Tensor:
-    """Return an additive mask with at least ``least`` slots; new ones are hidden."""
-    return F.pad(mask, (0, max(0, least - mask.shape[-1])), value=torch.finfo(mask.dtype).min)
