@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 from minigrid.core.constants import COLOR_NAMES
-from minigrid.core.roomgrid import Room, RoomGrid
+from minigrid.core.roomgrid import RoomGrid
 from minigrid.core.world_object import Ball, Box, Key, WorldObj
 from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLevel
 from minigrid.envs.babyai.core.verifier import (
@@ -39,36 +39,28 @@ _ROOM_SIZE = 8
 _RIGHT, _LEFT = 0, 2  # sides of a room, as Minigrid counts them
 
 
-def _pick_up_then_go_to(a: ObjDesc, b: ObjDesc) -> Instr:
-    return BeforeInstr(PickupInstr(a), GoToInstr(b))
-
-
-def _go_to_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
-    return AfterInstr(GoToInstr(b), PickupInstr(a))
-
-
-def _pick_up_then_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
-    return BeforeInstr(PickupInstr(a), PickupInstr(b))
-
-
-def _pick_up_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
-    return AfterInstr(PickupInstr(b), PickupInstr(a))
-
-
 class _Task(NamedTuple):
     num_named: int
     forms: tuple[Callable[..., Instr], ...]
 
 
+_PICK_UP_THEN_GO_TO: Callable[..., Instr] = lambda a, b: BeforeInstr(PickupInstr(a), GoToInstr(b))  # noqa: E731
+_GO_TO_AFTER_PICK_UP: Callable[..., Instr] = lambda a, b: AfterInstr(GoToInstr(b), PickupInstr(a))  # noqa: E731
 _TASKS = {
     "goto": _Task(1, (GoToInstr,)),
     "pickup": _Task(1, (PickupInstr,)),
     "open": _Task(0, (OpenInstr,)),
     "putnext": _Task(2, (PutNextInstr,)),
-    "pick up seq go to": _Task(2, (_pick_up_then_go_to, _go_to_after_pick_up)),
-    "pick up then go to": _Task(2, (_pick_up_then_go_to,)),
-    "go to after pick up": _Task(2, (_go_to_after_pick_up,)),
-    "pick up seq pick up": _Task(2, (_pick_up_then_pick_up, _pick_up_after_pick_up)),
+    "pick up seq go to": _Task(2, (_PICK_UP_THEN_GO_TO, _GO_TO_AFTER_PICK_UP)),
+    "pick up then go to": _Task(2, (_PICK_UP_THEN_GO_TO,)),
+    "go to after pick up": _Task(2, (_GO_TO_AFTER_PICK_UP,)),
+    "pick up seq pick up": _Task(
+        2,
+        (
+            lambda a, b: BeforeInstr(PickupInstr(a), PickupInstr(b)),
+            lambda a, b: AfterInstr(PickupInstr(b), PickupInstr(a)),
+        ),
+    ),
 }
 
 
@@ -120,9 +112,6 @@ class LocalLevel(RoomGridLevel):
             raise ConfigError(
                 f"num_dists is {num_dists}: expected a whole number from 0 to {MOST_THINGS - 2} (8 in GLAM)"
             )
-        max_steps = kwargs.get("max_steps")
-        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
-            raise ConfigError(f"max_steps is {max_steps}: expected a whole number of at least 1")
         if task is None and draw_task == "construction":
             task = tasks[np.random.default_rng().integers(len(tasks))]
         self.tasks, self.split, self.task = tasks, split, task
@@ -150,17 +139,14 @@ class LocalLevel(RoomGridLevel):
         while True:
             nouns = draw_nouns(self.np_random, count, task.num_named, self._admitted)
             places = draw_places(self.np_random, count)
-            if name != "putnext" or self._can_be_put_next(nouns, places):
+            if name != "putnext":
+                break
+            moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
+            if nouns[0] != nouns[1] and not places.touching(moved, fixed):  # else nothing is left to do
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
         return self._draw_form(task)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[: task.num_named]))
-
-    @staticmethod
-    def _can_be_put_next(nouns: list[int], places: Places) -> bool:
-        """Return True if "put the first noun next to the second" is about two things that do not touch yet."""
-        moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
-        return nouns[0] != nouns[1] and not places.touching(moved, fixed)
 
     def _draw_two_rooms(self) -> Instr:
         """Build two rooms with a locked door between them; its key, the other objects and the agent are in one."""
@@ -201,35 +187,23 @@ class LocalLevel(RoomGridLevel):
     def _attempt_room(self, task: _Task) -> Instr:
         self.place_agent()
         objects = self.add_distractors(num_distractors=self.num_dists + task.num_named, all_unique=False)
-        named = self._draw_named([(o.type, o.color) for o in objects], task.num_named)
+        nouns = [(o.type, o.color) for o in objects]
+        first = self._rand_int(0, len(nouns))
+        named = [nouns[first]]
+        if task.num_named == 2:  # not the same one twice, unless another looks like it
+            second = self._rand_int(0, len(nouns))
+            while second == first and nouns.count(nouns[first]) == 1:
+                second = self._rand_int(0, len(nouns))
+            named.append(nouns[second])
         form = self._draw_form(task)
         if not all(self._admits(*noun) for noun in named):
             raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
         return form(*(ObjDesc(*noun) for noun in named))
 
-    def _draw_named(self, nouns: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-        """Draw the named objects: not the same one twice, unless another looks like it."""
-        first = self._rand_int(0, len(nouns))
-        if count == 1:
-            return [nouns[first]]
-        second = self._rand_int(0, len(nouns))
-        while second == first and nouns.count(nouns[first]) == 1:
-            second = self._rand_int(0, len(nouns))
-        return [nouns[first], nouns[second]]
-
     def _attempt_two_rooms(self) -> Instr:
+        """Lock one of the rooms, and put the key and the agent into the other."""
         colour = self._rand_elem(_DOOR_COLOURS[self.split])
-        locked_room, key_room = self._add_locked_room(colour)
-        self.add_distractors(key_room, 0, num_distractors=self.num_dists, all_unique=False)
-        while self.room_from_pos(*self.place_agent()) is locked_room:
-            pass
-        instruction = self._draw_opening(colour)
-        self.check_objs_reachable()
-        return instruction
-
-    def _add_locked_room(self, colour: str) -> tuple[Room, int]:
-        """Lock one of the rooms, and put the key into the other; return the room, and the other's column."""
         while True:
             column, row, side = self._rand_int(0, self.num_cols), self._rand_int(0, 1), self._rand_int(0, 4)
             if self.get_room(column, row).neighbors[side] is not None:
@@ -238,7 +212,12 @@ class LocalLevel(RoomGridLevel):
         while (key_column := self._rand_int(0, self.num_cols)) == column:
             pass
         self.add_object(key_column, 0, "key", colour)
-        return self.get_room(column, row), key_column
+        self.add_distractors(key_column, 0, num_distractors=self.num_dists, all_unique=False)
+        while self.room_from_pos(*self.place_agent()) is self.get_room(column, row):
+            pass
+        instruction = self._draw_opening(colour)
+        self.check_objs_reachable()
+        return instruction
 
     # Both generators
 
@@ -272,19 +251,16 @@ class Expert:
         self._env: Any = env.unwrapped
         if not hasattr(self._env, "validate_instrs"):
             raise ExpertError(f"the expert is BabyAI's bot, and {self._env} is no env of BabyAI")
-        self._instructions: Any = None
-        self._bot: BabyAIBot | None = None
-        self._asked_at = -1
-        self._advised: Any = None
+        self._instructions: Any = None  # each episode has its own
+        self._bot: Any = None
 
     def act(self) -> int:
         """Return the next action's index, assuming that its advice is followed; a second call returns the same."""
         if not hasattr(self._env, "instrs"):
             raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
-        if self._instructions is not self._env.instrs:  # each episode has its own
+        if self._instructions is not self._env.instrs:
             self._instructions, self._bot = self._env.instrs, BabyAIBot(self._env)
             self._asked_at, self._advised = -1, None
-        assert self._bot is not None
         if self._asked_at != self._env.step_count:
             self._advised, self._asked_at = self._bot.replan(self._advised), self._env.step_count
-        return int(self._advised)
+        return int(self._advised)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 
 from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, Language, TranslationError, check_language
@@ -18,9 +18,7 @@ _OBJECT = re.compile(
     rf"\b(?P<article>the|a) (?:(?P<colour>{'|'.join(FRENCH_COLOURS)}) )?(?P<noun>key|ball|box|door|object)"
     rf"(?: (?P<place>{'|'.join(_PLACES)}))?"
 )
-
 _COLOUR = "|".join(FRENCH_COLOURS)
-
 # MiniGrid's missions that are not of BabyAI's grammar.
 _MINIGRID = {
     "": "",
@@ -58,12 +56,19 @@ def translate_mission(mission: str, language: str) -> str:
     """
     if check_language(language) == "english":
         return mission
-    if (french := _minigrid_mission(mission)) is not None:
-        return french
-    if len(parts := mission.split(", then ")) == 2:
-        return f"{_orders(parts[0])}, puis {_orders(parts[1])}"
-    if len(parts := mission.split(" after you ")) == 2:
-        return f"{_orders(parts[0])} après {_orders(parts[1], done=True)}"
+    if match := _FETCH.fullmatch(mission):
+        return f"aller chercher {_object(match['object'], mission)}"
+    if match := _PUT_NEAR.fullmatch(mission):
+        return f"poser {_object(match['moved'], mission)} près de {_object(match['fixed'], mission)}"
+    if match := _UNLOCK.fullmatch(mission):
+        key, door = _object(match["key"], mission), _object(match["door"], mission)
+        room = FRENCH_COLOURS[match["room"]]
+        return f"prendre {key} dans la pièce {room}, déverrouiller {door} et aller au but"
+    if mission in _MINIGRID:
+        return _MINIGRID[mission]
+    for english, french, done in ((", then ", ", puis ", False), (" after you ", " après ", True)):
+        if len(parts := mission.split(english)) == 2:
+            return _orders(parts[0]) + french + _orders(parts[1], done)
     return _orders(mission)
 
 
@@ -79,11 +84,6 @@ def change_things(mission: str, change: Callable[[str], str], language: str = "e
     return _phrases(check_language(language)).sub(put, mission), phrases
 
 
-@lru_cache(maxsize=4096)
-def things_of(mission: str, language: str = "english") -> tuple[str, ...]:
-    return tuple(change_things(mission, lambda phrase: phrase, language)[1])
-
-
 @cache
 def _phrases(language: Language) -> re.Pattern[str]:
     """Return a pattern of the phrases for things, with the space and the French elision ("d'") before them."""
@@ -93,18 +93,6 @@ def _phrases(language: Language) -> re.Pattern[str]:
     english = (" ".join(" ".join(words).split()) for words in product(("the", "a"), colours, nouns, places))
     french = sorted((_object(phrase, phrase) for phrase in english), key=len, reverse=True)
     return re.compile(rf"(?P<space> )(?P<elided>d')?(?P<phrase>{'|'.join(map(re.escape, french))})")
-
-
-def _minigrid_mission(mission: str) -> str | None:
-    if match := _FETCH.fullmatch(mission):
-        return f"aller chercher {_object(match['object'], mission)}"
-    if match := _PUT_NEAR.fullmatch(mission):
-        return f"poser {_object(match['moved'], mission)} près de {_object(match['fixed'], mission)}"
-    if match := _UNLOCK.fullmatch(mission):
-        key, door = _object(match["key"], mission), _object(match["door"], mission)
-        room = FRENCH_COLOURS[match["room"]]
-        return f"prendre {key} dans la pièce {room}, déverrouiller {door} et aller au but"
-    return _MINIGRID.get(mission)
 
 
 def _orders(text: str, done: bool = False) -> str:
