@@ -3,11 +3,11 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
+from unittest import mock
 
 import numpy as np
 
@@ -93,29 +93,31 @@ def check_env(
             warn=_refuse_loss,
         )
 
-    played = RandomPlay()
-    _play(played, id, make(), history, num_episodes, max_steps, np.random.default_rng(seed))
+    played = _play(id, make(), history, num_episodes, max_steps, np.random.default_rng(seed))
     backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
     again = list(zip(played.episodes, played.hashes, strict=True))
     when = "the second time, in reverse order and next to another env in one process"
     played.resumed_after = _play_again(_Refusal(id, when), backwards(), again[::-1], backwards)
-    with _other_hash_seed() as hash_seed:
-        elsewhere = f"in another process, with PYTHONHASHSEED={hash_seed}"
+    before = os.environ.get("PYTHONHASHSEED")
+    other = "2" if before == "1" else "1"
+    with mock.patch.dict(os.environ, PYTHONHASHSEED=other):
+        elsewhere = f"in another process, with PYTHONHASHSEED={other}"
         _play_again(_Refusal(id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
-    played.doubts = [*_doubts(played.texts), *compare_splits(id, maker)]
+    for what, kind in (("a goal", "goals"), ("an action", "actions")):
+        texts = played.texts[kind]
+        if any(not text.strip() for text in texts):
+            played.doubts.append(f"{what} is empty: a model reads nothing there")
+        if broken := sorted(t for t in texts if len(t.strip().splitlines()) > 1 or "\n" in t):
+            doubt = f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}"
+            played.doubts.append(doubt)
+    played.doubts += compare_splits(id, maker)
     return played
 
 
 def _play(
-    played: RandomPlay,
-    id: str,
-    envs: TextVectorEnv,
-    history: int | None,
-    num_episodes: int,
-    max_steps: int,
-    rng: np.random.Generator,
-) -> None:
-    hashes: list[_Hashes] = []
+    id: str, envs: TextVectorEnv, history: int | None, num_episodes: int, max_steps: int, rng: np.random.Generator
+) -> RandomPlay:
+    played, hashes = RandomPlay(), list[_Hashes]()
     started = time.monotonic()
     observation = envs.reset()[0]
     while len(played.episodes) < num_episodes or (
@@ -138,6 +140,7 @@ def _play(
             )
     played.seconds = time.monotonic() - started
     envs.close()
+    return played
 
 
 @dataclass(frozen=True)
@@ -159,20 +162,6 @@ _ADVICE_ON_ORDER = (
     "Python orders sets of texts by the hash seed, which each process draws: sort what comes from a set, as in "
     "sorted(…), and use hashlib in place of hash(). "
 )
-
-
-@contextmanager
-def _other_hash_seed() -> Iterator[str]:
-    """Start the block's processes with another PYTHONHASHSEED than this process's; yield it."""
-    own = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = other = "2" if own == "1" else "1"
-    try:
-        yield other
-    finally:
-        if own is None:
-            del os.environ["PYTHONHASHSEED"]
-        else:
-            os.environ["PYTHONHASHSEED"] = own
 
 
 def _refuse_loss(text: str) -> NoReturn:
@@ -243,13 +232,3 @@ def _compare_end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpi
     # Only the env's own process knows BabyAI's task.
     if not ended or replace(ended[0], task=before.task, number=before.number) != before:
         refuse(before, "it ended at another step")
-
-
-def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
-    doubts = []
-    for what, kind in (("a goal", "goals"), ("an action", "actions")):
-        if any(not text.strip() for text in texts[kind]):
-            doubts.append(f"{what} is empty: a model reads nothing there")
-        if broken := sorted(t for t in texts[kind] if len(t.strip().splitlines()) > 1 or "\n" in t):
-            doubts.append(f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}")
-    return doubts

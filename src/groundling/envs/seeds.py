@@ -4,7 +4,7 @@ not depend on its range, so an env that picks its task by ``seed % n`` has all n
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -23,21 +23,18 @@ def training_seed(run_seed: int, env_index: int, episode: int) -> int:
     """Return the seed of the ``episode``-th episode of a run's ``env_index``-th env, in [0, 2³⁰). It depends neither
     on the number of processes nor on the order in which envs finish.
     """
-    return _hash(run_seed, env_index, episode)
+    return int(np.random.SeedSequence((run_seed, env_index, episode)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 def held_out_seed(episode: int) -> int:
     """Return the seed of the ``episode``-th held-out episode, in [2³⁰, 2³¹), the same for every run and agent."""
-    return _SPLIT + _hash(episode, 0, 0, 1)  # SeedSequence pads with zeros: (episode,) is (episode, 0, 0)
+    # SeedSequence pads with zeros: (episode,) is (episode, 0, 0).
+    return _SPLIT + int(np.random.SeedSequence((episode, 0, 0, 1)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 def is_held_out(seed: int) -> bool:
     """Return True for the seed of a held-out episode, for envs with separate games for evaluation."""
     return seed >= _SPLIT
-
-
-def _hash(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 _RESETS, _SECONDS = 200, 2.0  # limits on the resets of each split and on their seconds
@@ -74,9 +71,8 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
                 starts[split].append(repr((named, shown.actions)))
     finally:
         env.close()
-    resets = len(starts[0])
-    warnings = next(filter(None, (list(_one_sided(key, *tasks[key], resets)) for key in tasks)), [])
-    trained = set(starts[0])
+    resets, trained = len(starts[0]), set(starts[0])
+    warnings = next(filter(None, (_one_sided(key, tasks[key], resets) for key in tasks)), [])
     repeated = sum(start in trained for start in starts[1])
     if repeated >= _SHARE * resets:
         warnings.append(
@@ -87,18 +83,19 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
     return warnings
 
 
-def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:
+def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) -> list[str]:
     """Warn about tasks that only one split met, if this is unlikely by chance. If both splits had the same
     distribution, each of a task's k occurrences would be in either split with probability 1/2, so all in one with at
     most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.
     """
-    counts = training + held_out
-    for split, met, other in (("training", training, held_out), ("held-out", held_out, training)):
-        only = [t for t, k in met.items() if t not in other and len(counts) * 2.0 ** (1 - k) < _CHANCE]
+    warnings, count = [], len(met[0] + met[1])
+    for split, own, other in (("training", *met), ("held-out", *met[::-1])):
+        only = sorted(t for t, k in own.items() if t not in other and count * 2.0 ** (1 - k) < _CHANCE)
         if only:
-            shown = ", ".join(f"{task!r:.60}" for task in sorted(only)[:_SHOWN])
+            shown = ", ".join(f"{task!r:.60}" for task in only[:_SHOWN])
             more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
-            yield (
+            warnings.append(
                 f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless "
                 "these are held out on purpose, choose tasks by self.np_random, so that both splits have the same tasks"
             )
+    return warnings
