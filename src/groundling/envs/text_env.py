@@ -1,6 +1,5 @@
 """The interface of text envs: goal, descriptions and admissible actions at each step, by any engine's names."""
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -173,37 +172,6 @@ def _are_texts(value: Any) -> bool:
         return isinstance(value, list | tuple) and isinstance("".join(value), str)
     except TypeError:  # an entry is not a string
         return False
-
-
-def problem_of_list(listed: Sequence[str] | None, last_action: int | None, ended: bool) -> str | None:
-    """Describe a problem of a list of admissible actions; ``last_action`` is that of a `Discrete` space."""
-    if listed is None:
-        expected = f"expected a list of texts at every step, as {', '.join(ACTIONS)}"
-        missing = "the list of admissible actions is missing, and the episode has not ended"
-        return None if ended else f"{missing}: {expected}"
-    if len(set(listed)) < len(listed):
-        return f"an action is listed twice ({', '.join(listed):.80}): list each once"
-    if not listed and not ended:
-        return "no action is admissible, and the episode has not ended"
-    if last_action is not None and len(listed) > last_action + 1:
-        return (
-            f"{len(listed)} actions are admissible, and the action space has {last_action + 1}: make it Discrete(N) "
-            "of the longest list, or Text"
-        )
-    return None
-
-
-def check_reset(env: gymnasium.Env[Any, Any]) -> None:
-    """Raise `ConfigError` if an env's reset takes no seed or no options."""
-    while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith("gymnasium."):
-        env = env.env  # Gymnasium's wrappers take both, whatever the env within takes
-    parameters = inspect.signature(env.reset).parameters.values()
-    for name in ("seed", "options"):
-        if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
-            raise ConfigError(
-                f"the reset of {type(env).__name__} takes no {name}: define it as reset(self, *, seed=None, "
-                "options=None), and begin it with super().reset(seed=seed)"
-            )
 
 
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -15,8 +15,6 @@ from groundling.envs.text_env import (
     ACTIONS,
     TextObservation,
     TextStep,
-    check_reset,
-    problem_of_list,
     read_reset,
     read_step,
     read_success,
@@ -81,7 +79,6 @@ class TextVectorEnv:
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or a Text one")
-        check_reset(first)
         self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
         self._id = str(getattr(first.spec, "id", ""))
         self._name = self._id or str(first)
@@ -308,21 +305,36 @@ class TextVectorEnv:
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
         """Record what an env shows; at an episode's end no action need be admissible."""
-        if self.actions is None and (problem := problem_of_list(shown.actions, self._last_action, ended)) is not None:
+        listed, problem = shown.actions, None
+        if self.actions is not None:
+            pass
+        elif listed is None and not ended:
+            problem = (
+                "the list of admissible actions is missing, and the episode has not ended: expected a list of texts at "
+                f"every step, as {', '.join(ACTIONS)}"
+            )
+        elif listed is not None and len(set(listed)) < len(listed):
+            problem = f"an action is listed twice ({', '.join(listed):.80}): list each once"
+        elif not listed and not ended:
+            problem = "no action is admissible, and the episode has not ended"
+        elif listed is not None and self._last_action is not None and len(listed) > self._last_action + 1:
+            problem = (
+                f"{len(listed)} actions are admissible, and the action space has {self._last_action + 1}: make it "
+                "Discrete(N) of the longest list, or Text"
+            )
+        if problem is not None:
             raise RunError(f"{self._where(i)}: {problem}")
-        self._states[i].show(raw, shown, self.actions or shown.actions or ())
+        self._states[i].show(raw, shown, self.actions or listed or ())
 
     def _where(self, i: int) -> str:
         state = self._states[i]
         return f"{self._name}, env {i}, seed {state.seed}, step {len(state.actions)}"
 
     def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
-        state, cause, advice = self._states[i], raised.__cause__, ""
-        if isinstance(cause, ValueError) and "to unpack" in str(cause):  # in a wrapper of Gymnasium's
-            advice = "reset must return (observation, info), step (observation, reward, terminated, truncated, info); "
+        state = self._states[i]
         return ForeignError(
-            f"env {i} ({self._name}) raised {type(cause).__name__} in its {doing}: seed {state.seed}, episode "
-            f"{state.episode}, after {len(state.actions)} steps; {advice}its traceback follows"
+            f"env {i} ({self._name}) raised {type(raised.__cause__).__name__} in its {doing}: seed {state.seed}, "
+            f"episode {state.episode}, after {len(state.actions)} steps; its traceback follows"
         )
 
     def _episode(self, i: int, success: bool, key: str | None = None) -> TextEpisode:

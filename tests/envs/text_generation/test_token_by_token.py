@@ -1,14 +1,13 @@
 """The token MDP stepped token by token, against the texts that a run's collector writes at once."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from groundling.algorithms import Rollout, algorithms
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.env import Observation, TextGenerationEnv
 from groundling.lm import LanguageModel
@@ -143,93 +142,4 @@ def _env(lm: LanguageModel, reward: Reward, ends: bool, start: int | None) -> Te
         end_tokens=lm.end_tokens.ids,
         context_start_token=start,
         num_actions=lm.model.config.vocab_size,
-    )
-
-
-_WHOLE = {"minibatch_size": 10**6, "learning_rate": 1e-3}
-_MASK = {"mask_type": "learned_top_k", "top_mask": 40}
-ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "ppo": ({**_WHOLE, "epochs": 1, "normalize_advantages": True}, {}),
-    "nlpo": ({**_WHOLE, "epochs": 1}, _MASK),
-    "a2c": ({"learning_rate": 1e-3}, {}),
-    "trpo": ({**_WHOLE, "conjugate_gradient_steps": 2, "critic_epochs": 1}, {}),
-    "rloo": (_WHOLE, {}),
-    "grpo": (_WHOLE, {}),
-    "reinforce_pp": (_WHOLE, {}),
-}
-
-
-@pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
-@pytest.mark.parametrize("algorithm", some_of(ALGORITHMS, ["ppo", "nlpo", "trpo", "grpo"]))
-def test_learning_from_tokens_equals_learning_from_texts(
-    algorithm: str, family: str, make_lm: Callable[..., LanguageModel]
-) -> None:
-    """As RL4LMs learns, from observations of the env: to every algorithm this is one world more."""
-    arguments, mask = ALGORITHMS[algorithm]
-    updates = []
-    for stepped in (True, False):
-        policy = _policy(make_lm(family), mask)
-        learner = algorithms.create(algorithm, **arguments)
-        learner.setup(policy)
-        rollout = _rollout(policy)
-        if stepped:
-            rollout = _stepped(policy, rollout, _samples(8))
-        figures = learner.update(policy, rollout, generator=torch.Generator().manual_seed(0))
-        updates.append((figures, [p.detach() for p in policy.parameters() if p.requires_grad]))
-    (tokens, weights), (texts, others) = updates
-    assert tokens == pytest.approx(texts, rel=2e-3, abs=2e-5) and tokens["grad_norm"] > 0
-    before = [p for p in _policy(make_lm(family), mask).parameters() if p.requires_grad]
-    moved = sum((p - q).square().sum() for p, q in zip(weights, before, strict=True)).sqrt()
-    apart = sum((p - q).square().sum() for p, q in zip(weights, others, strict=True)).sqrt()
-    assert moved > 0 and apart < 0.02 * moved
-
-
-def _policy(lm: LanguageModel, mask: dict[str, Any]) -> TokenPolicy:
-    torch.manual_seed(0)  # of the value head
-    return TokenPolicy(lm, generation={"terminate_on_eos": False}, **mask)
-
-
-def _rollout(policy: TokenPolicy) -> Rollout:
-    """Of 8 texts, two to each prompt."""
-    collector = WrittenTexts(
-        SampleOrder(_samples(8), 1, replacement=False),
-        PromptEncoder(policy.lm.tokenizer, PROMPT_LENGTH),
-        RewardSum({"it": TextPart(Growth())}),
-        8,
-        slice(0, 8),
-        4,
-        texts_per_prompt=2,
-    )
-    return collector.collect(policy, generator=torch.Generator().manual_seed(3))[0]
-
-
-def _stepped(policy: TokenPolicy, rollout: Rollout, samples: Sequence[Sample]) -> Rollout:
-    """The texts of ``rollout`` as an env tells them."""
-    drawn = SampleOrder(samples, 1, replacement=False).draw(4)
-    envs = [
-        TextGenerationEnv(
-            samples,
-            policy.lm.tokenizer,
-            max_prompt_length=PROMPT_LENGTH,
-            max_episode_length=4,
-            terminate_on_eos=False,
-            num_actions=policy.lm.model.config.vocab_size,
-        )
-        for _ in range(8)
-    ]
-    present = [env.reset(options={"sample": drawn[i // 2]})[0] for i, env in enumerate(envs)]
-    observations = []
-    for tokens in rollout.actions.tolist():
-        observations += present
-        present = [env.step(token)[0] for env, token in zip(envs, tokens, strict=True)]
-    return Rollout(
-        observations,
-        rollout.actions,
-        rollout.log_probs,
-        rollout.values,
-        rollout.rewards,
-        rollout.dones,
-        rollout.last_values,
-        present,
-        groups=rollout.groups,
     )

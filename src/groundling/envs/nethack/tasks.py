@@ -7,6 +7,7 @@ message of success is kept after a ``--More--``.
 
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar
 
@@ -16,8 +17,7 @@ from nle import nethack
 from nle.env import base
 from nle.env.tasks import TASK_ACTIONS
 
-from groundling.envs.nethack.observation import VECTORS
-from groundling.envs.nethack.shared import EndStatus
+from groundling.envs.nethack.observation import VECTORS, EndStatus
 from groundling.errors import ConfigError
 
 COMPAT = ("sober", "scout", "crop")  # bugs of the original, fixed unless named (`NetHackTask`)
@@ -37,7 +37,7 @@ warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__
 _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
 
 
-class NetHackTask(base.NLE):
+class NetHackTask(base.NLE, ABC):
     """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
 
     Equal seeds give equal episodes, except for shopkeepers' names, which follow the clock: ``reset(seed=s)`` seeds all
@@ -63,6 +63,7 @@ class NetHackTask(base.NLE):
     """
 
     StepStatus = EndStatus
+    continual = False  # continue the episode after success
     metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 10}
 
     def __init__(
@@ -140,7 +141,11 @@ class NetHackTask(base.NLE):
 
     def advance(self, action: int) -> tuple[float, bool, bool]:
         """Step without copies; return reward, terminated and truncated. The observation is in `arrays`."""
-        done = self.nethack.step(self._key(action))[1]
+        key = self._keys[action]
+        if _EAT_QUESTION in self.message:  # answered by its first choice, or not at all
+            choices = _EAT_CHOICES.search(self.message)
+            key = choices[1][0] if key == _NORTH_WEST and choices else _SPACE
+        done = self.nethack.step(key)[1]
         if any(self._internal[1:4].tolist()):
             done = self._answer_prompts(done)
         self._steps += 1
@@ -155,7 +160,7 @@ class NetHackTask(base.NLE):
             self._map = self._glyphs.tobytes()
         success = not done and self._is_success()
         reward = self._reward(before, now, in_game, success)
-        ended = done or (success and self._ends_with_success())
+        ended = done or (success and not self.continual)
         aborted = not ended and self._steps >= self._max_episode_steps
         self._game_over = done
         if done:
@@ -185,28 +190,18 @@ class NetHackTask(base.NLE):
             "scout": sum(self._explored.values()),
         }
 
-    def _key(self, action: int) -> int:
-        """Return an action's key; the question what to eat is answered by its first choice, or not at all."""
-        key = self._keys[action]
-        if _EAT_QUESTION not in self.message:
-            return key
-        choices = _EAT_CHOICES.search(self.message)
-        return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
-
     def _answer_prompts(self, done: bool) -> bool:
         """Skip every ``--More--``, decline questions that no action answers; return True if the game is over."""
         kept = b""
         while not done:
             _, question, line, more = self._internal[:4].tolist()
             text = self._message.tobytes()
-            if more:
-                kept = text if _DESCENDED in text else kept
-                done = self.nethack.step(_SPACE)[1]
-            elif line:
-                done = self.nethack.step(_ESCAPE)[1]
-            else:
-                if question and not any(word in text for word in _LEFT_TO_THE_AGENT):
-                    done = self.nethack.step(_ESCAPE)[1]
+            if more and _DESCENDED in text:
+                kept = text
+            is_declined = line or (question and not any(word in text for word in _LEFT_TO_THE_AGENT))
+            if more or is_declined:
+                done = self.nethack.step(_SPACE if more else _ESCAPE)[1]
+            if not (more or line):
                 break
         if kept and not done:
             self._message[:] = np.frombuffer(kept, dtype=np.uint8)
@@ -225,11 +220,9 @@ class NetHackTask(base.NLE):
     def _is_success(self) -> bool:
         return False
 
-    def _ends_with_success(self) -> bool:
-        return True
-
+    @abstractmethod
     def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
-        raise NotImplementedError
+        """Return a step's reward; ``before`` and ``now``: blstats, ``in_game``: those of now are of the game."""
 
 
 class NetHackScore(NetHackTask):
@@ -251,10 +244,8 @@ class _Once(NetHackTask):
         super().begin(seed, options)
 
     def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
-        if not success or self._paid:
-            return 0.0
-        self._paid = True
-        return SUCCESS_REWARD
+        pays, self._paid = success and not self._paid, self._paid or success
+        return SUCCESS_REWARD if pays else 0.0
 
 
 class NetHackStaircase(_Once):
@@ -271,9 +262,6 @@ class NetHackStaircase(_Once):
 
     def _is_success(self) -> bool:
         return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self.message
-
-    def _ends_with_success(self) -> bool:
-        return not self.continual
 
 
 class NetHackOracle(_Once):
@@ -294,13 +282,10 @@ class NetHackOracle(_Once):
     def _is_success(self) -> bool:
         x, y = self.blstats[nethack.NLE_BL_X], self.blstats[nethack.NLE_BL_Y]
         around = self._glyphs[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2]
-        return self._oracle in around and not (self.sober and self._hallucinates())
-
-    def _hallucinates(self) -> bool:
         condition = self.blstats[nethack.NLE_BL_CONDITION]
-        if "sober" in self.compat:
-            return condition == nethack.BL_MASK_HALLU
-        return bool(condition & nethack.BL_MASK_HALLU)
+        is_only = "sober" in self.compat
+        drugged = condition == nethack.BL_MASK_HALLU if is_only else condition & nethack.BL_MASK_HALLU
+        return self._oracle in around and not (self.sober and drugged)
 
 
 class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):

@@ -65,17 +65,13 @@ class Sample:
         return cls(id, words[-1], tuple(references), earlier=earlier, system=system, **more)
 
     def __post_init__(self) -> None:
-        if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
-            raise GroundlingError(
-                f"sample {self.id}: earlier must be pairs of a user's words and the answer, got {self.earlier!r:.80}"
-            )
         if not isinstance(self.references, tuple | list):
             raise GroundlingError(
                 f"sample {self.id}: references must be a tuple of texts, such as ('on it',), got "
                 f"{self.references!r:.80}"
             )
-        turns = [text for turn in self.earlier for text in turn]
-        for text in (self.prompt, *self.references, *turns, *([] if self.system is None else [self.system])):
+        system = () if self.system is None else (self.system,)
+        for text in (self.prompt, *self.references, *chain(*self.earlier), *system):
             if not isinstance(text, str):
                 raise GroundlingError(f"sample {self.id}: prompt and references must be texts, got {text!r:.80}")
             try:
