@@ -31,7 +31,7 @@ def test_episodes_are_played_and_replayed() -> None:
     assert list(check_env("test/Doors-v0", {}, history=1).shown) == [0, 1]  # steps, not quoted observations
 
 
-@pytest.mark.parametrize(("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")])
+@pytest.mark.parametrize(("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env \('open black'")])
 def test_an_episode_is_resumed_in_its_middle(which: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wandering, "instances", 0)
     with pytest.raises(ConfigError, match=rf"Draw everything from self\.np_random.*{where}"):

@@ -1,4 +1,3 @@
-
 import numpy as np
 
 from groundling.envs.nethack.recording import Screen

@@ -242,13 +242,7 @@ def test_equal_seeds_draw_equal_samples(samples: list[Sample], causal_tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "message"),
-    [
-        ([float("nan")], "the reward of sample . is nan"),
-        ([float("inf")], "is inf"),
-        ([1.0, 2.0], "gave 2 numbers for one text"),
-        ([], "gave 0 numbers"),
-    ],
+    ("rewards", "message"), [([float("nan")], "the reward of sample . is nan"), ([float("inf")], "is inf")]
 )
 def test_broken_rewards_are_errors(
     rewards: list[float], message: str, samples: list[Sample], causal_tokenizer: Any

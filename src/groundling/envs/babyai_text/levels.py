@@ -1,7 +1,7 @@
 """GLAM's levels: five families of tasks in one room or two, with nouns held out for testing."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -39,22 +39,18 @@ _ROOM_SIZE = 8
 _RIGHT, _LEFT = 0, 2  # sides of a room, as Minigrid counts them
 
 
-class _Task(NamedTuple):
-    num_named: int
-    forms: tuple[Callable[..., Instr], ...]
-
-
+_Task = tuple[int, tuple[Callable[..., Instr], ...]]  # number of named things, forms of the mission
 _PICK_UP_THEN_GO_TO: Callable[..., Instr] = lambda a, b: BeforeInstr(PickupInstr(a), GoToInstr(b))  # noqa: E731
 _GO_TO_AFTER_PICK_UP: Callable[..., Instr] = lambda a, b: AfterInstr(GoToInstr(b), PickupInstr(a))  # noqa: E731
-_TASKS = {
-    "goto": _Task(1, (GoToInstr,)),
-    "pickup": _Task(1, (PickupInstr,)),
-    "open": _Task(0, (OpenInstr,)),
-    "putnext": _Task(2, (PutNextInstr,)),
-    "pick up seq go to": _Task(2, (_PICK_UP_THEN_GO_TO, _GO_TO_AFTER_PICK_UP)),
-    "pick up then go to": _Task(2, (_PICK_UP_THEN_GO_TO,)),
-    "go to after pick up": _Task(2, (_GO_TO_AFTER_PICK_UP,)),
-    "pick up seq pick up": _Task(
+_TASKS: dict[str, _Task] = {
+    "goto": (1, (GoToInstr,)),
+    "pickup": (1, (PickupInstr,)),
+    "open": (0, (OpenInstr,)),
+    "putnext": (2, (PutNextInstr,)),
+    "pick up seq go to": (2, (_PICK_UP_THEN_GO_TO, _GO_TO_AFTER_PICK_UP)),
+    "pick up then go to": (2, (_PICK_UP_THEN_GO_TO,)),
+    "go to after pick up": (2, (_GO_TO_AFTER_PICK_UP,)),
+    "pick up seq pick up": (
         2,
         (
             lambda a, b: BeforeInstr(PickupInstr(a), PickupInstr(b)),
@@ -74,16 +70,12 @@ class LocalLevel(RoomGridLevel):
         tasks: Families of tasks.
         split: Missions that occur (see `HELD_OUT`); None: all.
         task: One of ``tasks``, fixed for the env's life; None draws one at each reset.
-        draw_task: Draw a task at each ``reset`` with the env's generator, or once at ``construction`` with an unseeded
-            one, as the original does: two envs of one seed then differ. (`groundling evaluate` always draws at each
-            reset, so that all agents play the same episodes.)
+        draw_task: Draw a task at each ``reset``, or once at ``construction`` with an unseeded generator, as the
+            original does: two envs of one seed then differ. (`groundling evaluate` always draws at each reset.)
         generator: ``original`` draws whole levels until one suits, with the original's stream of random numbers;
             ``direct`` has the same distribution and builds one level only.
         num_dists: Number of distractors, objects that the task does not need: 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
-
-    Raises:
-        ConfigError: An invalid argument.
     """
 
     def __init__(
@@ -134,10 +126,10 @@ class LocalLevel(RoomGridLevel):
     # Direct generator
 
     def _draw_room(self, name: str) -> Instr:
-        task = _TASKS[name]
-        count = self.num_dists + task.num_named
+        num_named, forms = _TASKS[name]
+        count = self.num_dists + num_named
         while True:
-            nouns = draw_nouns(self.np_random, count, task.num_named, self._admitted)
+            nouns = draw_nouns(self.np_random, count, num_named, self._admitted)
             places = draw_places(self.np_random, count)
             if name != "putnext":
                 break
@@ -146,7 +138,7 @@ class LocalLevel(RoomGridLevel):
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
-        return self._draw_form(task)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[: task.num_named]))
+        return self._draw_form(forms)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[:num_named]))
 
     def _draw_two_rooms(self) -> Instr:
         """Build two rooms with a locked door between them; its key, the other objects and the agent are in one."""
@@ -172,30 +164,29 @@ class LocalLevel(RoomGridLevel):
     # The original's generator: the order of the draws reproduces its levels
 
     def _draw_as_the_original(self, name: str) -> Instr:
-        # The original builds its rooms once more before its first attempt; with two rooms, this draws a place for
-        # their door.
+        # As the original: built once more before the first attempt, which draws a place for the door of two rooms.
         RoomGrid._gen_grid(self, self.width, self.height)
         while True:
             RoomGrid._gen_grid(self, self.width, self.height)
             try:
-                instruction = self._attempt_two_rooms() if name == "open" else self._attempt_room(_TASKS[name])
+                instruction = self._attempt_two_rooms() if name == "open" else self._attempt_room(*_TASKS[name])
                 self.validate_instrs(instruction)
                 return instruction
             except (RejectSampling, RecursionError):
                 continue
 
-    def _attempt_room(self, task: _Task) -> Instr:
+    def _attempt_room(self, num_named: int, forms: Sequence[Callable[..., Instr]]) -> Instr:
         self.place_agent()
-        objects = self.add_distractors(num_distractors=self.num_dists + task.num_named, all_unique=False)
+        objects = self.add_distractors(num_distractors=self.num_dists + num_named, all_unique=False)
         nouns = [(o.type, o.color) for o in objects]
         first = self._rand_int(0, len(nouns))
         named = [nouns[first]]
-        if task.num_named == 2:  # not the same one twice, unless another looks like it
+        if num_named == 2:  # not the same one twice, unless another looks like it
             second = self._rand_int(0, len(nouns))
             while second == first and nouns.count(nouns[first]) == 1:
                 second = self._rand_int(0, len(nouns))
             named.append(nouns[second])
-        form = self._draw_form(task)
+        form = self._draw_form(forms)
         if not all(self._admits(*noun) for noun in named):
             raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
@@ -221,8 +212,8 @@ class LocalLevel(RoomGridLevel):
 
     # Both generators
 
-    def _draw_form(self, task: _Task) -> Callable[..., Instr]:
-        return task.forms[self._rand_int(0, len(task.forms)) if len(task.forms) > 1 else 0]
+    def _draw_form(self, forms: Sequence[Callable[..., Instr]]) -> Callable[..., Instr]:
+        return forms[self._rand_int(0, len(forms)) if len(forms) > 1 else 0]
 
     def _draw_opening(self, colour: str) -> Instr:
         """Draw the mission to open the door; half of the training missions omit its colour."""

@@ -48,12 +48,12 @@ def describe(
 ) -> list[str]:
     """Describe an egocentric view in sentences.
 
-    The carried object comes first; then the walls straight ahead, left and right, unless something is in front of
-    them; then everything else in view, column by column from the left, far before near.
+    The carried object comes first; then the walls ahead, left and right that nothing hides; then everything else in
+    view, column by column from the left, far before near.
 
     Args:
-        image: Uint8 ``(width, height, 3)``, Minigrid's symbolic view (7 × 7 by default): column, row, then object,
-            colour and state; the agent is in the middle of the last row.
+        image: Uint8 ``(width, height, 3)``, Minigrid's symbolic view: column, row, then object, colour and state; the
+            agent is in the middle of the last row.
         carrying: The carried object: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
         compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
@@ -157,10 +157,6 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         control: One of `CONTROLS`: changes ``obs["mission"]``, but not the env's own mission and reward. ``swapped``
             skips episodes without another thing to name; the thing that it names counts as the named one.
         describe_walls: Include the sentences about walls; without them, a view of walls alone is `NOTHING`.
-
-    Raises:
-        ConfigError: An invalid argument, or a control for an env without BabyAI's missions.
-        TranslationError: An unknown language.
     """
 
     def __init__(
@@ -189,11 +185,6 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         self._rng = np.random.default_rng()
         self._mission: str | None = None  # as the control changes it
         self._tracker: InteractionTracker | None = None  # None if the first interaction is undefined
-        if self.language != "english":
-            # Minigrid's space holds the English missions; BabyAI's holds any text.
-            space: Any = env.observation_space
-            mission = roomgrid_level.BabyAIMissionSpace()
-            self.observation_space = gymnasium.spaces.Dict({**space.spaces, "mission": mission})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

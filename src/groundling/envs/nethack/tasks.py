@@ -41,8 +41,8 @@ class NetHackTask(base.NLE, ABC):
     """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
 
     Equal seeds give equal episodes, except for shopkeepers' names, which follow the clock: ``reset(seed=s)`` seeds all
-    random generators of NetHack (including its levels') and the moon; later calls of ``reset()`` draw their seeds from
-    the same stream. nle's ``seed`` sets those of the next episode, unless ``reset`` has a seed.
+    generators of NetHack and the moon; later calls of ``reset()`` draw their seeds from the same stream. nle's ``seed``
+    sets those of the next episode, unless ``reset`` has a seed.
 
     ``terminated``: the game or the task is over; ``truncated``: ``max_episode_steps`` are; never both (nle sets
     ``terminated`` for every end). Infos have ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience level),
@@ -57,9 +57,6 @@ class NetHackTask(base.NLE, ABC):
             choice (`groundling.envs.nethack.observation.VECTORS`).
         render_mode: ``ansi``: `render` returns the screen as text; ``rgb_array``: as a picture.
         args: Arguments of nle: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
-
-    Raises:
-        ConfigError: An unknown ``compat``, ``vector`` or ``render_mode``.
     """
 
     StepStatus = EndStatus
@@ -74,13 +71,11 @@ class NetHackTask(base.NLE, ABC):
         render_mode: str | None = None,
         **args: Any,
     ) -> None:
-        wrong = sorted(set(compat) - set(COMPAT))
-        if wrong:
+        if wrong := sorted(set(compat) - set(COMPAT)):
             raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
-        if vector not in VECTORS:
-            raise ConfigError(f"vector must be {' or '.join(VECTORS)}, got {vector!r}")
-        if render_mode not in (None, *RENDER_MODES):
-            raise ConfigError(f"render_mode must be ansi, rgb_array or None, got {render_mode!r}")
+        for name, value, known in (("vector", vector, VECTORS), ("render_mode", render_mode, (None, *RENDER_MODES))):
+            if value not in known:
+                raise ConfigError(f"{name} must be {' or '.join(map(str, known))}, got {value!r}")
         self.compat = frozenset(compat)
         args = {"actions": TASK_ACTIONS, "fix_moon_phase": True} | args
         super().__init__(observation_keys=tuple(observation_keys), render_mode=render_mode, **args)
@@ -98,11 +93,11 @@ class NetHackTask(base.NLE, ABC):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         self.begin(seed, options)
-        return self._copied(), self._info()
+        return self._seen()
 
     def step(self, action: int) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated = self.advance(action)
-        observation, info = self._copied(), self._info()
+        observation, info = self._seen()
         if terminated or truncated:
             self._last_observation = observation
             self.quit()
@@ -163,12 +158,9 @@ class NetHackTask(base.NLE, ABC):
         ended = done or (success and not self.continual)
         aborted = not ended and self._steps >= self._max_episode_steps
         self._game_over = done
-        if done:
-            self.end_status = EndStatus.DEATH
-        elif ended:
-            self.end_status = EndStatus.TASK_SUCCESSFUL
-        elif aborted:
-            self.end_status = EndStatus.ABORTED
+        if ended or aborted:
+            success_or_cut = EndStatus.TASK_SUCCESSFUL if ended else EndStatus.ABORTED
+            self.end_status = EndStatus.DEATH if done else success_or_cut
         return reward, ended, aborted
 
     def quit(self) -> None:
@@ -210,12 +202,11 @@ class NetHackTask(base.NLE, ABC):
     def _explored_here(self) -> int:
         return int(np.count_nonzero(np.frombuffer(self._map, dtype=np.int16) != nethack.GLYPH_CMAP_OFF))
 
-    def _copied(self) -> dict[str, np.ndarray]:
-        return {key: array.copy() for key, array in self.arrays.items()}
-
-    def _info(self) -> dict[str, Any]:
+    def _seen(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return a copy of the observation, and the info."""
         ascended = self.nethack.how_done() == nethack.ASCENDED
-        return {"end_status": self.end_status, "is_ascended": ascended, **self.figures()}
+        info = {"end_status": self.end_status, "is_ascended": ascended, **self.figures()}
+        return {key: array.copy() for key, array in self.arrays.items()}, info
 
     def _is_success(self) -> bool:
         return False

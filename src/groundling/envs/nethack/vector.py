@@ -70,9 +70,8 @@ class NetHackVectorEnv:
             frames = envs.receive(0); ...; envs.send(0, actions)
             frames = envs.receive(1); ...; envs.send(1, actions)
 
-    An env that raises is made again, and a worker that dies (when NetHack crashes) or hangs is started again. The
-    episodes of these envs are lost; ``incidents`` counts them, and ``warn`` is called. The seed of env ``i``'s
-    ``k``-th episode (`groundling.envs.seeds`) does not depend on the number of workers.
+    An env that raises is made again, and a worker that dies or hangs is started again; the episodes of these envs are
+    lost, counted (``incidents``) and reported (``warn``). Seeds do not depend on the number of workers.
 
     Args:
         task: One of `groundling.envs.nethack.TASKS`.

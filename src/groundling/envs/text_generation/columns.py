@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge, MinLen
 
-from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
+from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
 from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory, unknown
 from groundling.fields import ReadByModel
 from groundling.io.documents import read_card, read_lines
@@ -110,7 +110,6 @@ class DatasetPool(Pool):
         """Make samples of a split's rows."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        check_split(split)
         source = self.source(split)
         rows = source.bundled() if self.offline else source.downloaded()
         samples = list(islice(self.made(rows, split), self.max_size))
@@ -158,7 +157,6 @@ class ColumnPool(Pool):
         """Return the rows of a split."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        check_split(split)
         samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
         if not samples:
             raise GroundlingError(
@@ -221,9 +219,6 @@ class FilePool(ColumnPool):
         shares = self.fractions
         if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
             raise ConfigError(f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1")
-        if isinstance(self.path, Mapping):
-            for split in self.path:
-                check_split(split)
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:

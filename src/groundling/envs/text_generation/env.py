@@ -29,14 +29,11 @@ Side = Literal["left", "right"]
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
     """Writes a text to a prompt, one token a step.
 
-    An observation has token ids and 0/1 masks, int64, padded on the left: of the prompt (``prompt_ids``,
-    ``prompt_mask``), of the text so far (``context_ids``, ``context_mask``), and of both (``input_ids``,
-    ``input_mask``). The info has ``sample_id``, ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so
-    far) and ``context_text`` without special tokens: at the end, and at every step with a reward per token or
-    `decode_every_step`.
-
-    An episode ends, always as terminated, with an end token or at `max_episode_length`: the length belongs to the
-    task, so nothing is bootstrapped.
+    An observation has int64 token ids and 0/1 masks, padded on the left: of the prompt (``prompt_ids``,
+    ``prompt_mask``), the text so far (``context_…``) and both (``input_…``). The info has ``sample_id``,
+    ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end and with a reward per
+    token, ``context_text`` without special tokens. An episode ends, always as terminated, with an end token or at
+    `max_episode_length`: the length belongs to the task, so nothing is bootstrapped.
 
     Args:
         samples: Samples, drawn uniformly with replacement; ``reset(options={"sample": …})`` sets one.
@@ -48,15 +45,14 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         terminate_on_eos: An end token ends a text.
         end_tokens: Token ids that end a text; None: those of the tokenizer and its chat template. A model's generation
             config may have more (`groundling.LanguageModel.end_tokens`).
-        context_start_token: First token of an encoder-decoder's decoder; part of the context, but not an action. A
-            policy that reads these observations needs the same ``policy.args.context_start_token``.
+        context_start_token: First token of a decoder, part of the context, but not an action; the policy needs the
+            same ``policy.args.context_start_token``.
         num_actions: Size of the vocabulary of the model's logits, which may be padded; None: the tokenizer's.
         decode_every_step: Add ``context_text`` to the info at every step.
 
     Raises:
         ConfigError: Invalid arguments.
-        GroundlingError: A tokenizer without padding token; later an empty prompt, an invalid action, or a reward that
-            is not a number.
+        GroundlingError: No padding token; later an empty prompt, an invalid action, or a reward that is no number.
     """
 
     def __init__(
@@ -153,10 +149,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             ids = taken(self.reward.at_token, {"action": tokens[-1], "tokens": tokens})
             reward = float(self.reward.at_token(*args, **ids))
         else:
-            rewards = self.reward([sample.prompt], [self._text], [references], meta=[meta])
-            if len(rewards) != 1:
-                raise GroundlingError(f"the reward gave {len(rewards)} numbers for one text: it must give one")
-            reward = float(rewards[0])
+            (reward,) = map(float, self.reward([sample.prompt], [self._text], [references], meta=[meta]))
         if not math.isfinite(reward):
             raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")
         return reward

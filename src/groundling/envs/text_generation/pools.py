@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from groundling.errors import ConfigError, GroundlingError, RunError, unknown
+from groundling.errors import GroundlingError, RunError
 from groundling.registry import Registry
 
 Split = Literal["train", "val", "test"]
@@ -39,16 +39,12 @@ class Sample:
 
         Messages are ``{"role": …, "content": …}``: maybe a system prompt, then user and assistant in turn. The prompt
         is the user's last message; an answer after it is a reference. ``more`` has the other fields.
-
-        Raises:
-            GroundlingError: The messages have another form.
         """
-        messages, references = list(messages), more.pop("references", ())
-        for message in messages:
-            if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-                raise GroundlingError(
-                    f"sample {id}: {message!r:.80} is no message: expected {{role: …, content: TEXT}}"
-                )
+        references = more.pop("references", ())
+        if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in messages):
+            raise GroundlingError(
+                f"sample {id}: one of {messages!r:.80} is no message: expected {{role: …, content: TEXT}}"
+            )
         roles = [message.get("role") for message in messages]
         words = [message["content"] for message in messages]
         system = None
@@ -98,11 +94,6 @@ class Pool(ABC):
 
 
 pools: Registry[Pool] = Registry("pool")
-
-
-def check_split(split: str) -> None:
-    if split not in get_args(Split):
-        raise ConfigError(unknown("split", split, get_args(Split)))
 
 
 class SampleOrder:

@@ -8,7 +8,6 @@ from annotated_types import Ge
 
 from groundling.envs.text_generation.columns import HUB_NAMES, PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Sample, Split, pools
-from groundling.errors import ConfigError
 from groundling.fields import ReadByModel
 
 _SAMPLE = "translation_de_en"
@@ -31,16 +30,6 @@ class _Translation(DatasetPool):
     prompt_prefix: Annotated[str, ReadByModel] = ""
     prompt_suffix: Annotated[str, ReadByModel] = ""
 
-    any_pair: ClassVar[bool] = False  # only the bundled sample is limited to German and English
-
-    def __post_init__(self) -> None:
-        is_limited = self.offline or not self.any_pair
-        if is_limited and {self.source_language, self.target_language} != {"de", "en"}:
-            raise ConfigError(
-                f"{self.source_language} to {self.target_language} is not available: "
-                f"{'the bundled sample' if self.offline else 'this pool'} has German (de) and English (en) only"
-            )
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, row in enumerate(rows):
             texts = row["translation"]
@@ -58,7 +47,6 @@ class Wmt(_Translation):
         wmt_id: The workshop: ``wmt14`` to ``wmt19``.
     """
 
-    any_pair: ClassVar[bool] = True
     wmt_id: str = "wmt16"
 
     def source(self, split: Split) -> DatasetSource:
