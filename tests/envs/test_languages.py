@@ -53,7 +53,6 @@ def test_other_missions_are_refused(mission: str) -> None:
         translate_mission(mission, "french")
 
 
-@pytest.mark.filterwarnings("ignore:.*is out of date")
 def test_every_babyai_level_speaks_french() -> None:
     english_words = {"the", "you", "to", "pick", "go", "and", "then", "after", "door", "next", "near", "get"}
     ids = [id for id in gymnasium.registry if id.startswith("BabyAI-")]
