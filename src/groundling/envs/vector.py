@@ -305,10 +305,11 @@ class TextVectorEnv:
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
         """Record what an env shows; at an episode's end no action need be admissible."""
-        listed, problem = shown.actions, None
+        state, listed, problem = self._states[i], shown.actions, None
         if self.actions is not None:
-            pass
-        elif listed is None and not ended:
+            state.show(raw, shown, self.actions)
+            return
+        if listed is None and not ended:
             problem = (
                 "the list of admissible actions is missing, and the episode has not ended: expected a list of texts at "
                 f"every step, as {', '.join(ACTIONS)}"
@@ -324,7 +325,7 @@ class TextVectorEnv:
             )
         if problem is not None:
             raise RunError(f"{self._where(i)}: {problem}")
-        self._states[i].show(raw, shown, self.actions or listed or ())
+        state.show(raw, shown, listed or ())
 
     def _where(self, i: int) -> str:
         state = self._states[i]
