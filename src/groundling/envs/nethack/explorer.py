@@ -63,7 +63,17 @@ class Explorer:
         if stats[21] >= _HUNGRY and self._steps - self._last_meal >= _MEALTIME:
             self._last_meal = self._steps
             return _EAT
-        return self._walk(observation["tty_chars"], observation["tty_colors"], level, here)
+        chars = observation["tty_chars"]
+        if (stairs := chars[_MAP].tobytes().find(b">")) >= 0:
+            level.stairs = stairs + _COLUMNS * _MAP.start
+        if level.stairs == here:
+            return _DOWN
+        came_from, frontier = level.ways(chars, observation["tty_colors"], here)
+        if level.stairs in came_from:
+            return self._step(here, level.stairs, came_from)
+        if frontier is not None:
+            return self._step(here, frontier, came_from)
+        return self._search(here, came_from, level)
 
     def _answer(self, message: bytes) -> int | None:
         if b"What do you want to eat" in message:
@@ -73,18 +83,6 @@ class Explorer:
         if b"direction?" in message:
             return _MORE if self._tried is None else _STEPS[self._tried[1] - self._tried[0]]
         return None
-
-    def _walk(self, chars: np.ndarray, colours: np.ndarray, level: "_Level", here: int) -> int:
-        if (stairs := chars[_MAP].tobytes().find(b">")) >= 0:
-            level.stairs = stairs + _COLUMNS * _MAP.start
-        if level.stairs == here:
-            return _DOWN
-        came_from, frontier = level.ways(chars, colours, here)
-        if level.stairs in came_from:
-            return self._step(here, level.stairs, came_from)
-        if frontier is not None:
-            return self._step(here, frontier, came_from)
-        return self._search(here, came_from, level)
 
     def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
         """Search here, or go to a little visited square where something may be hidden."""
