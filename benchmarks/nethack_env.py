@@ -33,7 +33,7 @@ from machine import machine
 from nle.env import tasks
 
 from groundling.envs.nethack import make_task
-from groundling.envs.nethack.shared import STEP_FIELDS
+from groundling.envs.nethack.observation import STEP_FIELDS
 from groundling.envs.nethack.vector import NetHackVectorEnv
 
 RESULTS = Path(__file__).parent / "results"

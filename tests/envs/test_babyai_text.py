@@ -9,7 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
-from minigrid.core.constants import COLOR_TO_IDX, IDX_TO_OBJECT, OBJECT_TO_IDX
+from minigrid.core.constants import COLOR_TO_IDX, IDX_TO_OBJECT
 
 import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text import LEVELS, MIXED_TASKS, Expert, describe
@@ -250,18 +250,6 @@ def test_wrong_arguments_are_errors() -> None:
         Expert(gymnasium.make("MiniGrid-Empty-8x8-v0"))
     with pytest.raises(ExpertError, match="first reset"):
         Expert(gymnasium.make("BabyAI-GoToLocal-v0")).act()
-
-
-def test_an_object_hides_the_wall_behind_it_and_no_other_object() -> None:
-    view = np.zeros((7, 7, 3), dtype=np.uint8)
-    view[..., 0] = OBJECT_TO_IDX["empty"]
-    view[:, 0, 0] = OBJECT_TO_IDX["wall"]
-    assert describe(view) == ["You see a wall 6 steps forward"]
-    view[3, 3] = (OBJECT_TO_IDX["ball"], COLOR_TO_IDX["red"], 0)
-    view[3, 2] = (OBJECT_TO_IDX["key"], COLOR_TO_IDX["blue"], 0)
-    assert describe(view) == ["You see a blue key 4 steps forward", "You see a red ball 3 steps forward"]
-    view[3, 1:4, 0] = OBJECT_TO_IDX["unseen"]  # out of sight
-    assert describe(view) == ["You see a wall 6 steps forward"]
 
 
 @pytest.mark.parametrize("id", ["BabyAI-GoToLocalS6N3-v0", "BabyAI-MixedTrainLocal-v0", "MiniGrid-Empty-5x5-v0"])

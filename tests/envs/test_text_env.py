@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groundling.envs.make import make_text_env, name_actions
+from groundling.envs.make import name_actions
 from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import ACTIONS, TextEnv, TextObservation, read_text_step
 from groundling.envs.vector import TextVectorEnv
@@ -206,7 +206,3 @@ def test_an_env_lost_twice_at_a_step_ends_its_episode() -> None:
     assert lost and all(len(e.actions) == 2 for e in lost) and envs.incidents.cut_episodes == len(lost)
     assert envs.state_dict()[0]["incidents"]["cut_episodes"] == len(lost)
     envs.close()
-
-
-def test_a_text_env_is_made_by_its_id() -> None:
-    assert make_text_env("test/Doors-v0").reset(seed=0)[1]["actions"]

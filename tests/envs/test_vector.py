@@ -1,6 +1,3 @@
-from typing import Any
-
-import gymnasium
 import numpy as np
 import pytest
 
@@ -8,7 +5,7 @@ from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import ConfigError, ForeignError, RunError
+from groundling.errors import ConfigError, RunError
 from tests.conftest import Corridor
 
 
@@ -32,40 +29,6 @@ def test_envs_made_by_their_id_have_a_runs_episodes() -> None:
     assert [o.goal for o in other.reset()] == ["aller à la balle rouge"] * 2
     with pytest.raises(ConfigError, match="BabyAI-GoToRedBal"):
         TextVectorEnv.make("BabyAI-GoToRedBal-v0", 2)
-
-
-@pytest.mark.parametrize("taken", ["seed", "options"])
-def test_reset_needs_seed_and_options(taken: str) -> None:
-    """Gymnasium's own wrappers take both, whatever is within."""
-
-    class Seeded(Corridor):
-        def reset(self, *, seed: int | None = None) -> Any:
-            return super().reset(seed=seed)
-
-    class Optional(Corridor):
-        def reset(self, *, options: dict[str, Any] | None = None) -> Any:
-            return super().reset(options=options)
-
-    kind, lacks = (Seeded, "options") if taken == "seed" else (Optional, "seed")
-    with pytest.raises(ConfigError, match=rf"the reset of {kind.__name__} takes no {lacks}: define it as reset\("):
-        TextVectorEnv(lambda: gymnasium.wrappers.TimeLimit(kind(), 5), 1, ["left"], lambda i, k: k, history=1)
-
-
-def test_a_short_step_is_an_error() -> None:
-    """Gymnasium's TimeLimit unpacks it first."""
-
-    class Short(Corridor):
-        def step(self, action: int) -> Any:
-            return super().step(action)[:4]
-
-    envs = TextVectorEnv(
-        lambda: gymnasium.wrappers.TimeLimit(Short(), 5), 1, ["left", "right", "stay"], lambda i, k: k, history=1
-    )
-    envs.reset()
-    with pytest.raises(
-        ForeignError, match=r"step \(observation, reward, terminated, truncated, info\); its traceback"
-    ):
-        envs.step([0])
 
 
 def test_history_holds_the_last_observations_and_the_actions_between_them() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from groundling.envs.text_env import TextObservation
+from groundling.envs.text_generation.env import encode_prompts
 from groundling.envs.text_generation.pools import Sample
-from groundling.envs.text_generation.prompts import encode_prompts
 from groundling.judges import Question, fence
 from groundling.judges.asking import judge
 from groundling.judges.asking.questions import AnswerFormat

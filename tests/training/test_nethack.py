@@ -12,8 +12,7 @@ import torch
 
 from groundling.algorithms import APPO, Rollout
 from groundling.algorithms.optimisation import make_adamw
-from groundling.envs.nethack.observation import message_id
-from groundling.envs.nethack.shared import EndStatus
+from groundling.envs.nethack.observation import EndStatus, message_id
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents, NetHackVectorEnv
 from groundling.errors import ConfigError
 from groundling.judges.online.background import OnlineLearning

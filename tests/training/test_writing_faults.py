@@ -167,7 +167,7 @@ def test_a_token_reward_must_be_a_number(bad: str, train: Train, tmp_path: Path)
 
 def test_an_unreachable_hub_is_reported(train: Train, tmp_path: Path) -> None:
     error = _line(train("~world.args", "world={pool:imdb,args:{}}"))
-    assert "cannot be loaded from the hub" in error and "offline=true" in error
+    assert "cannot be loaded" in error and "offline=true" in error
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
     reward = ["reward.learned_reward={args:{model_name:nobody/nothing,label_ix:0}}"]
     assert "nobody/nothing cannot be loaded" in _line(train(*reward))

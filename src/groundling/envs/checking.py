@@ -3,24 +3,27 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
+from unittest import mock
 
+import gymnasium
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
-from groundling.envs.seeds import compare_splits, training_seed
-from groundling.envs.text_env import TextObservation
+from groundling.envs.seeds import held_out_seed, training_seed
+from groundling.envs.text_env import TextObservation, read_reset, read_text_step
 from groundling.envs.text_episode import TextEpisode
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, foreign
 
-_MORE_EPISODES = 100  # beyond those asked for, to find one of several steps, which can be resumed halfway
 _KEPT = 16  # Number of observations kept for the preferences of a model
 
+_Refuse = Callable[[TextEpisode, str], NoReturn]
 _Hashes = dict[str, int]  # Hashes of an observation's parts, by name
 
 
@@ -42,19 +45,6 @@ class RandomPlay:
     doubts: list[str] = field(default_factory=list)  # warnings about what is probably not intended
     hashes: list[list[_Hashes]] = field(default_factory=list)  # of each episode before each of its steps
 
-    def note(self, observation: TextObservation, taken: int, history: int | None) -> None:
-        count = len(observation.actions)
-        is_full = taken > 0 and len(observation.descriptions) == min(history or 3, 3)
-        if not self.shown or (len(self.shown) == 1 and is_full):
-            self.shown[taken] = observation
-        if count > 1 and len(self.choices) < _KEPT:
-            self.choices.append(observation)
-        self.fewest_actions = min(self.fewest_actions or count, count)
-        self.most_actions = max(self.most_actions, count)
-        self.texts["goals"][observation.goal] = None
-        self.texts["actions"].update(dict.fromkeys(observation.actions))
-        self.texts["observations"]["\n".join(observation.descriptions[-1])] = None
-
 
 def check_env(
     id: str,
@@ -71,7 +61,7 @@ def check_env(
     Args:
         actions: Names of all its actions; None: it lists them, or is one of BabyAI's.
         history: Number of observations shown at most; None: all.
-        num_episodes: Number of episodes; more are played if each of these ends with its first step.
+        num_episodes: Number of episodes.
         max_steps: Number of steps after which an episode is assumed to be endless.
 
     Raises:
@@ -93,37 +83,46 @@ def check_env(
             warn=_refuse_loss,
         )
 
-    played = RandomPlay()
     with closing(make()) as envs:
-        _play(played, id, envs, history, num_episodes, max_steps, np.random.default_rng(seed))
+        played = _play(id, envs, history, num_episodes, max_steps, np.random.default_rng(seed))
     backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
     again = list(zip(played.episodes, played.hashes, strict=True))
     when = "the second time, in reverse order and next to another env in one process"
-    played.resumed_after = _play_again(_Refusal(id, when), backwards(), again[::-1], backwards)
-    with _other_hash_seed() as hash_seed:
-        elsewhere = f"in another process, with PYTHONHASHSEED={hash_seed}"
-        _play_again(_Refusal(id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
-    played.doubts = [*_doubts(played.texts), *compare_splits(id, maker)]
+    played.resumed_after = _play_again(partial(_refuse, id, when, ""), backwards(), again[::-1], backwards)
+    before = os.environ.get("PYTHONHASHSEED")
+    other = "2" if before == "1" else "1"
+    with mock.patch.dict(os.environ, PYTHONHASHSEED=other):
+        elsewhere = f"in another process, with PYTHONHASHSEED={other}"
+        _play_again(partial(_refuse, id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
+    for what, kind in (("a goal", "goals"), ("an action", "actions")):
+        texts = played.texts[kind]
+        if any(not text.strip() for text in texts):
+            played.doubts.append(f"{what} is empty: a model reads nothing there")
+        if broken := sorted(t for t in texts if len(t.strip().splitlines()) > 1 or "\n" in t):
+            doubt = f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}"
+            played.doubts.append(doubt)
+    played.doubts += compare_splits(id, maker)
     return played
 
 
 def _play(
-    played: RandomPlay,
-    id: str,
-    envs: TextVectorEnv,
-    history: int | None,
-    num_episodes: int,
-    max_steps: int,
-    rng: np.random.Generator,
-) -> None:
-    hashes: list[_Hashes] = []
+    id: str, envs: TextVectorEnv, history: int | None, num_episodes: int, max_steps: int, rng: np.random.Generator
+) -> RandomPlay:
+    played, hashes = RandomPlay(), list[_Hashes]()
     started = time.monotonic()
     observation = envs.reset()[0]
-    while len(played.episodes) < num_episodes or (
-        all(episode.length == 1 for episode in played.episodes)
-        and len(played.episodes) < num_episodes + _MORE_EPISODES
-    ):
-        played.note(observation, len(hashes), history)
+    while len(played.episodes) < num_episodes:
+        taken, count = len(hashes), len(observation.actions)
+        is_full = taken > 0 and len(observation.descriptions) == min(history or 3, 3)
+        if not played.shown or (len(played.shown) == 1 and is_full):
+            played.shown[taken] = observation
+        if count > 1 and len(played.choices) < _KEPT:
+            played.choices.append(observation)
+        played.fewest_actions = min(played.fewest_actions or count, count)
+        played.most_actions = max(played.most_actions, count)
+        played.texts["goals"][observation.goal] = None
+        played.texts["actions"].update(dict.fromkeys(observation.actions))
+        played.texts["observations"]["\n".join(observation.descriptions[-1])] = None
         hashes.append(_hashes(observation))
         step = envs.step([int(rng.integers(len(observation.actions)))])
         played.steps += 1
@@ -138,21 +137,16 @@ def _play(
                 "(truncated; gymnasium.register takes max_episode_steps)"
             )
     played.seconds = time.monotonic() - started
+    return played
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    id: str
-    when: str
-    advice: str = ""
-
-    def __call__(self, before: TextEpisode, difference: str) -> NoReturn:
-        raise ConfigError(
-            f"{self.id}: seed {before.seed} and the same {before.length} actions gave another episode {self.when}: a "
-            f"run could not be resumed exactly. {self.advice}Draw everything from self.np_random, which "
-            "super().reset(seed=seed) seeds (all envs of a process share the module random), take nothing from the "
-            f"episodes before, and list actions in a fixed order ({difference})"
-        )
+def _refuse(id: str, when: str, advice: str, before: TextEpisode, difference: str) -> NoReturn:
+    raise ConfigError(
+        f"{id}: seed {before.seed} and the same {before.length} actions gave another episode {when}: a run could not "
+        f"be resumed exactly. {advice}Draw everything from self.np_random, which super().reset(seed=seed) seeds (all "
+        "envs of a process share the module random), take nothing from the episodes before, and list actions in a "
+        f"fixed order ({difference})"
+    )
 
 
 _ADVICE_ON_ORDER = (
@@ -161,26 +155,12 @@ _ADVICE_ON_ORDER = (
 )
 
 
-@contextmanager
-def _other_hash_seed() -> Iterator[str]:
-    """Start the block's processes with another PYTHONHASHSEED than this process's; yield it."""
-    own = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = other = "2" if own == "1" else "1"
-    try:
-        yield other
-    finally:
-        if own is None:
-            del os.environ["PYTHONHASHSEED"]
-        else:
-            os.environ["PYTHONHASHSEED"] = own
-
-
 def _refuse_loss(text: str) -> NoReturn:
     raise ConfigError(f"the env was played in this process, and not in another one, as a resumed run needs: {text}")
 
 
 def _play_again(
-    refuse: _Refusal,
+    refuse: _Refuse,
     envs: TextVectorEnv,
     episodes: Sequence[tuple[TextEpisode, list[_Hashes]]],
     make: Callable[[], TextVectorEnv] | None = None,
@@ -208,7 +188,12 @@ def _play_again(
             if make is not None and before is longest and before.length > 1:
                 resumed_after = before.length - 1
                 with closing(make()) as resumed:
-                    _resume(refuse, resumed, envs, before)
+                    try:
+                        resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
+                    except UnequalEpisode:
+                        present = (each.observations()[0] for each in (envs, resumed))
+                        was, now = ((one.goal, one.descriptions[-1], one.actions) for one in present)
+                        refuse(before, f"it showed {was!r:.160}, and in a new env {now!r:.160}")
                     last = [before.actions[-1], *[None] * (envs.num_envs - 1)]
                     _compare_end(refuse, resumed.step(last).episodes, before)
             _compare_end(refuse, step(before.actions[-1]), before)
@@ -217,24 +202,11 @@ def _play_again(
     return resumed_after
 
 
-def _resume(refuse: _Refusal, resumed: TextVectorEnv, envs: TextVectorEnv, before: TextEpisode) -> None:
-    """Bring new envs to the state of ``envs``, in the middle of an episode, as a resumed training does."""
-    try:
-        resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
-    except UnequalEpisode:
-        one, other = envs.observations()[0], resumed.observations()[0]
-        for part in _hashes(one):
-            was, now = getattr(one, part), getattr(other, part)
-            if was != now:
-                refuse(before, f"its {part}: {was!r:.60}, and in a new env {now!r:.60}")
-        refuse(before, "in a new env it ended at another step")
-
-
 def _hashes(observation: TextObservation) -> _Hashes:
     return {part: hash(getattr(observation, part)) for part in ("goal", "descriptions", "actions")}
 
 
-def _compare_end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpisode) -> None:
+def _compare_end(refuse: _Refuse, ended: Sequence[TextEpisode], before: TextEpisode) -> None:
     for name in ("mission", "episode_return", "actions", "success") if ended else ():
         one, other = getattr(before, name), getattr(ended[0], name)
         if one != other:
@@ -244,11 +216,65 @@ def _compare_end(refuse: _Refusal, ended: Sequence[TextEpisode], before: TextEpi
         refuse(before, "it ended at another step")
 
 
-def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
-    doubts = []
-    for what, kind in (("a goal", "goals"), ("an action", "actions")):
-        if any(not text.strip() for text in texts[kind]):
-            doubts.append(f"{what} is empty: a model reads nothing there")
-        if broken := sorted(t for t in texts[kind] if len(t.strip().splitlines()) > 1 or "\n" in t):
-            doubts.append(f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}")
-    return doubts
+_RESETS, _SECONDS = 200, 2.0  # limits on the resets of each split and on their seconds
+_TASK_KEYS = (
+    *("task", "task_id", "task_name", "game", "game_id", "gamefile", "extra.gamefile"),
+    *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
+)  # info keys of the task in ALFWorld, ScienceWorld, TextWorld and others
+_CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
+_SHARE = 0.05  # Share of held-out beginnings met in training from which they are reported
+_SHOWN = 3
+
+
+def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
+    """Reset an env with seeds of both splits; warn about tasks of one split and beginnings that both have. Tasks are
+    compared by the info's task ids, else by goals, else by first observations. ``id`` names the env in messages.
+    """
+    starts: tuple[list[str], list[str]] = ([], [])
+    tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
+    env, end = make(), time.monotonic() + _SECONDS
+    try:
+        for number in range(_RESETS):
+            if number and time.monotonic() > end:
+                break
+            for split, seed in enumerate((training_seed(0, 0, number), held_out_seed(number))):
+                with foreign(f"env {id}, as it was reset with seed {seed},"):
+                    observation, info = read_reset(env.reset(seed=seed))
+                shown = read_text_step(observation, info)
+                current = {"current_task": getattr(env.unwrapped, "current_task", None)}  # BabyAI's
+                ids = current | {key: info.get(key) for key in _TASK_KEYS}
+                named = {key: str(value) for key, value in ids.items() if isinstance(value, str | int | np.integer)}
+                named |= {"goal": shown.goal, "first observation": "\n".join(shown.descriptions)}
+                for key, task in named.items():
+                    tasks.setdefault(key, (Counter(), Counter()))[split][task] += 1
+                starts[split].append(repr((named, shown.actions)))
+    finally:
+        env.close()
+    resets, trained = len(starts[0]), set(starts[0])
+    warnings = next(filter(None, (_one_sided(key, tasks[key], resets) for key in tasks)), [])
+    repeated = sum(start in trained for start in starts[1])
+    if repeated >= _SHARE * resets:
+        warnings.append(
+            f"{repeated} of {resets} held-out episodes begin as one of {resets} training episodes does (equal goal, "
+            "observation and actions): if these are the same games, held-out success measures what was memorised; "
+            "choose other games where groundling.envs.seeds.is_held_out(seed)"
+        )
+    return warnings
+
+
+def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) -> list[str]:
+    """Warn about tasks that only one split met, if this is unlikely by chance. If both splits had the same
+    distribution, each of a task's k occurrences would be in either split with probability 1/2, so all in one with at
+    most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.
+    """
+    warnings, count = [], len(met[0] + met[1])
+    for split, own, other in (("training", *met), ("held-out", *met[::-1])):
+        only = sorted(t for t, k in own.items() if t not in other and count * 2.0 ** (1 - k) < _CHANCE)
+        if only:
+            shown = ", ".join(f"{task!r:.60}" for task in only[:_SHOWN])
+            more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
+            warnings.append(
+                f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless "
+                "these are held out on purpose, choose tasks by self.np_random, so that both splits have the same tasks"
+            )
+    return warnings

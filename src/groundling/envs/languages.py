@@ -1,11 +1,10 @@
 """Languages of text worlds and prompts, with French words for things, colours and states."""
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from groundling.errors import GroundlingError
 
 Language = Literal["english", "french"]
-_LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 FRENCH_NOUNS = {
     "floor": "sol",
@@ -33,7 +32,6 @@ class TranslationError(GroundlingError):
 
 def check_language(language: str) -> Language:
     """Return ``language``; raise `TranslationError` if it is unknown."""
-    for known in _LANGUAGES:
-        if language == known:
-            return known
-    raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(_LANGUAGES)}")
+    if language not in get_args(Language):
+        raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(get_args(Language))}")
+    return cast(Language, language)

@@ -4,6 +4,7 @@ import functools
 import json
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -20,8 +21,7 @@ from groundling.envs.text_env import check_characters, read_text_step
 from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
 from groundling.registry import IMPORT, imported_modules
 
-_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
-"""Gymnasium's envs that make one of Gym's by id, importing the module of an id ``module:ID``."""
+_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # import the module of one of Gym's ids ``module:ID``
 
 
 def check_registered(id: str) -> None:
@@ -74,12 +74,12 @@ def name_actions(
     env = inspect_env(id, args, language)
     if given is None and env.is_grid:
         given = ACTIONS[check_language(language)][: env.num_actions]
-    if given is None and env.takes_any_text:
-        raise ConfigError(
-            f"env {id} takes any text as its action and lists none: agents choose, or write, one of the admissible "
-            f"actions, so let its info list these at every step, as {', '.join(ACTION_KEYS)}"
-        )
     if given is None:
+        if env.takes_any_text:
+            raise ConfigError(
+                f"env {id} takes any text as its action and lists none: agents choose, or write, one of the "
+                f"admissible actions, so let its info list these at every step, as {', '.join(ACTION_KEYS)}"
+            )
         return ActionNames(None, env.num_actions)
     # BabyAI's last action does nothing, so GLAM gives it more names, or none.
     if env.num_actions != len(given) and not (env.is_grid and env.num_actions == len(Actions)):
@@ -113,21 +113,14 @@ def _inspect(id: str, args: str, language: str) -> EnvTraits:
         space, shown = env.action_space, env.observation_space
         count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
         image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
-        symbols = getattr(image, "shape", None) == (7, 7, 3)
-        is_grid = isinstance(env.unwrapped, MiniGridEnv)
-        return EnvTraits(is_grid, count, symbols, count is None and _lists_no_actions(env))
+        symbols, lists_actions = getattr(image, "shape", None) == (7, 7, 3), True
+        if count is None:
+            with suppress(Exception, SystemExit):  # reported when it is played
+                lists_actions = read_text_step(*env.reset()).actions is not None
+        return EnvTraits(isinstance(env.unwrapped, MiniGridEnv), count, symbols, not lists_actions)
     finally:
         with foreign(f"env {id}, as it was closed,"):
             env.close()
-
-
-def _lists_no_actions(env: gymnasium.Env[Any, Any]) -> bool:
-    try:
-        return read_text_step(*env.reset()).actions is None
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # other errors, and exits, are reported when it is played
-        return False
 
 
 @dataclass(frozen=True)
@@ -152,13 +145,11 @@ class TextEnvMaker:
         return cls(id, args, module, spec, tuple(imported_modules))
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        if self.module is not None and self.id not in gymnasium.registry:
-            import_module(self.module)
+        for module in (self.module, *(self.imported if self.spec is None else ())):
+            if module is not None and self.id not in gymnasium.registry:
+                import_module(module)
         if self.spec is not None:
             gymnasium.registry.setdefault(self.id, self.spec)
-        for module in self.imported:
-            if self.id not in gymnasium.registry:
-                import_module(module)
         return make_text_env(self.id, **self.args)
 
 
@@ -167,10 +158,9 @@ def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         try:
             env = gymnasium.make(id, disable_env_checker=True, **args)
         except (TypeError, ValueError, AssertionError) as error:
+            reason = str(error) or type(error).__name__
             advice = "; ~world.args takes those of the experiment out" if args else ""
-            raise ConfigError(
-                f"env {id} cannot be made with {args}: {error or type(error).__name__}{advice}"
-            ) from error
+            raise ConfigError(f"env {id} cannot be made with {args}: {reason}{advice}") from error
     for name in ("observation_space", "action_space"):
         if not hasattr(env, name):
             raise ConfigError(f"env {id} has no {name}: give its class one, such as gymnasium.spaces.Text(1000)")

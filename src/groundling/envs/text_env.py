@@ -1,6 +1,5 @@
 """The interface of text envs: goal, descriptions and admissible actions at each step, by any engine's names."""
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,20 +16,16 @@ from groundling.errors import ConfigError
 class TextObservation:
     """One step of a text env in words, with the recent past that a prompt may quote."""
 
-    goal: str
-    """The mission of the episode."""
+    goal: str  # the mission of the episode
     descriptions: tuple[tuple[str, ...], ...]
     """The recent observations as sentences, oldest first; the last one is the present."""
-    past_actions: tuple[str, ...]
-    """The actions between them: one less than descriptions."""
-    actions: tuple[str, ...]
-    """The admissible actions as strings; action ``i`` of the policy is ``actions[i]``."""
-    raw: Mapping[str, Any]
-    """The env's own observation (image, direction, …), for policies that do not read text."""
-    past_choices: tuple[tuple[str, ...], ...] = ()
-    """The admissible actions at each past action; empty if they never change."""
-    episode: int = field(default=0, compare=False)
-    """The episode's seed, or its number in a dataset; 0 without either."""
+    past_actions: tuple[str, ...]  # the actions between them: one less than descriptions
+    actions: tuple[str, ...]  # the admissible actions; action ``i`` of the policy is ``actions[i]``
+    raw: Mapping[str, Any]  # the env's own observation (image, …), for policies that do not read text
+    past_choices: tuple[
+        tuple[str, ...], ...
+    ] = ()  # admissible actions at each past action; empty if they never change
+    episode: int = field(default=0, compare=False)  # the episode's seed, or its number in a dataset; else 0
 
     def changed(self, change: Callable[[str], str]) -> "TextObservation":
         """Return the observation with every text changed; ``raw`` stays."""
@@ -66,17 +61,13 @@ Evidence = Literal["env", "captions", "counts", "references"]
 class WorldSpec:
     """Contents of observations and form of actions; known before a model or a game is loaded."""
 
-    name: str
-    """Name in messages: the id of an env or a pool."""
+    name: str  # in messages: the id of an env or a pool
     observation: frozenset[Offer]
     """``words``: a `TextObservation`; ``symbols``: also Minigrid's 7 x 7 x 3 codes; ``glyphs``: NetHack's crop,
     figures and message; ``prompt``: the tokens of a text."""
-    action: Literal["choice", "token"]
-    """One of the admissible actions, or a token of a text."""
-    num_actions: int | None = None
-    """Maximal number of admissible actions; None: any number, or the tokens of a model."""
-    language: str = "english"
-    """Language of the observations."""
+    action: Literal["choice", "token"]  # one of the admissible actions, or a token of a text
+    num_actions: int | None = None  # maximal number of admissible actions; None: any number, or a model's tokens
+    language: str = "english"  # language of the observations
     experience: frozenset[Experience] = frozenset({"acted"})
     """Actions to learn from: the policy's own, or those of a dataset or of a pool's references."""
     group_size: int | None = None
@@ -125,16 +116,14 @@ def read_text_step(
         ConfigError: Goal or descriptions are missing, or a value is not a string that UTF-8 can encode.
     """
     if (type(observation) is dict or isinstance(observation, Mapping)) and "mission" in observation:
+        given: dict[str, Any] = {"observation['mission']": observation["mission"]}
         goal = observation["mission"]
     else:
-        goal = next((info[name] for name in GOALS if isinstance(info.get(name), str)), goal)
-    if not isinstance(goal, str):
         given = {f"info[{name!r}]": info[name] for name in GOALS if name in info}
-        if isinstance(observation, Mapping) and "mission" in observation:
-            given = {"observation['mission']": observation["mission"]}
+        goal = next((value for value in given.values() if isinstance(value, str)), goal)
+    if not isinstance(goal, str):
         wrong = next((f"{where} = {_with_type(value)}" for where, value in given.items()), "neither")
         raise ConfigError(f"it gives no goal: expected a text as observation['mission'] or info['goal'], got {wrong}")
-    check_characters("the goal", (goal,))
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
         # splitlines would also split at separators within a line, such as U+2028.
@@ -150,19 +139,14 @@ def read_text_step(
             "it gives no descriptions: expected a list of texts as info['descriptions'], or an observation that is "
             f"a text, got {wrong}"
         )
-    check_characters("a description", descriptions)
-    listed = _listed(info) if has_lists else None
-    return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
-
-
-def _listed(info: Mapping[str, Any]) -> Sequence[str] | None:
-    listed = info.get("actions")
-    if listed is None:
+    listed = info.get("actions") if has_lists else None
+    if listed is None and has_lists:
         listed = next((info[name] for name in ACTIONS[1:] if _are_texts(info.get(name))), None)
-    elif not _are_texts(listed):
+    elif listed is not None and not _are_texts(listed):
         raise ConfigError(f"info['actions'] must be a list of texts, got {listed!r:.80}")
-    check_characters("an action", listed or ())
-    return listed
+    for what, texts in (("the goal", (goal,)), ("a description", descriptions), ("an action", listed or ())):
+        check_characters(what, texts)
+    return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
 
 
 def _with_type(value: Any) -> str:
@@ -190,37 +174,6 @@ def _are_texts(value: Any) -> bool:
         return False
 
 
-def problem_of_list(listed: Sequence[str] | None, last_action: int | None, ended: bool) -> str | None:
-    """Describe a problem of a list of admissible actions; ``last_action`` is that of a `Discrete` space."""
-    if listed is None:
-        expected = f"expected a list of texts at every step, as {', '.join(ACTIONS)}"
-        missing = "the list of admissible actions is missing, and the episode has not ended"
-        return None if ended else f"{missing}: {expected}"
-    if len(set(listed)) < len(listed):
-        return f"an action is listed twice ({', '.join(listed):.80}): list each once"
-    if not listed and not ended:
-        return "no action is admissible, and the episode has not ended"
-    if last_action is not None and len(listed) > last_action + 1:
-        return (
-            f"{len(listed)} actions are admissible, and the action space has {last_action + 1}: make it Discrete(N) "
-            "of the longest list, or Text"
-        )
-    return None
-
-
-def check_reset(env: gymnasium.Env[Any, Any]) -> None:
-    """Raise `ConfigError` if an env's reset takes no seed or no options."""
-    while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith("gymnasium."):
-        env = env.env  # Gymnasium's wrappers take both, whatever the env within takes
-    parameters = inspect.signature(env.reset).parameters.values()
-    for name in ("seed", "options"):
-        if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
-            raise ConfigError(
-                f"the reset of {type(env).__name__} takes no {name}: define it as reset(self, *, seed=None, "
-                "options=None), and begin it with super().reset(seed=seed)"
-            )
-
-
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
     """Return an env's reset; raise `ConfigError` unless it is an observation and its info."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
@@ -233,23 +186,17 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned
-    if type(reward) is not float:
-        # An array or a tensor has a shape.
-        if not hasattr(reward, "__float__") or getattr(reward, "shape", ()) != ():
-            raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
-        reward = float(reward)
-    if not math.isfinite(reward):
+    # An array or a tensor has a shape.
+    if not hasattr(reward, "__float__") or getattr(reward, "shape", ()) != ():
+        raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
+    if not math.isfinite(reward := float(reward)):
         raise ConfigError(f"the reward is {reward}: expected a finite number")
-    terminated, truncated = _truth("terminated", terminated), _truth("truncated", truncated)
-    if type(info) is not dict and not isinstance(info, Mapping):
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(value, np.bool_ | int | np.integer) or value not in (0, 1):
+            raise ConfigError(f"{name} must be True or False, got {value!r:.80}")
+    if not isinstance(info, Mapping):
         raise ConfigError(f"info must be a dict, got {info!r:.80}")
-    return observation, reward, terminated, truncated, info
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, np.bool_ | int | np.integer) or value not in (0, 1):
-        raise ConfigError(f"{name} must be True or False, got {value!r:.80}")
-    return bool(value)
+    return observation, reward, bool(terminated), bool(truncated), info
 
 
 def success_key(info: Mapping[str, Any]) -> str | None:

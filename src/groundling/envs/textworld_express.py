@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import json
 import shutil
 import string
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError
 
 _STATIC_GAMES = frozenset({"sorting"})  # scores in static fields: envs in one Java machine would share them
-_FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}  # Number of each fold's first game
 
@@ -40,8 +40,8 @@ class TextWorldExpress(gymnasium.Env[str, str]):
     def __init__(
         self, game: str = "coin", params: Mapping[str, Any] | None = None, max_steps: int = 50, fold: str | None = None
     ) -> None:
-        if fold is not None and fold not in _FOLDS:
-            raise ConfigError(f"fold must be {', '.join(_FOLDS)} or null, got {fold!r}")
+        if fold is not None and fold not in _FIRST:
+            raise ConfigError(f"fold must be {', '.join(_FIRST)} or null, got {fold!r}")
         self._own_gateway = _start_java() if game in _STATIC_GAMES else None
         jvm = (self._own_gateway or _shared_gateway()).jvm
         self._engine = jvm.textworldexpress.runtime.PythonInterface()
@@ -62,7 +62,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         fold = self._fold or ("test" if is_held_out(seed) else "train")
         number = seed % _GAMES_OF_A_FOLD
         self._steps, self._score = 0, 0.0
-        state = _read(self._engine.generateNewGameJSON(_FIRST[fold] + number, fold, False))
+        state = json.loads(self._engine.generateNewGameJSON(_FIRST[fold] + number, fold, False))
         return self._in_words(state, first=True)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
             self._own_gateway.shutdown()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        state = _read(self._engine.stepJSON(action))
+        state = json.loads(self._engine.stepJSON(action))
         self._steps += 1
         gained, self._score = state["score"] - self._score, state["score"]
         observation, info = self._in_words(state)
@@ -93,18 +93,6 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         return text, info
 
 
-def _read(text: str) -> dict[str, Any]:
-    import orjson  # a dependency of the engine
-
-    state: dict[str, Any] = orjson.loads(text)
-    return state
-
-
-@functools.cache
-def _shared_gateway() -> Any:
-    return _start_java()
-
-
 def _start_java() -> Any:
     """Start a Java machine with the engine, which ends with the process at the latest."""
     if importlib.util.find_spec("textworld_express") is None:
@@ -121,3 +109,6 @@ def _start_java() -> Any:
         create_new_process_group=True,  # Ctrl-C is for the run, which then saves a checkpoint
     )
     return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port))
+
+
+_shared_gateway = functools.cache(_start_java)

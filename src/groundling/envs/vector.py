@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,8 +15,6 @@ from groundling.envs.text_env import (
     ACTIONS,
     TextObservation,
     TextStep,
-    check_reset,
-    problem_of_list,
     read_reset,
     read_step,
     read_success,
@@ -81,7 +79,6 @@ class TextVectorEnv:
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or a Text one")
-        check_reset(first)
         self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
         self._id = str(getattr(first.spec, "id", ""))
         self._name = self._id or str(first)
@@ -123,7 +120,9 @@ class TextVectorEnv:
         """Begin the next episode of some envs, or of all; return the observations of all envs."""
         reset = list(range(self.num_envs) if envs is None else envs)
         for i in reset:
-            self._send_reset(i)
+            state = self._states[i]
+            state.begin(state.episode + 1, self._seed_of(i, state.episode + 1))
+            self._stepper.send(i, "reset", state.seed)
         for i in reset:
             self._receive_reset(i)
         return self.observations()
@@ -137,30 +136,25 @@ class TextVectorEnv:
         finals, episodes = {}, []
         rewards = np.zeros(self.num_envs, dtype=np.float32)
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
-        stepped = [(i, int(action)) for i, action in enumerate(actions) if action is not None]
-        for i, action in stepped:
+        stepped = {i: int(action) for i, action in enumerate(actions) if action is not None}
+        for i, action in stepped.items():
             admissible = self._states[i].admissible
             if not 0 <= action < len(admissible):
                 raise RunError(f"the policy chose action {action} of {len(admissible)}: {', '.join(admissible)}")
-            self._send_step(i, action)
-        for i, action in stepped:
-            reward, has_terminated, is_truncated = self._receive_step(i, action)
-            if self.step_limit is not None and len(self._states[i].actions) >= self.step_limit:
+        for i, (reward, has_terminated, is_truncated) in self._step(stepped):
+            state = self._states[i]
+            if self.step_limit is not None and len(state.actions) >= self.step_limit:
                 is_truncated = not has_terminated
             rewards[i] = reward
             if has_terminated or is_truncated:
                 terminated[i], truncated[i] = has_terminated, is_truncated
-                finals[i] = self._states[i].observation()
-                info = self._states[i].info
+                finals[i] = state.observation()
                 try:
-                    success = read_success(info, has_terminated and bool(rewards[i] > 0))
+                    success = read_success(state.info, has_terminated and bool(rewards[i] > 0))
                 except ConfigError as error:
                     raise RunError(f"{self._where(i)}: {error}") from None
-                episodes.append(self._episode(i, success, success_key(info)))
-                self._send_reset(i)
-        for i in finals:
-            self._receive_reset(i)
-        return Step(self.observations(), rewards, terminated, truncated, finals, episodes)
+                episodes.append(self._episode(i, success, success_key(state.info)))
+        return Step(self.reset(finals), rewards, terminated, truncated, finals, episodes)
 
     def observations(self) -> list[TextObservation]:
         return [state.observation() for state in self._states]
@@ -179,7 +173,7 @@ class TextVectorEnv:
     def state_dict(self) -> list[dict[str, Any]]:
         """Return each env's position as JSON: its episode's number, seed and actions, and a hash of what it shows."""
         states: list[dict[str, Any]] = [
-            {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": self._fingerprint(s)}
+            {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": s.fingerprint(not self.actions)}
             for s in self._states
         ]
         if any(asdict(self.incidents).values()):
@@ -207,33 +201,18 @@ class TextVectorEnv:
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._states[i].episode = saved["episode"] - 1
         self.reset(range(len(state)))
-        ended = self._replay([saved["actions"] for saved in state])
+        ended: set[int] = set()  # also those without such an action, which belongs to another episode
+        for number in range(max((len(saved["actions"]) for saved in state), default=0)):
+            taken = {i: saved["actions"][number] for i, saved in enumerate(state) if number < len(saved["actions"])}
+            ended |= {i for i, action in taken.items() if not 0 <= action < len(self._states[i].admissible)}
+            steps = self._step({i: action for i, action in taken.items() if i not in ended})
+            ended |= {i for i, (_, terminated, truncated) in steps if terminated or truncated}
         for i, saved in enumerate(state):
-            if i in ended or self._fingerprint(self._states[i]) != saved["seen"]:
+            if i in ended or self._states[i].fingerprint(not self.actions) != saved["seen"]:
                 raise UnequalEpisode(
                     f"env {i} did not return to the state of its checkpoint: equal seeds do not give equal episodes "
                     "in it (draw_task=construction does that; so does another version of the env's package)"
                 )
-
-    def _replay(self, actions: Sequence[Sequence[int]]) -> set[int]:
-        """Take each env's actions; return the envs whose episodes ended or lacked such an action."""
-        ended: set[int] = set()
-        for number in range(max(map(len, actions), default=0)):
-            taken = {i: own[number] for i, own in enumerate(actions) if number < len(own) and i not in ended}
-            # An action that is not in the list belongs to another episode.
-            ended |= {i for i, action in taken.items() if not 0 <= action < len(self._states[i].admissible)}
-            taken = {i: action for i, action in taken.items() if i not in ended}
-            for i, action in taken.items():
-                self._send_step(i, action)
-            for i, action in taken.items():
-                _, terminated, truncated = self._receive_step(i, action)
-                ended |= {i} if terminated or truncated else set()
-        return ended
-
-    def _send_reset(self, i: int) -> None:
-        state = self._states[i]
-        state.begin(state.episode + 1, self._seed_of(i, state.episode + 1))
-        self._stepper.send(i, "reset", state.seed)
 
     def _receive_reset(self, i: int) -> None:
         try:
@@ -260,11 +239,14 @@ class TextVectorEnv:
             )
         self._show(i, raw, shown)
 
-    def _send_step(self, i: int, action: int) -> None:
-        state, last = self._states[i], self._last_action
-        chosen = state.admissible[action] if last is None else min(action, last)
-        state.chosen.append(chosen)
-        self._stepper.send(i, "step", chosen)
+    def _step(self, actions: Mapping[int, int]) -> Iterator[tuple[int, tuple[float, bool, bool]]]:
+        """Take an action in each of some envs; yield each env's reward, terminated and truncated."""
+        for i, action in actions.items():
+            state, last = self._states[i], self._last_action
+            state.chosen.append(state.admissible[action] if last is None else min(action, last))
+            self._stepper.send(i, "step", state.chosen[-1])
+        for i, action in actions.items():
+            yield i, self._receive_step(i, action)
 
     def _receive_step(self, i: int, action: int) -> tuple[float, bool, bool]:
         state = self._states[i]
@@ -297,22 +279,24 @@ class TextVectorEnv:
 
     def _step_again(self, i: int, lost: EnvLost) -> Any:
         """Return a lost env to its state, else raise `RunError`, and step it again; None if it is lost once more."""
-        state = self._states[i]
+        state, goal, ended = self._states[i], None, False
         try:
-            raw, info = self._reset_again(i)
-            goal = None
+            raw, info = read_reset(self._reset_again(i))
             for chosen in state.chosen[:-1]:
                 goal = read_text_step(raw, info, goal).goal
                 self._stepper.send(i, "step", chosen)
-                raw, _, _, _, info = self._stepper.receive(i)
+                raw, _, terminated, truncated, info = read_step(self._stepper.receive(i))
+                ended = ended or terminated or truncated
             shown = read_text_step(raw, info, goal)
-            if (shown.goal, shown.descriptions) != (state.goal, state.descriptions[-1]):
+            if ended or (shown.goal, shown.descriptions) != (state.goal, state.descriptions[-1]):
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and its seed and the actions taken since do not return it to its "
                     "state: equal seeds must give equal episodes"
                 )
             self._stepper.send(i, "step", state.chosen[-1])
             return self._stepper.receive(i)
+        except ConfigError as error:
+            raise RunError(f"{self._where(i)}: it {lost}, and then {error}") from None
         except EnvLost as again:
             self.incidents.lost_envs += 1
             self.incidents.cut_episodes += 1
@@ -321,21 +305,37 @@ class TextVectorEnv:
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
         """Record what an env shows; at an episode's end no action need be admissible."""
-        if self.actions is None and (problem := problem_of_list(shown.actions, self._last_action, ended)) is not None:
+        state, listed, problem = self._states[i], shown.actions, None
+        if self.actions is not None:
+            state.show(raw, shown, self.actions)
+            return
+        if listed is None and not ended:
+            problem = (
+                "the list of admissible actions is missing, and the episode has not ended: expected a list of texts at "
+                f"every step, as {', '.join(ACTIONS)}"
+            )
+        elif listed is not None and len(set(listed)) < len(listed):
+            problem = f"an action is listed twice ({', '.join(listed):.80}): list each once"
+        elif not listed and not ended:
+            problem = "no action is admissible, and the episode has not ended"
+        elif listed is not None and self._last_action is not None and len(listed) > self._last_action + 1:
+            problem = (
+                f"{len(listed)} actions are admissible, and the action space has {self._last_action + 1}: make it "
+                "Discrete(N) of the longest list, or Text"
+            )
+        if problem is not None:
             raise RunError(f"{self._where(i)}: {problem}")
-        self._states[i].show(raw, shown, self.actions or shown.actions or ())
+        state.show(raw, shown, listed or ())
 
     def _where(self, i: int) -> str:
         state = self._states[i]
         return f"{self._name}, env {i}, seed {state.seed}, step {len(state.actions)}"
 
     def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
-        state, cause, advice = self._states[i], raised.__cause__, ""
-        if isinstance(cause, ValueError) and "to unpack" in str(cause):  # in a wrapper of Gymnasium's
-            advice = "reset must return (observation, info), step (observation, reward, terminated, truncated, info); "
+        state = self._states[i]
         return ForeignError(
-            f"env {i} ({self._name}) raised {type(cause).__name__} in its {doing}: seed {state.seed}, episode "
-            f"{state.episode}, after {len(state.actions)} steps; {advice}its traceback follows"
+            f"env {i} ({self._name}) raised {type(raised.__cause__).__name__} in its {doing}: seed {state.seed}, "
+            f"episode {state.episode}, after {len(state.actions)} steps; its traceback follows"
         )
 
     def _episode(self, i: int, success: bool, key: str | None = None) -> TextEpisode:
@@ -353,6 +353,3 @@ class TextVectorEnv:
             first=read_first_interaction(state.info),
             success_key=key,
         )
-
-    def _fingerprint(self, state: EpisodeState) -> str:
-        return state.fingerprint(with_choices=self.actions is None)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 
@@ -24,17 +24,9 @@ _START_SECONDS = 120.0
 _MOST_LOSSES = 3  # Losses of a worker in a row, without an answer between them
 
 
-class Handler(Protocol):
-    """Answers commands in a worker process; an exception in `answer` ends the process."""
-
-    def answer(self, key: Any, value: Any) -> Any:
-        """Carry out a command."""
-
-    def close(self) -> None:
-        """Close the envs."""
-
-
-MakeHandler = Callable[[bool], Handler]  # the argument is True if it replaces a lost worker's
+MakeHandler = Callable[[bool], Any]
+"""Makes an object that answers commands in a worker process: ``answer(key, value)``, whose exceptions end the process,
+and ``close()``. The argument is True if it replaces a lost worker's."""
 
 
 class WorkerLost(Exception):
@@ -69,8 +61,15 @@ class WorkerPool:
         file_descriptors: Iterable[int] = (),
     ) -> None:
         self._timeout, self._on_lost, self._resend = timeout, on_lost, resend
+        try:
+            handlers = [pickle.dumps(make) for make in make_handlers]
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise ConfigError(
+                f"the env cannot be made in a worker process ({error}): register a class or function of a module, or "
+                "set world.num_workers=0"
+            ) from error
         inherited = {**os.environ, **(environment or {})}, tuple(file_descriptors)
-        self._workers = [_Worker(_pickled(make), *inherited) for make in make_handlers]
+        self._workers = [_Worker(handler, *inherited) for handler in handlers]
 
     @property
     def process_ids(self) -> list[int]:
@@ -117,7 +116,23 @@ class _Worker:
 
     def receive(self, key: Hashable, timeout: float) -> Any:
         while not self._answers.get(key):
-            self._read(timeout if self._is_ready else _START_SECONDS)
+            limit = timeout if self._is_ready else _START_SECONDS
+            try:
+                if not self.pipe.poll(limit):
+                    self.losses += 1
+                    raise WorkerLost(f"has not answered for {limit:g} s", hung=True)
+                answered, value = self.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                self.losses += 1
+                code = self.process.wait()
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                raise WorkerLost(how) from None
+            if not self._is_ready:
+                self._is_ready = True
+                continue
+            self.losses = 0
+            self._unanswered.pop(next(i for i, (sent, _) in enumerate(self._unanswered) if sent == answered))
+            self._answers.setdefault(answered, []).append(value)
         return self._answers[key].pop(0)
 
     def restart(self, resend: bool) -> None:
@@ -148,41 +163,11 @@ class _Worker:
             env={**self._environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
+        # The running script, if the worker has to import it for its definitions.
+        main = getattr(sys.modules["__main__"], "__file__", None) if b"__main__" in self._handler else None
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send((os.getpid(), _main_module(self._handler), restarted))
+            self.pipe.send((os.getpid(), main, restarted))
             self.pipe.send_bytes(self._handler)
-
-    def _read(self, timeout: float) -> None:
-        try:
-            if not self.pipe.poll(timeout):
-                self.losses += 1
-                raise WorkerLost(f"has not answered for {timeout:g} s", hung=True)
-            key, value = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            self.losses += 1
-            code = self.process.wait()
-            raise WorkerLost(f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}") from None
-        if not self._is_ready:
-            self._is_ready = True
-            return
-        self.losses = 0
-        self._unanswered.pop(next(i for i, (sent, _) in enumerate(self._unanswered) if sent == key))
-        self._answers.setdefault(key, []).append(value)
-
-
-def _pickled(make_handler: MakeHandler) -> bytes:
-    try:
-        return pickle.dumps(make_handler)
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise ConfigError(
-            f"the env cannot be made in a worker process ({error}): register a class or function of a module, or set "
-            "world.num_workers=0"
-        ) from error
-
-
-def _main_module(pickled: bytes) -> str | None:
-    """Return the path of the running script if the worker has to import it for its definitions."""
-    return getattr(sys.modules["__main__"], "__file__", None) if b"__main__" in pickled else None
 
 
 def _serve(pipe: Connection) -> None:
@@ -192,7 +177,7 @@ def _serve(pipe: Connection) -> None:
     if main is not None:
         spawn.import_main_path(main)
     # Not a file's bytes: the parent process sent them through a pipe that only it and this process hold.
-    handler: Handler = pickle.loads(pipe.recv_bytes())(restarted)
+    handler = pickle.loads(pipe.recv_bytes())(restarted)
     with suppress(EOFError, ConnectionError):  # the pipe is closed
         pipe.send((None, None))  # ready
         while True:
@@ -203,9 +188,6 @@ def _serve(pipe: Connection) -> None:
 
 if __name__ == "__main__":
     _serve(Connection(int(sys.argv[1])))
-
-
-MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class EnvLost(Exception):
@@ -253,7 +235,12 @@ class WorkerEnvs:
     """Envs in worker processes: env ``i`` is in number ``i % num_workers``. Arguments as of `TextVectorEnv`."""
 
     def __init__(
-        self, make_env: MakeEnv, num_envs: int, num_workers: int, timeout: float, warn: Callable[[str], None]
+        self,
+        make_env: Callable[[], gymnasium.Env[Any, Any]],
+        num_envs: int,
+        num_workers: int,
+        timeout: float,
+        warn: Callable[[str], None],
     ) -> None:
         self._warn = warn
         self._lost: dict[int, str] = {}  # envs made again since their last command, with the reason
@@ -294,7 +281,9 @@ class WorkerEnvs:
 class _EnvShare:
     """The envs of a worker; answers are pairs: whether the env raised, and what it raised or returned."""
 
-    def __init__(self, make_env: MakeEnv, numbers: Sequence[int], restarted: bool) -> None:
+    def __init__(
+        self, make_env: Callable[[], gymnasium.Env[Any, Any]], numbers: Sequence[int], restarted: bool
+    ) -> None:
         keep_writing()
         import groundling  # noqa: F401  (registers the bundled envs)
 

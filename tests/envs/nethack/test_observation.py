@@ -32,14 +32,6 @@ def test_the_window_is_what_padding_the_terminal_gives(row: int, column: int, se
     assert (window(terminal, row, column) == expected).all()
 
 
-def test_windows_are_written_in_place() -> None:
-    out = np.full((2, 12, 12), 7, dtype=np.uint8)
-    window(np.ones((24, 80), dtype=np.int8), 0, 79, out[1], fill=0)
-    expected = np.zeros((12, 12))
-    expected[6:, :7] = 1
-    assert (out[1] == expected).all() and (out[0] == 7).all()
-
-
 def test_vector_features_are_scaled_and_clipped() -> None:
     names = list(FEATURES)
     blstats = np.zeros((2, 27), dtype=np.float32)

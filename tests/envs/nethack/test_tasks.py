@@ -17,7 +17,7 @@ from groundling.envs.nethack.explorer import Explorer
 from groundling.envs.nethack.observation import message_text
 from groundling.envs.nethack.tasks import EndStatus
 from groundling.errors import ConfigError
-from tests.envs.nethack.game import FakeNetHack, Shown, scripted
+from tests.envs.nethack.game import Shown, scripted
 from tests.thorough import one_in
 
 NORTH, NORTH_WEST, EAT, DOWN = (ACTIONS.index(name) for name in ("north", "northwest", "eat", "down"))
@@ -151,13 +151,6 @@ def test_score_pays_the_difference_and_a_hundredth_for_a_step_without_time() -> 
     assert env.figures()["score"] == 31  # of the game, not of the empty screen after it
 
 
-def test_steps_run_out() -> None:
-    env, _ = scripted("NetHackScore-v1", [Shown() for _ in range(3)], max_episode_steps=2)
-    assert env.advance(NORTH)[1:] == (False, False)
-    assert env.advance(NORTH)[1:] == (False, True)
-    assert env.end_status == EndStatus.ABORTED
-
-
 DESCEND = "You descend the stairs."
 
 
@@ -182,16 +175,6 @@ def test_continual_tasks_pay_once(task: str, level: int) -> None:
     env, _ = scripted(f"NetHackStaircase{task}Continual-v1", screens)
     assert [env.advance(DOWN) for _ in range(3)] == [(50.0, False, False), (0.0, False, False), (0.0, False, False)]
     assert env.end_status == EndStatus.RUNNING
-
-
-def test_a_new_episode_pays_again() -> None:
-    env = make_task("NetHackStaircaseContinual-v1")
-    real = env.nethack
-    for seed in (1, 2):
-        env.nethack = real
-        env.begin(seed)
-        env.nethack = FakeNetHack(env, [Shown(), Shown(DESCEND, {24: 2}), Shown(DESCEND, {24: 2})])
-        assert [env.advance(DOWN)[0] for _ in range(2)] == [50, 0]
 
 
 def test_stairs_descended_in_a_real_game() -> None:
@@ -219,12 +202,6 @@ def test_the_message_of_success_survives_the_more_behind_it() -> None:
     assert env.advance(DOWN) == (50.0, True, False)
     assert game.keys == [ord(">"), ord(" "), ord(" ")]
     assert env.arrays["message"].tobytes().rstrip(b"\0") == DESCEND.encode()
-
-
-def test_other_messages_are_replaced_after_more() -> None:
-    env, _ = scripted("NetHackStaircase-v1", [Shown(), Shown("It hits!", more=True), Shown("It bites!")])
-    env.advance(NORTH)
-    assert env.arrays["message"].tobytes().rstrip(b"\0") == b"It bites!"
 
 
 def test_prompts_are_declined_except_for_those_of_the_agent() -> None:
@@ -262,15 +239,6 @@ def test_the_question_what_to_eat(question: str, action: int, key: str) -> None:
     env, game = scripted("NetHackScore-v1", [Shown(question, question=True), Shown()])
     env.advance(action)
     assert game.keys == [ord(key)]
-
-
-def test_a_meal_in_a_real_game() -> None:
-    env = make_task("NetHackScore-v1")
-    env.reset(seed=0)
-    asked = env.step(EAT)[0]["message"].tobytes()
-    assert b"What do you want to eat" in asked
-    answered = env.step(NORTH_WEST)[0]["message"].tobytes()
-    assert b"Never mind" not in answered and answered != asked
 
 
 def _beside(row: int, column: int) -> dict[tuple[int, int], int]:

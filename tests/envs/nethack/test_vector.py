@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from groundling.envs.nethack import make_task
-from groundling.envs.nethack.observation import VECTORS, message_id
-from groundling.envs.nethack.shared import FIGURES, STEP_FIELDS
+from groundling.envs.nethack.observation import FIGURES, VECTORS, message_id
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.nethack.vector import Frames, NetHackVectorEnv
 from groundling.envs.seeds import training_seed
@@ -156,20 +155,6 @@ def test_workers_equal_the_local_process() -> None:
     for one, other in zip(*lasts, strict=True):
         assert all((one[name] == other[name]).all() for name in one)
     assert sum(len(frames["episodes"]) for frames in all_frames) >= 6
-
-
-def test_groups_may_be_received_in_any_order() -> None:
-    with _vector(4, 1, seed=3) as envs, _vector(4, 0, seed=3) as here:
-        for each in (envs, here):
-            each.reset()
-            each.send(0, np.array([1, 2]))
-            each.send(1, np.array([3, 4]))
-        frames = _copied(envs.receive(1)), _copied(envs.receive(0))
-        assert _same([*frames], [_copied(here.receive(1)), _copied(here.receive(0))])
-
-
-def test_a_frame_is_small() -> None:
-    assert sum(np.dtype(field).itemsize for field in STEP_FIELDS.values()) == 671
 
 
 def test_a_resumed_vector_plays_the_next_episodes() -> None:

@@ -34,8 +34,8 @@ class Places:
 
     def touching(self, some: Sequence[int], others: Sequence[int]) -> bool:
         """Return True if a thing of ``some`` is next to one of ``others`` (indices into ``things``)."""
-        board = _spread(sum(_bit(self.things[i]) for i in some))
-        return any(board & _bit(self.things[i]) for i in others)
+        pairs = ((self.things[i], self.things[j]) for i in some for j in others)
+        return any(abs(x - u) + abs(y - v) <= 1 for (x, y), (u, v) in pairs)
 
 
 def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: Sequence[int]) -> list[int]:
@@ -80,8 +80,8 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
     while True:
         agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
         things = _draw_cells(rng, count, _spread(1 << agent))
-        if all_in_reach(agent, _board(things)):
-            return _places(agent, direction, things)
+        if all_in_reach(agent, sum(1 << cell for cell in things)):
+            return Places(_place(agent), direction, list(map(_place, things)))
 
 
 def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int, Places]:
@@ -94,24 +94,22 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
         column, row = int(rng.integers(2)), int(rng.integers(1, _SIDE - 1))
         things = _draw_cells(rng, count, _spread(1 << middle) if column == 1 else 0)
         door = (_SIDE - 1 if column == 0 else 0) + _SIDE * row
-        board = _board(things) | 1 << door
+        board = sum(1 << cell for cell in things) | 1 << door
         while True:
             agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
             if not board & (1 << agent | 1 << agent + _AHEAD[direction]):
                 break
         if all_in_reach(agent, board):
-            return column, row, _places(agent, direction, things)
+            return column, row, Places(_place(agent), direction, list(map(_place, things)))
 
 
 def all_in_reach(agent: int, things: int) -> bool:
     """Return True if the agent can get next to every bit of ``things`` without moving one."""
-    reached = 1 << agent
+    reached, before = 1 << agent, 0
     free = _INSIDE_BOARD & ~things | reached
-    while True:
-        further = _spread(reached) & free
-        if further == reached:
-            return not things & ~_spread(reached)
-        reached = further
+    while reached != before:
+        before, reached = reached, _spread(reached) & free
+    return not things & ~_spread(reached)
 
 
 def _pick(rng: np.random.Generator, choices: Sequence[int] | np.ndarray) -> int:
@@ -127,13 +125,5 @@ def _spread(board: int) -> int:
     return board | board << 1 | board >> 1 | board << _SIDE | board >> _SIDE
 
 
-def _board(cells: Sequence[int]) -> int:
-    return sum(1 << cell for cell in cells)
-
-
-def _bit(place: tuple[int, int]) -> int:
-    return 1 << place[0] + _SIDE * place[1]
-
-
-def _places(agent: int, direction: int, things: Sequence[int]) -> Places:
-    return Places((agent % _SIDE, agent // _SIDE), direction, [(cell % _SIDE, cell // _SIDE) for cell in things])
+def _place(cell: int) -> tuple[int, int]:
+    return cell % _SIDE, cell // _SIDE

@@ -53,81 +53,21 @@ class Asked:
     named: Collection[WorldObj]  # the things that the mission means, in reach or not
     things: Collection[WorldObj]  # the things within reach
 
-    @property
-    def is_described(self) -> bool:
-        """False if the description is of a locked door, and the named things are its keys."""
-        return self.deed != "pick up" or self.description.type != "door"
-
 
 def asked_first(env: Any) -> list[Asked]:
     """Return the first interactions, one or two, that an unwrapped BabyAI env's mission asks for at its start. Empty
     if undefined: not BabyAI's grammar, the agent carries something, or no named thing is within reach.
     """
-    if env.carrying is not None:
-        return []
-    parts = [_asked(env, instruction) for instruction in _first(getattr(env, "instrs", None))]
-    asked = [part for part in parts if part is not None]
-    return asked if len(asked) == len(parts) else []
+    return [] if env.carrying is not None else _asked(env, getattr(env, "instrs", None))
 
 
-def descriptions(instruction: Instr) -> list[ObjDesc]:
-    """Return an instruction's descriptions of things, in the order of its words."""
-    names = ("desc", "desc_move", "desc_fixed")
-    return [getattr(clause, name) for clause in _clauses(instruction) for name in names if hasattr(clause, name)]
-
-
-def _clauses(instruction: Instr) -> list[Instr]:
-    """Return an instruction's parts that are not sequences, in the order of its words."""
-    if isinstance(instruction, SeqInstr):
-        return [*_clauses(instruction.instr_a), *_clauses(instruction.instr_b)]
-    return [instruction]
-
-
-class InteractionTracker:
-    """Tracks the first interaction in an episode of an unwrapped BabyAI env; ``named``: the mission's words for it."""
-
-    def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
-        self._env, self._deeds = env, {part.deed for part in asked}
-        self.actions = frozenset(action for deed in self._deeds for action in _ACTIONS[deed])
-        """Actions after which to call `update`; empty after the first interaction."""
-        self._named = [thing for part in asked for thing in part.named]
-        things = {id(thing): thing for part in asked for thing in part.things}.values()
-        self._kinds = {*_MOVABLE, *(thing.type for thing in things)}
-        chance = len(_among(things, self._named)) / len(things)
-        self.interaction: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
-        """Value of ``info["first_interaction"]`` (see `groundling.envs.text_episode`)."""
-
-    def update(self, action: int) -> None:
-        """Check for an interaction after the env's last step, which was ``action``."""
-        if (thing := self._touched(action)) is not None:
-            self.actions = frozenset()
-            self.interaction = self.interaction | {
-                "target": "named" if _among([thing], self._named) else "other",
-                "thing": f"{thing.color} {thing.type}",
-                "step": int(self._env.step_count),
-            }
-
-    def _touched(self, action: int) -> WorldObj | None:
-        env = self._env
-        if action == Actions.pickup:
-            carried: WorldObj | None = env.carrying
-            return carried
-        (x, y), (dx, dy) = env.agent_pos, _AHEAD[env.agent_dir]
-        faced: WorldObj | None = env.grid.grid[(y + dy) * env.grid.width + x + dx]
-        kinds = ("door",) if action == Actions.toggle else self._kinds
-        return faced if faced is not None and faced.type in kinds else None
-
-
-def _first(instruction: Instr | None) -> list[Instr | None]:
-    """Return the parts of an instruction that may come first."""
-    if not isinstance(instruction, SeqInstr):
-        return [instruction]
+def _asked(env: Any, instruction: Instr | None) -> list[Asked]:
     if isinstance(instruction, AndInstr):
-        return [*_first(instruction.instr_a), *_first(instruction.instr_b)]
-    return _first(instruction.instr_b if isinstance(instruction, AfterInstr) else instruction.instr_a)
-
-
-def _asked(env: Any, instruction: Instr | None) -> Asked | None:
+        one, other = _asked(env, instruction.instr_a), _asked(env, instruction.instr_b)
+        return [*one, *other] if one and other else []
+    if isinstance(instruction, SeqInstr):
+        is_after = isinstance(instruction, AfterInstr)
+        return _asked(env, instruction.instr_b if is_after else instruction.instr_a)
     if isinstance(instruction, GoToInstr):
         description = instruction.desc
         doors = description.type in (None, "door")  # else the agent passes them
@@ -135,30 +75,27 @@ def _asked(env: Any, instruction: Instr | None) -> Asked | None:
     if isinstance(instruction, PickupInstr | PutNextInstr):
         description = instruction.desc if isinstance(instruction, PickupInstr) else instruction.desc_move
         return _within_reach("pick up", description, description.obj_set, _reach(env))
-    return _asked_to_open(env, instruction.desc) if isinstance(instruction, OpenInstr) else None
-
-
-def _asked_to_open(env: Any, description: ObjDesc) -> Asked | None:
-    if not all(door.is_locked for door in description.obj_set):
-        doors = [thing for thing in _reach(env, doors_block=True) if thing.type == "door"]
-        unlocked = [door for door in description.obj_set if not door.is_locked]
-        if _among(doors, unlocked):
-            return Asked("toggle", description, description.obj_set, doors)
+    if not isinstance(instruction, OpenInstr):
+        return []
+    description = instruction.desc
+    unlocked: list[Any] = [door for door in description.obj_set if not door.is_locked]
+    doors_in_reach = [thing for thing in _reach(env, doors_block=True) if thing.type == "door"] if unlocked else []
+    if _among(doors_in_reach, unlocked):
+        return [Asked("toggle", description, description.obj_set, doors_in_reach)]
     reach = _reach(env)
-    meant: list[Any] = _among(reach, description.obj_set)
-    locked = {door.color for door in meant if door.is_locked}
-    keys = [thing for thing in env.grid.grid if thing is not None and thing.type == "key"]
-    return _within_reach("pick up", description, [key for key in keys if key.color in locked], reach)
+    locked = {door.color for door in _among(reach, description.obj_set) if door.is_locked}
+    keys = [thing for thing in env.grid.grid if thing is not None and thing.type == "key" and thing.color in locked]
+    return _within_reach("pick up", description, keys, reach)
 
 
 def _within_reach(
     deed: Deed, description: ObjDesc, named: Collection[WorldObj], reach: Iterable[WorldObj], doors: bool = False
-) -> Asked | None:
+) -> list[Asked]:
     things = [thing for thing in reach if doors or thing.type != "door"]
-    return Asked(deed, description, named, things) if _among(things, named) else None
+    return [Asked(deed, description, named, things)] if _among(things, named) else []
 
 
-def _among(things: Iterable[WorldObj], others: Iterable[WorldObj]) -> list[WorldObj]:
+def _among(things: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     known = {id(other) for other in others}
     return [thing for thing in things if id(thing) in known]
 
@@ -189,6 +126,46 @@ def _spread(board: int, width: int) -> int:
     return board | board << 1 | board >> 1 | board << width | board >> width
 
 
+def descriptions(instruction: Instr) -> list[ObjDesc]:
+    """Return an instruction's descriptions of things, in the order of its words."""
+    if isinstance(instruction, SeqInstr):
+        return descriptions(instruction.instr_a) + descriptions(instruction.instr_b)
+    names = ("desc", "desc_move", "desc_fixed")
+    return [getattr(instruction, name) for name in names if hasattr(instruction, name)]
+
+
+class InteractionTracker:
+    """Tracks the first interaction in an episode of an unwrapped BabyAI env; ``named``: the mission's words for it."""
+
+    def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
+        self._env = env
+        self.actions = frozenset(action for part in asked for action in _ACTIONS[part.deed])
+        """Actions after which to call `update`; empty after the first interaction."""
+        self._named = [thing for part in asked for thing in part.named]
+        things = {id(thing): thing for part in asked for thing in part.things}.values()
+        self._kinds = {*_MOVABLE, *(thing.type for thing in things)}
+        chance = len(_among(things, self._named)) / len(things)
+        self.interaction: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
+        """Value of ``info["first_interaction"]`` (see `groundling.envs.text_episode`)."""
+
+    def update(self, action: int) -> None:
+        """Check for an interaction after the env's last step, which was ``action``."""
+        env = self._env
+        thing = env.carrying
+        if action != Actions.pickup:
+            (x, y), (dx, dy) = env.agent_pos, _AHEAD[env.agent_dir]
+            thing = env.grid.grid[(y + dy) * env.grid.width + x + dx]
+            if thing is not None and thing.type not in (("door",) if action == Actions.toggle else self._kinds):
+                return
+        if thing is not None:
+            self.actions = frozenset()
+            self.interaction = self.interaction | {
+                "target": "named" if _among([thing], self._named) else "other",
+                "thing": f"{thing.color} {thing.type}",
+                "step": int(env.step_count),
+            }
+
+
 CONTROLS = {
     "swapped": "the mission names another thing in the room; an agent that reads it goes to that thing, and fails",
     "dropped": "the mission does not say which thing it means",
@@ -201,34 +178,33 @@ def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -
     unique if possible. Return the mission and its first interactions; None without such a thing, as behind one locked
     door. ``env`` is unwrapped and at the start of an episode; ``asked`` is of `grounding.asked_first`.
     """
+
+    def look_of(thing: Any) -> tuple[str, str]:
+        return thing.color, thing.type
+
     described = descriptions(env.instrs)
-    meant = {_look(thing) for description in described for thing in description.obj_set}
+    meant = {look_of(thing) for description in described for thing in description.obj_set}
     present = [thing for thing in env.grid.grid if thing is not None]
-    counts = Counter(map(_look, present))
+    counts = Counter(map(look_of, present))
     words: dict[int, str] = {}
     swapped: list[Asked] = []
     for part in asked:
-        others = sorted({_look(thing) for thing in part.things} - meant)
+        others = sorted({look_of(thing) for thing in part.things} - meant)
         single = [look for look in others if counts[look] == 1]
-        if not others or not part.is_described:
+        if not others or (part.deed == "pick up" and part.description.type == "door"):  # described: the key's door
             return None
         look = (single or others)[int(rng.integers(len(single or others)))]
         meant.add(look)
         place = next(i for i, description in enumerate(described) if description is part.description)
         words[place] = f"{'the' if counts[look] == 1 else 'a'} {' '.join(look)}"
-        swapped.append(replace(part, named=[thing for thing in present if _look(thing) == look]))
+        swapped.append(replace(part, named=[thing for thing in present if look_of(thing) == look]))
     places = iter(range(len(described)))
     new_mission, phrases = change_things(mission, lambda phrase: words.get(next(places, -1), phrase))
     return (new_mission, swapped) if swapped and len(phrases) == len(described) else None
 
 
-def drop(mission: str, language: str) -> tuple[str, list[str]]:
-    """Remove the phrases for things: ``pick up the red key`` becomes ``pick up``. Returns as `change_things`."""
-    return change_things(mission, lambda phrase: "", language)
-
-
-def scramble(mission: str, language: str, rng: np.random.Generator) -> tuple[str, list[str]]:
-    """Shuffle the letters of each word that describes a thing; the result differs. Returns as `change_things`."""
+def scramble(phrase: str, rng: np.random.Generator) -> str:
+    """Shuffle the letters of each word after the article of a phrase such as ``the red key``; the result differs."""
 
     def mixed(match: re.Match[str]) -> str:
         word = letters = match[0]
@@ -236,12 +212,5 @@ def scramble(mission: str, language: str, rng: np.random.Generator) -> tuple[str
             letters = "".join(rng.permutation(list(word)).tolist())
         return letters
 
-    def change(phrase: str) -> str:
-        article, described = re.fullmatch(r"(\w+\W)(.*)", phrase).groups()  # type: ignore[union-attr]
-        return article + re.sub(r"\w{2,}", mixed, described)
-
-    return change_things(mission, change, language)
-
-
-def _look(thing: WorldObj) -> tuple[str, str]:
-    return thing.color, thing.type
+    article, described = re.fullmatch(r"(\w+\W)(.*)", phrase).groups()  # type: ignore[union-attr]
+    return article + re.sub(r"\w{2,}", mixed, described)

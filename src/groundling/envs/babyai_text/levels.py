@@ -1,12 +1,12 @@
 """GLAM's levels: five families of tasks in one room or two, with nouns held out for testing."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from minigrid.core.constants import COLOR_NAMES
-from minigrid.core.roomgrid import Room, RoomGrid
+from minigrid.core.roomgrid import RoomGrid
 from minigrid.core.world_object import Ball, Box, Key, WorldObj
 from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLevel
 from minigrid.envs.babyai.core.verifier import (
@@ -39,36 +39,24 @@ _ROOM_SIZE = 8
 _RIGHT, _LEFT = 0, 2  # sides of a room, as Minigrid counts them
 
 
-def _pick_up_then_go_to(a: ObjDesc, b: ObjDesc) -> Instr:
-    return BeforeInstr(PickupInstr(a), GoToInstr(b))
-
-
-def _go_to_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
-    return AfterInstr(GoToInstr(b), PickupInstr(a))
-
-
-def _pick_up_then_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
-    return BeforeInstr(PickupInstr(a), PickupInstr(b))
-
-
-def _pick_up_after_pick_up(a: ObjDesc, b: ObjDesc) -> Instr:
-    return AfterInstr(PickupInstr(b), PickupInstr(a))
-
-
-class _Task(NamedTuple):
-    num_named: int
-    forms: tuple[Callable[..., Instr], ...]
-
-
-_TASKS = {
-    "goto": _Task(1, (GoToInstr,)),
-    "pickup": _Task(1, (PickupInstr,)),
-    "open": _Task(0, (OpenInstr,)),
-    "putnext": _Task(2, (PutNextInstr,)),
-    "pick up seq go to": _Task(2, (_pick_up_then_go_to, _go_to_after_pick_up)),
-    "pick up then go to": _Task(2, (_pick_up_then_go_to,)),
-    "go to after pick up": _Task(2, (_go_to_after_pick_up,)),
-    "pick up seq pick up": _Task(2, (_pick_up_then_pick_up, _pick_up_after_pick_up)),
+_Task = tuple[int, tuple[Callable[..., Instr], ...]]  # number of named things, forms of the mission
+_PICK_UP_THEN_GO_TO: Callable[..., Instr] = lambda a, b: BeforeInstr(PickupInstr(a), GoToInstr(b))  # noqa: E731
+_GO_TO_AFTER_PICK_UP: Callable[..., Instr] = lambda a, b: AfterInstr(GoToInstr(b), PickupInstr(a))  # noqa: E731
+_TASKS: dict[str, _Task] = {
+    "goto": (1, (GoToInstr,)),
+    "pickup": (1, (PickupInstr,)),
+    "open": (0, (OpenInstr,)),
+    "putnext": (2, (PutNextInstr,)),
+    "pick up seq go to": (2, (_PICK_UP_THEN_GO_TO, _GO_TO_AFTER_PICK_UP)),
+    "pick up then go to": (2, (_PICK_UP_THEN_GO_TO,)),
+    "go to after pick up": (2, (_GO_TO_AFTER_PICK_UP,)),
+    "pick up seq pick up": (
+        2,
+        (
+            lambda a, b: BeforeInstr(PickupInstr(a), PickupInstr(b)),
+            lambda a, b: AfterInstr(PickupInstr(b), PickupInstr(a)),
+        ),
+    ),
 }
 
 
@@ -82,16 +70,12 @@ class LocalLevel(RoomGridLevel):
         tasks: Families of tasks.
         split: Missions that occur (see `HELD_OUT`); None: all.
         task: One of ``tasks``, fixed for the env's life; None draws one at each reset.
-        draw_task: Draw a task at each ``reset`` with the env's generator, or once at ``construction`` with an unseeded
-            one, as the original does: two envs of one seed then differ. (`groundling evaluate` always draws at each
-            reset, so that all agents play the same episodes.)
+        draw_task: Draw a task at each ``reset``, or once at ``construction`` with an unseeded generator, as the
+            original does: two envs of one seed then differ. (`groundling evaluate` always draws at each reset.)
         generator: ``original`` draws whole levels until one suits, with the original's stream of random numbers;
             ``direct`` has the same distribution and builds one level only.
         num_dists: Number of distractors, objects that the task does not need: 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
-
-    Raises:
-        ConfigError: An invalid argument.
     """
 
     def __init__(
@@ -120,9 +104,6 @@ class LocalLevel(RoomGridLevel):
             raise ConfigError(
                 f"num_dists is {num_dists}: expected a whole number from 0 to {MOST_THINGS - 2} (8 in GLAM)"
             )
-        max_steps = kwargs.get("max_steps")
-        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
-            raise ConfigError(f"max_steps is {max_steps}: expected a whole number of at least 1")
         if task is None and draw_task == "construction":
             task = tasks[np.random.default_rng().integers(len(tasks))]
         self.tasks, self.split, self.task = tasks, split, task
@@ -145,22 +126,19 @@ class LocalLevel(RoomGridLevel):
     # Direct generator
 
     def _draw_room(self, name: str) -> Instr:
-        task = _TASKS[name]
-        count = self.num_dists + task.num_named
+        num_named, forms = _TASKS[name]
+        count = self.num_dists + num_named
         while True:
-            nouns = draw_nouns(self.np_random, count, task.num_named, self._admitted)
+            nouns = draw_nouns(self.np_random, count, num_named, self._admitted)
             places = draw_places(self.np_random, count)
-            if name != "putnext" or self._can_be_put_next(nouns, places):
+            if name != "putnext":
+                break
+            moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
+            if nouns[0] != nouns[1] and not places.touching(moved, fixed):  # else nothing is left to do
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
-        return self._draw_form(task)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[: task.num_named]))
-
-    @staticmethod
-    def _can_be_put_next(nouns: list[int], places: Places) -> bool:
-        """Return True if "put the first noun next to the second" is about two things that do not touch yet."""
-        moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
-        return nouns[0] != nouns[1] and not places.touching(moved, fixed)
+        return self._draw_form(forms)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[:num_named]))
 
     def _draw_two_rooms(self) -> Instr:
         """Build two rooms with a locked door between them; its key, the other objects and the agent are in one."""
@@ -186,50 +164,37 @@ class LocalLevel(RoomGridLevel):
     # The original's generator: the order of the draws reproduces its levels
 
     def _draw_as_the_original(self, name: str) -> Instr:
-        # The original builds its rooms once more before its first attempt; with two rooms, this draws a place for
-        # their door.
+        # As the original: built once more before the first attempt, which draws a place for the door of two rooms.
         RoomGrid._gen_grid(self, self.width, self.height)
         while True:
             RoomGrid._gen_grid(self, self.width, self.height)
             try:
-                instruction = self._attempt_two_rooms() if name == "open" else self._attempt_room(_TASKS[name])
+                instruction = self._attempt_two_rooms() if name == "open" else self._attempt_room(*_TASKS[name])
                 self.validate_instrs(instruction)
                 return instruction
             except (RejectSampling, RecursionError):
                 continue
 
-    def _attempt_room(self, task: _Task) -> Instr:
+    def _attempt_room(self, num_named: int, forms: Sequence[Callable[..., Instr]]) -> Instr:
         self.place_agent()
-        objects = self.add_distractors(num_distractors=self.num_dists + task.num_named, all_unique=False)
-        named = self._draw_named([(o.type, o.color) for o in objects], task.num_named)
-        form = self._draw_form(task)
+        objects = self.add_distractors(num_distractors=self.num_dists + num_named, all_unique=False)
+        nouns = [(o.type, o.color) for o in objects]
+        first = self._rand_int(0, len(nouns))
+        named = [nouns[first]]
+        if num_named == 2:  # not the same one twice, unless another looks like it
+            second = self._rand_int(0, len(nouns))
+            while second == first and nouns.count(nouns[first]) == 1:
+                second = self._rand_int(0, len(nouns))
+            named.append(nouns[second])
+        form = self._draw_form(forms)
         if not all(self._admits(*noun) for noun in named):
             raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
         return form(*(ObjDesc(*noun) for noun in named))
 
-    def _draw_named(self, nouns: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-        """Draw the named objects: not the same one twice, unless another looks like it."""
-        first = self._rand_int(0, len(nouns))
-        if count == 1:
-            return [nouns[first]]
-        second = self._rand_int(0, len(nouns))
-        while second == first and nouns.count(nouns[first]) == 1:
-            second = self._rand_int(0, len(nouns))
-        return [nouns[first], nouns[second]]
-
     def _attempt_two_rooms(self) -> Instr:
+        """Lock one of the rooms, and put the key and the agent into the other."""
         colour = self._rand_elem(_DOOR_COLOURS[self.split])
-        locked_room, key_room = self._add_locked_room(colour)
-        self.add_distractors(key_room, 0, num_distractors=self.num_dists, all_unique=False)
-        while self.room_from_pos(*self.place_agent()) is locked_room:
-            pass
-        instruction = self._draw_opening(colour)
-        self.check_objs_reachable()
-        return instruction
-
-    def _add_locked_room(self, colour: str) -> tuple[Room, int]:
-        """Lock one of the rooms, and put the key into the other; return the room, and the other's column."""
         while True:
             column, row, side = self._rand_int(0, self.num_cols), self._rand_int(0, 1), self._rand_int(0, 4)
             if self.get_room(column, row).neighbors[side] is not None:
@@ -238,12 +203,17 @@ class LocalLevel(RoomGridLevel):
         while (key_column := self._rand_int(0, self.num_cols)) == column:
             pass
         self.add_object(key_column, 0, "key", colour)
-        return self.get_room(column, row), key_column
+        self.add_distractors(key_column, 0, num_distractors=self.num_dists, all_unique=False)
+        while self.room_from_pos(*self.place_agent()) is self.get_room(column, row):
+            pass
+        instruction = self._draw_opening(colour)
+        self.check_objs_reachable()
+        return instruction
 
     # Both generators
 
-    def _draw_form(self, task: _Task) -> Callable[..., Instr]:
-        return task.forms[self._rand_int(0, len(task.forms)) if len(task.forms) > 1 else 0]
+    def _draw_form(self, forms: Sequence[Callable[..., Instr]]) -> Callable[..., Instr]:
+        return forms[self._rand_int(0, len(forms)) if len(forms) > 1 else 0]
 
     def _draw_opening(self, colour: str) -> Instr:
         """Draw the mission to open the door; half of the training missions omit its colour."""
@@ -272,19 +242,16 @@ class Expert:
         self._env: Any = env.unwrapped
         if not hasattr(self._env, "validate_instrs"):
             raise ExpertError(f"the expert is BabyAI's bot, and {self._env} is no env of BabyAI")
-        self._instructions: Any = None
-        self._bot: BabyAIBot | None = None
-        self._asked_at = -1
-        self._advised: Any = None
+        self._instructions: Any = None  # each episode has its own
+        self._bot: Any = None
 
     def act(self) -> int:
         """Return the next action's index, assuming that its advice is followed; a second call returns the same."""
         if not hasattr(self._env, "instrs"):
             raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
-        if self._instructions is not self._env.instrs:  # each episode has its own
+        if self._instructions is not self._env.instrs:
             self._instructions, self._bot = self._env.instrs, BabyAIBot(self._env)
             self._asked_at, self._advised = -1, None
-        assert self._bot is not None
         if self._asked_at != self._env.step_count:
             self._advised, self._asked_at = self._bot.replan(self._advised), self._env.step_count
-        return int(self._advised)
+        return int(self._advised)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""The missions of BabyAI and MiniGrid in French."""
+"""The missions of BabyAI in French."""
 
 import re
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 
 from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, Language, TranslationError, check_language
@@ -18,28 +18,6 @@ _OBJECT = re.compile(
     rf"\b(?P<article>the|a) (?:(?P<colour>{'|'.join(FRENCH_COLOURS)}) )?(?P<noun>key|ball|box|door|object)"
     rf"(?: (?P<place>{'|'.join(_PLACES)}))?"
 )
-
-_COLOUR = "|".join(FRENCH_COLOURS)
-
-# MiniGrid's missions that are not of BabyAI's grammar.
-_MINIGRID = {
-    "": "",
-    "reach the goal": "atteindre le but",
-    "get to the green goal square": "atteindre le but vert",
-    "avoid the lava and get to the green goal square": "éviter la lave et atteindre le but vert",
-    "find the opening and get to the green goal square": "trouver le passage et atteindre le but vert",
-    "use the key to open the door and then get to the goal": "ouvrir la porte avec la clef, puis atteindre le but",
-    "traverse the rooms to get to the goal": "traverser les pièces pour atteindre le but",
-    "traverse the maze to get to the goal": "traverser le labyrinthe pour atteindre le but",
-    "go to the matching object at the end of the hallway": "aller à l'objet semblable au bout du couloir",
-    "open the red door then the blue door": "ouvrir la porte rouge, puis la porte bleue",
-}
-_FETCH = re.compile(rf"(?:(?:go )?get|(?:go |you must )?fetch) (?P<object>a (?:{_COLOUR}) (?:key|ball|box))")
-_PUT_NEAR = re.compile(r"put (?P<moved>the \w+ \w+) near (?P<fixed>the \w+ \w+)")
-_UNLOCK = re.compile(
-    rf"get (?P<key>the (?:{_COLOUR}) key) from the (?P<room>{_COLOUR}) room, "
-    rf"unlock (?P<door>the (?:{_COLOUR}) door) and go to the goal"
-)
 _VERBS = {
     "go to": ("aller à", "être allé à"),
     "pick up": ("ramasser", "avoir ramassé"),
@@ -49,7 +27,7 @@ _VERBS = {
 
 
 def translate_mission(mission: str, language: str) -> str:
-    """Translate a mission of BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272) or of MiniGrid.
+    """Translate a mission of BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272).
 
     ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``.
 
@@ -58,12 +36,9 @@ def translate_mission(mission: str, language: str) -> str:
     """
     if check_language(language) == "english":
         return mission
-    if (french := _minigrid_mission(mission)) is not None:
-        return french
-    if len(parts := mission.split(", then ")) == 2:
-        return f"{_orders(parts[0])}, puis {_orders(parts[1])}"
-    if len(parts := mission.split(" after you ")) == 2:
-        return f"{_orders(parts[0])} après {_orders(parts[1], done=True)}"
+    for english, french, done in ((", then ", ", puis ", False), (" after you ", " après ", True)):
+        if len(parts := mission.split(english)) == 2:
+            return _orders(parts[0]) + french + _orders(parts[1], done)
     return _orders(mission)
 
 
@@ -79,11 +54,6 @@ def change_things(mission: str, change: Callable[[str], str], language: str = "e
     return _phrases(check_language(language)).sub(put, mission), phrases
 
 
-@lru_cache(maxsize=4096)
-def things_of(mission: str, language: str = "english") -> tuple[str, ...]:
-    return tuple(change_things(mission, lambda phrase: phrase, language)[1])
-
-
 @cache
 def _phrases(language: Language) -> re.Pattern[str]:
     """Return a pattern of the phrases for things, with the space and the French elision ("d'") before them."""
@@ -93,18 +63,6 @@ def _phrases(language: Language) -> re.Pattern[str]:
     english = (" ".join(" ".join(words).split()) for words in product(("the", "a"), colours, nouns, places))
     french = sorted((_object(phrase, phrase) for phrase in english), key=len, reverse=True)
     return re.compile(rf"(?P<space> )(?P<elided>d')?(?P<phrase>{'|'.join(map(re.escape, french))})")
-
-
-def _minigrid_mission(mission: str) -> str | None:
-    if match := _FETCH.fullmatch(mission):
-        return f"aller chercher {_object(match['object'], mission)}"
-    if match := _PUT_NEAR.fullmatch(mission):
-        return f"poser {_object(match['moved'], mission)} près de {_object(match['fixed'], mission)}"
-    if match := _UNLOCK.fullmatch(mission):
-        key, door = _object(match["key"], mission), _object(match["door"], mission)
-        room = FRENCH_COLOURS[match["room"]]
-        return f"prendre {key} dans la pièce {room}, déverrouiller {door} et aller au but"
-    return _MINIGRID.get(mission)
 
 
 def _orders(text: str, done: bool = False) -> str:
@@ -125,8 +83,8 @@ def _order(text: str, done: bool) -> str:
             return f"{words} {objects[0]} à côté {joined}"
         return f"{words} {objects[0]}"
     raise TranslationError(
-        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …, "
-        "or a mission of MiniGrid's; use language='english' for other envs"
+        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …; "
+        "use language='english' for other envs"
     )
 
 

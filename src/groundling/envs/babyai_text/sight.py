@@ -19,9 +19,9 @@ from types import MethodType
 from typing import Any
 
 import numpy as np
-from minigrid.core.constants import COLOR_NAMES, DIR_TO_VEC, OBJECT_TO_IDX
+from minigrid.core.constants import COLOR_NAMES, COLOR_TO_IDX, DIR_TO_VEC, OBJECT_TO_IDX
 from minigrid.core.grid import Grid
-from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall, WorldObj
+from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
 from minigrid.minigrid_env import MiniGridEnv
 
 _VIEW = 7  # Side of the view that the tables are made for: Minigrid's default
@@ -33,9 +33,7 @@ _OUTSIDE = Wall()  # what Minigrid shows beyond the edge of its grid
 def use_lookup_tables(env: Any) -> None:
     """Let an unwrapped MiniGrid env compute its observations by the tables, unless its class overrides them."""
     replaced = ("gen_obs", "gen_obs_grid", "get_view_exts")
-    if isinstance(env, MiniGridEnv) and all(
-        getattr(type(env), name) is getattr(MiniGridEnv, name) for name in replaced
-    ):
+    if isinstance(env, MiniGridEnv) and all(getattr(type(env), f) is getattr(MiniGridEnv, f) for f in replaced):
         env.gen_obs = MethodType(gen_obs, env)  # type: ignore[method-assign]
 
 
@@ -54,44 +52,33 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     grid, (x, y) = env.grid, env.agent_pos
     if env.agent_view_size != _VIEW or type(grid) is not Grid:
         return None
-    cells = _in_view(grid.width, grid.height, x, y, env.agent_dir)([*grid.grid, _OUTSIDE])
+    cells = [*_in_view(grid.width, grid.height, x, y, env.agent_dir)([*grid.grid, _OUTSIDE]), env.carrying]
     codes = [_EMPTY if cell is None else _CODES.get((cell.__class__, cell.color)) for cell in cells]
-    carried = _code_of(env.carrying)
     if None in codes:
-        codes = [_code_of(cells[i]) if code is None else code for i, code in enumerate(codes)]
-    if carried is None or None in codes:
+        codes = [_DOORS.get(_door_key(cells[i])) if code is None else code for i, code in enumerate(codes)]
+    if None in codes:
         return None
-    board = bytearray(codes)  # type: ignore[arg-type]  # (49,)
-    clear = int(board.translate(_CLEAR_DIGITS), 2)
-    board[_OWN_CELL] = carried
+    *view, carried = codes
+    board = bytearray(view)  # type: ignore[arg-type]  # (49,)
+    clear = int(board.translate(_CLEAR_DIGITS), 2)  # 49 bits: the cells that do not block the view
+    board[_OWN_CELL] = carried  # type: ignore[call-overload]
     shown = np.frombuffer(board, dtype=np.uint8)
     if not env.see_through_walls:
-        shown = shown & np.frombuffer(_visible(clear), dtype=np.uint8)
+        rows, reached = [], 1 << _MIDDLE
+        for row in _ROWS:
+            visible, reached = _SPREAD[reached << _VIEW | clear >> row & _WHOLE_ROW]
+            rows.append(visible)
+        shown = shown & np.frombuffer(b"".join(rows), dtype=np.uint8)
     return _ENCODED.take(shown.reshape(_VIEW, _VIEW)[::-1].T, axis=0)
 
 
-def _code_of(thing: WorldObj | None) -> int | None:
-    if thing is None:
-        return _EMPTY
-    if thing.__class__ is Door:
-        return _DOORS.get((thing.color, bool(thing.is_open), bool(thing.is_locked)))
-    return _CODES.get((thing.__class__, thing.color))
-
-
-def _visible(clear: int) -> bytes:
-    """Return 255 for visible cells and 0 for others, given 49 bits of cells that do not block the view."""
-    rows, reached = [], 1 << _MIDDLE
-    for row in _ROWS:
-        visible, reached = _SPREAD[reached << _VIEW | clear >> row & _WHOLE_ROW]
-        rows.append(visible)
-    return b"".join(rows)
+def _door_key(thing: Any) -> tuple[str, bool, bool] | None:
+    return (thing.color, bool(thing.is_open), bool(thing.is_locked)) if thing.__class__ is Door else None
 
 
 @lru_cache(maxsize=8192)
 def _in_view(width: int, height: int, x: int, y: int, direction: int) -> Callable[[Sequence[Any]], Any]:
     """Return a getter of the view's 49 cells from a grid's cells followed by the one beyond its edge."""
-    if direction not in range(4):
-        raise ValueError(f"the agent's direction is {direction}: expected 0 to 3")
     dx, dy = DIR_TO_VEC[direction].tolist()
     places = [
         (int(x) + dx * ahead - dy * right, int(y) + dy * ahead + dx * right)
@@ -114,37 +101,32 @@ def _spread() -> list[tuple[bytes, int]]:
     previous row, then those that do not block the view, 7 bits each, the first column highest. An entry has the row's
     visible cells as bytes 255 or 0, and the cells of the next row visible from it as 7 bits.
     """
+    bits = [1 << _VIEW - 1 - column for column in range(_VIEW)]
     entries = np.arange(1 << 2 * _VIEW)
     reached, clear, ahead = entries >> _VIEW, entries & _WHOLE_ROW, np.zeros_like(entries)
     for columns, step in ((range(_VIEW - 1), 1), (range(_VIEW - 1, 0, -1), -1)):
         for column in columns:
-            passed = (reached & clear & _bit(column)) != 0
-            reached |= passed * _bit(column + step)
-            ahead |= passed * (_bit(column) | _bit(column + step))
-    masks = [bytes(255 * bool(row & _bit(i)) for i in range(_VIEW)) for row in range(1 << _VIEW)]
+            passed = (reached & clear & bits[column]) != 0
+            reached |= passed * bits[column + step]
+            ahead |= passed * (bits[column] | bits[column + step])
+    masks = [bytes(255 * bool(row & bit) for bit in bits) for row in range(1 << _VIEW)]
     return [(masks[row], next_row) for row, next_row in zip(reached.tolist(), ahead.tolist(), strict=True)]
 
 
-def _bit(column: int) -> int:
-    return 1 << _VIEW - 1 - column
-
-
-def _painted(thing: WorldObj, colour: str) -> WorldObj:
-    thing.color = colour
-    return thing
-
-
 _EMPTY = 1  # Code of an empty cell; 0 is that of an unseen cell, and the codes of objects follow
-_MAKE: tuple[Callable[[], WorldObj], ...] = (Wall, Floor, Goal, Lava, Key, Ball, lambda: Box("red"))
-_THINGS = [_painted(make(), colour) for make in _MAKE for colour in COLOR_NAMES]
-_DOOR_STATES = list(product(COLOR_NAMES, (False, True), (False, True)))  # colour, open, locked
-_CODED = [*_THINGS, *(Door(*state) for state in _DOOR_STATES)]
-_CODES = {(type(thing), thing.color): code for code, thing in enumerate(_THINGS, start=2)}
-_DOORS = {state: code for code, state in enumerate(_DOOR_STATES, start=2 + len(_THINGS))}
+_KINDS = (Wall, Floor, Goal, Lava, Key, Ball, Box)
+_CODES = {thing: code for code, thing in enumerate(product(_KINDS, COLOR_NAMES), start=2)}
+_DOOR_STATES = product(COLOR_NAMES, (False, True), (False, True))  # colour, open, locked
+_DOORS = {state: code for code, state in enumerate(_DOOR_STATES, start=2 + len(_CODES))}
 _ENCODED = np.array(
-    [(OBJECT_TO_IDX["unseen"], 0, 0), (OBJECT_TO_IDX["empty"], 0, 0), *(thing.encode() for thing in _CODED)],
+    [
+        (OBJECT_TO_IDX["unseen"], 0, 0),
+        (OBJECT_TO_IDX["empty"], 0, 0),
+        *((OBJECT_TO_IDX[kind.__name__.lower()], COLOR_TO_IDX[colour], 0) for kind, colour in _CODES),
+        *(Door(*state).encode() for state in _DOORS),
+    ],
     dtype=np.uint8,
 )  # Minigrid's encoding by code: uint8 ``(num_codes, 3)``
-_CLEAR = [False, True, *(thing.see_behind() for thing in _CODED)]  # By code: the cell does not block the view
-_CLEAR_DIGITS = "".join("01"[int(clear)] for clear in _CLEAR).encode().ljust(256, b"0")
+_CLEAR = [False, True, *(kind is not Wall for kind, _ in _CODES), *(is_open for _, is_open, _ in _DOORS)]
+_CLEAR_DIGITS = "".join("01"[clear] for clear in _CLEAR).encode().ljust(256, b"0")  # 1: does not block the view
 _SPREAD = _spread()

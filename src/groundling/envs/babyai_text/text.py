@@ -12,15 +12,13 @@ from numpy.typing import ArrayLike
 
 from groundling.envs.babyai_text.grounding import (
     CONTROLS,
-    Asked,
     InteractionTracker,
     asked_first,
     descriptions,
-    drop,
     scramble,
     swap,
 )
-from groundling.envs.babyai_text.missions import things_of, translate_mission
+from groundling.envs.babyai_text.missions import change_things, translate_mission
 from groundling.envs.babyai_text.sight import use_lookup_tables
 from groundling.envs.languages import (
     FRENCH_COLOURS,
@@ -35,6 +33,9 @@ from groundling.errors import ConfigError, unknown
 _UNSEEN, _EMPTY, _WALL = OBJECT_TO_IDX["unseen"], OBJECT_TO_IDX["empty"], OBJECT_TO_IDX["wall"]
 _PASSED = bytes((_UNSEEN, _EMPTY))  # what does not end a ray
 _FIRST_THING = 1 + max(_UNSEEN, _EMPTY, _WALL)  # floor, door, key, ball, box, goal, lava
+_FORWARD: dict[Language, str] = {"english": "forward", "french": "devant"}
+_LEFT: dict[Language, str] = {"english": "left", "french": "à gauche"}
+_RIGHT: dict[Language, str] = {"english": "right", "french": "à droite"}
 _STATES = {index: name for name, index in STATE_TO_IDX.items()}
 
 
@@ -47,12 +48,12 @@ def describe(
 ) -> list[str]:
     """Describe an egocentric view in sentences.
 
-    The carried object comes first; then the walls straight ahead, left and right, unless something is in front of
-    them; then everything else in view, column by column from the left, far before near.
+    The carried object comes first; then the walls ahead, left and right that nothing hides; then everything else in
+    view, column by column from the left, far before near.
 
     Args:
-        image: Uint8 ``(width, height, 3)``, Minigrid's symbolic view (7 × 7 by default): column, row, then object,
-            colour and state; the agent is in the middle of the last row.
+        image: Uint8 ``(width, height, 3)``, Minigrid's symbolic view: column, row, then object, colour and state; the
+            agent is in the middle of the last row.
         carrying: The carried object: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
         compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
@@ -73,9 +74,23 @@ def describe(
     codes = view.reshape(-1).tolist()  # cell by cell, column-major: object, colour, state
     kinds = bytes(codes[::3])
     agent_cell = (width // 2) * height + height - 1
-    sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]
-    if walls:
-        sentences += _walls(kinds, height, agent_cell, spoken)
+    sentences = []
+    if carrying is not None:
+        thing, colour = carrying if isinstance(carrying, list | tuple) else (carrying.type, carrying.color)
+        english, french = (thing, colour), (FRENCH_NOUNS[thing], FRENCH_COLOURS[colour])
+        noun, adjective = english if compat == "glam" else french
+        sentences = [f"You carry a {colour} {thing}" if spoken == "english" else f"Tu portes une {noun} {adjective}"]
+    rays = (
+        (_FORWARD[spoken], kinds[agent_cell - height + 1 : agent_cell][::-1]),
+        (_LEFT[spoken], kinds[height - 1 : agent_cell : height][::-1]),
+        (_RIGHT[spoken], kinds[agent_cell + height :: height]),
+    )
+    for direction, ray in rays if walls else ():
+        met = ray.lstrip(_PASSED)  # unseen cells do not end a ray
+        if met and met[0] == _WALL:
+            steps = _steps(len(ray) - len(met) + 1, spoken)
+            wall = "You see a wall" if spoken == "english" else "Tu vois un mur à"
+            sentences.append(f"{wall} {steps} {direction}")
     for cell, kind in enumerate(kinds):
         if kind >= _FIRST_THING and cell != agent_cell:
             right, ahead = cell // height - width // 2, height - 1 - cell % height
@@ -83,62 +98,22 @@ def describe(
     return sentences
 
 
-def _walls(kinds: bytes, height: int, agent_cell: int, language: Language) -> list[str]:
-    """Describe the walls on the three rays, unless something else comes first; unseen cells do not end a ray."""
-    rays = (
-        ("forward", kinds[agent_cell - height + 1 : agent_cell][::-1]),
-        ("left", kinds[height - 1 : agent_cell : height][::-1]),
-        ("right", kinds[agent_cell + height :: height]),
-    )
-    sentences = []
-    for direction, ray in rays:
-        met = ray.lstrip(_PASSED)
-        if met and met[0] == _WALL:
-            sentences.append(_wall(len(ray) - len(met) + 1, direction, language))
-    return sentences
-
-
-def _carried(carrying: Any, language: Language, compat: str | None) -> str:
-    kind, colour = carrying if isinstance(carrying, list | tuple) else (carrying.type, carrying.color)
-    if language == "english":
-        return f"You carry a {colour} {kind}"
-    if compat == "glam":
-        return f"Tu portes une {kind} {colour}"
-    return f"Tu portes une {FRENCH_NOUNS[kind]} {FRENCH_COLOURS[colour]}"
-
-
-@lru_cache(maxsize=4096)
-def _wall(distance: int, direction: str, language: Language) -> str:
-    if language == "english":
-        return f"You see a wall {_steps(distance)} {direction}"
-    french = {"forward": "devant", "left": "à gauche", "right": "à droite"}[direction]
-    return f"Tu vois un mur à {distance} pas {french}"
-
-
 @lru_cache(maxsize=65536)
 def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language: Language) -> str:
     """Describe one thing; "a open door" and "une but" are the original's."""
     noun, adjective = IDX_TO_OBJECT[kind], IDX_TO_COLOR[colour]
-    condition = _STATES[state] if noun == "door" else None
+    condition = [_STATES[state]] if noun == "door" else []
+    sideways = _RIGHT if right > 0 else _LEFT
+    places = [f"{_steps(abs(right), language)} {sideways[language]}"] if right else []
+    places += [f"{_steps(ahead, language)} {_FORWARD[language]}"] if ahead else []
     if language == "english":
-        words = [condition, adjective, noun] if condition else [adjective, noun]
-        return f"You see a {' '.join(words)} {_position(right, ahead, language)}"
-    words = [FRENCH_NOUNS[noun], FRENCH_COLOURS[adjective], *([FRENCH_STATES[condition]] if condition else [])]
-    return f"Tu vois une {' '.join(words)} {_position(right, ahead, language)}"
+        return f"You see a {' '.join([*condition, adjective, noun])} {' and '.join(places)}"
+    words = [FRENCH_NOUNS[noun], FRENCH_COLOURS[adjective], *(FRENCH_STATES[state] for state in condition)]
+    return f"Tu vois une {' '.join(words)} {' et '.join(places)}"
 
 
-def _position(right: int, ahead: int, language: Language) -> str:
-    if language == "english":
-        sideways = f"{_steps(abs(right))} {'right' if right > 0 else 'left'}"
-        forward, joint = f"{_steps(ahead)} forward", " and "
-    else:
-        sideways = f"{abs(right)} pas à {'droite' if right > 0 else 'gauche'}"
-        forward, joint = f"{ahead} pas devant", " et "
-    return joint.join([sideways] * (right != 0) + [forward] * (ahead != 0))
-
-
-def _steps(count: int) -> str:
-    return f"{count} step" if count == 1 else f"{count} steps"
+def _steps(count: int, language: Language) -> str:
+    return f"{count} pas" if language == "french" else f"{count} step" if count == 1 else f"{count} steps"
 
 
 ACTIONS: dict[Language, tuple[str, ...]] = {
@@ -182,10 +157,6 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         control: One of `CONTROLS`: changes ``obs["mission"]``, but not the env's own mission and reward. ``swapped``
             skips episodes without another thing to name; the thing that it names counts as the named one.
         describe_walls: Include the sentences about walls; without them, a view of walls alone is `NOTHING`.
-
-    Raises:
-        ConfigError: An invalid argument, or a control for an env without BabyAI's missions.
-        TranslationError: An unknown language.
     """
 
     def __init__(
@@ -199,14 +170,13 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         super().__init__(env)
         use_lookup_tables(env.unwrapped)
         self.language = check_language(language)
-        if compat not in (None, "glam"):
-            raise ConfigError(unknown("compat", str(compat), ("glam",)))
         self.compat: Literal["glam"] | None = compat
+        for name, value, known in (("compat", compat, ("glam",)), ("control", control, CONTROLS)):
+            if value is not None and value not in known:
+                raise ConfigError(unknown(name, str(value), known))
         if not isinstance(describe_walls, bool):
             raise ConfigError(f"describe_walls must be true or false, got {describe_walls!r}")
         self.describe_walls = describe_walls
-        if control is not None and control not in CONTROLS:
-            raise ConfigError(unknown("control", str(control), CONTROLS))
         if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
             raise ConfigError(
                 f"{env} has no missions of BabyAI's, so control={control} cannot change them: take it out"
@@ -215,11 +185,6 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         self._rng = np.random.default_rng()
         self._mission: str | None = None  # as the control changes it
         self._tracker: InteractionTracker | None = None  # None if the first interaction is undefined
-        if self.language != "english":
-            # Minigrid's space holds the English missions; BabyAI's holds any text.
-            space: Any = env.observation_space
-            mission = roomgrid_level.BabyAIMissionSpace()
-            self.observation_space = gymnasium.spaces.Dict({**space.spaces, "mission": mission})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -242,33 +207,23 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
                     "other things into the room (num_dists=3), choose another task, or take control=swapped out"
                 )
             mission, asked = swapped
-        self._begin(asked, mission)
-        return self._in_words(observation, info)
-
-    def _begin(self, asked: list[Asked], mission: str) -> None:
-        """Change the mission, given in English, by the control, and track the first interaction."""
         self._mission = self._tracker = None
-        if not asked and self.control is None:
-            return
-        env: Any = self.env.unwrapped
-        translation = translate_mission(mission, self.language)
-        phrases: Sequence[str] = things_of(translation, self.language)
-        if self.control == "dropped":
-            translation, phrases = drop(translation, self.language)
-        elif self.control == "scrambled":
-            translation, phrases = scramble(translation, self.language, self._rng)
-        described = descriptions(env.instrs)
-        if self.control is not None:
-            if len(phrases) != len(described):
+        if asked or self.control is not None:
+            changes = {"dropped": lambda phrase: "", "scrambled": lambda phrase: scramble(phrase, self._rng)}
+            change = changes.get(self.control or "", lambda phrase: phrase)
+            mission, phrases = change_things(translate_mission(mission, self.language), change, self.language)
+            described = descriptions(env.instrs)
+            if self.control is not None and len(phrases) != len(described):
                 raise ConfigError(
-                    f"the mission {mission!r} is not in BabyAI's words, so control={self.control} cannot change "
+                    f"the mission {env.mission!r} is not in BabyAI's words, so control={self.control} cannot change "
                     "them: take it out"
                 )
-            self._mission = translation
-        if asked:
-            first = {id(part.description) for part in asked}
-            words = [phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase]
-            self._tracker = InteractionTracker(env, asked, words if len(phrases) == len(described) else [])
+            self._mission = None if self.control is None else mission
+            if asked:
+                first = {id(part.description) for part in asked}
+                words = [phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase]
+                self._tracker = InteractionTracker(env, asked, words if len(phrases) == len(described) else [])
+        return self._in_words(observation, info)
 
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)

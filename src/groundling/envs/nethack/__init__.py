@@ -11,8 +11,8 @@ from groundling.errors import ConfigError, unknown
 if TYPE_CHECKING:
     from groundling.envs.nethack.tasks import NetHackTask
 
-_WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
-ACTIONS = ("more", *_WINDS, *(f"far {wind}" for wind in _WINDS), "up", "down", "wait", "kick", "eat", "search")
+WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
+ACTIONS = ("more", *WINDS, *(f"far {wind}" for wind in WINDS), "up", "down", "wait", "kick", "eat", "search")
 """The actions. At a question, "northwest" is the key y, which means yes."""
 RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder, and the games of which one is recorded
 
@@ -56,4 +56,4 @@ def check_installed() -> None:
         raise ConfigError("NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'")
 
 
-__all__ = ["ACTIONS", "RECORDING", "TASKS", "check_installed", "make_goal", "make_task", "recording_in"]
+__all__ = ["ACTIONS", "RECORDING", "TASKS", "WINDS", "check_installed", "make_goal", "make_task", "recording_in"]

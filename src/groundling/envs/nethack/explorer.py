@@ -11,22 +11,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from groundling.envs.nethack import ACTIONS
+from groundling.envs.nethack import ACTIONS, WINDS
 from groundling.envs.nethack.observation import TERMINAL_SHAPE
 
 _ROWS, _COLUMNS = TERMINAL_SHAPE
 _MAP = slice(1, 22)  # The map's rows of the terminal, between the message and the status lines
-_STEPS: dict[int, int] = {
-    -_COLUMNS: ACTIONS.index("north"),
-    1: ACTIONS.index("east"),
-    _COLUMNS: ACTIONS.index("south"),
-    -1: ACTIONS.index("west"),
-    -_COLUMNS + 1: ACTIONS.index("northeast"),
-    _COLUMNS + 1: ACTIONS.index("southeast"),
-    _COLUMNS - 1: ACTIONS.index("southwest"),
-    -_COLUMNS - 1: ACTIONS.index("northwest"),
-}  # actions by the difference of two cells' numbers, 80 · row + column
-_STRAIGHT = (-_COLUMNS, 1, _COLUMNS, -1)
+_UP, _LEFT = -_COLUMNS, -1
+_OFFSETS = (_UP, -_LEFT, -_UP, _LEFT, _UP - _LEFT, -_UP - _LEFT, -_UP + _LEFT, _UP + _LEFT)
+_STEPS = dict(zip(_OFFSETS, map(ACTIONS.index, WINDS), strict=True))
+"""Actions by the difference of two cells' numbers, 80 · row + column."""
+_STRAIGHT = _OFFSETS[:4]
 _MORE, _DOWN, _KICK, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search"))
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
@@ -69,7 +63,17 @@ class Explorer:
         if stats[21] >= _HUNGRY and self._steps - self._last_meal >= _MEALTIME:
             self._last_meal = self._steps
             return _EAT
-        return self._walk(observation["tty_chars"], observation["tty_colors"], level, here)
+        chars = observation["tty_chars"]
+        if (stairs := chars[_MAP].tobytes().find(b">")) >= 0:
+            level.stairs = stairs + _COLUMNS * _MAP.start
+        if level.stairs == here:
+            return _DOWN
+        came_from, frontier = level.ways(chars, observation["tty_colors"], here)
+        if level.stairs in came_from:
+            return self._step(here, level.stairs, came_from)
+        if frontier is not None:
+            return self._step(here, frontier, came_from)
+        return self._search(here, came_from, level)
 
     def _answer(self, message: bytes) -> int | None:
         if b"What do you want to eat" in message:
@@ -79,17 +83,6 @@ class Explorer:
         if b"direction?" in message:
             return _MORE if self._tried is None else _STEPS[self._tried[1] - self._tried[0]]
         return None
-
-    def _walk(self, chars: np.ndarray, colours: np.ndarray, level: "_Level", here: int) -> int:
-        level.look_for_stairs(chars)
-        if level.stairs == here:
-            return _DOWN
-        came_from, frontier = level.ways(chars, colours, here)
-        if level.stairs in came_from:
-            return self._step(here, level.stairs, came_from)
-        if frontier is not None:
-            return self._step(here, frontier, came_from)
-        return self._search(here, came_from, level)
 
     def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
         """Search here, or go to a little visited square where something may be hidden."""
@@ -121,11 +114,6 @@ class _Level:
         self.searches: Counter[int] = Counter()
         self.barred: Counter[tuple[int, int]] = Counter()  # failed steps from one cell to the next
 
-    def look_for_stairs(self, chars: np.ndarray) -> None:
-        cell = chars[_MAP].tobytes().find(b">")
-        if cell >= 0:
-            self.stairs = cell + _COLUMNS * _MAP.start
-
     def ways(self, chars: np.ndarray, colours: np.ndarray, here: int) -> tuple[dict[int, int], int | None]:
         """Return for each reachable cell, nearest first up to the stairs, the previous one on a shortest way (``here``
         for itself), and the nearest unvisited cell next to something unknown, if any.
@@ -135,7 +123,10 @@ class _Level:
         passable = doors.copy()
         passable[_MAP] |= _PASSABLE[chars[_MAP]]
         passable[:, 0] = False  # not part of the map
-        promising = (passable & _next_to_unknown(chars)).tobytes()
+        unknown = np.zeros((_ROWS + 2, _COLUMNS + 2), dtype=bool)
+        unknown[1 + _MAP.start : 1 + _MAP.stop, 2 : 1 + _COLUMNS] = chars[_MAP, 1:] == ord(" ")
+        rows = unknown[:-2] | unknown[1:-1] | unknown[2:]
+        promising = (passable & (rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:])).tobytes()  # next to something unknown
         is_door, is_passable = doors.tobytes(), passable.tobytes()
 
         came_from, frontier = {here: here}, None
@@ -156,11 +147,3 @@ class _Level:
                     came_from[following] = cell
                     queue.append(following)
         return came_from, frontier
-
-
-def _next_to_unknown(chars: np.ndarray) -> np.ndarray:
-    """Return bool ``(24, 80)``: the cells with an empty neighbour on the map."""
-    unknown = np.zeros((_ROWS + 2, _COLUMNS + 2), dtype=bool)
-    unknown[1 + _MAP.start : 1 + _MAP.stop, 2 : 1 + _COLUMNS] = chars[_MAP, 1:] == ord(" ")
-    rows = unknown[:-2] | unknown[1:-1] | unknown[2:]
-    return rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]

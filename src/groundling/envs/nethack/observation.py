@@ -1,4 +1,4 @@
-"""Observations of NetHack in a few hundred bytes: a window of codes, a vector, a message.
+"""Observations of NetHack in a few hundred bytes, and arrays in shared memory that hold them.
 
 Motif's agents see a picture of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
 and its number of occurrences in the episode. Here the window has characters and colours (288 bytes), which
@@ -6,8 +6,12 @@ and its number of occurrences in the episode. Here the window has characters and
 """
 
 import hashlib
+import mmap
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -20,28 +24,11 @@ from torch import Tensor, nn
 CELL = 6  # pixels on a side
 FONT_SIZE = 9  # points, before characters are resized to `CELL` × `CELL` pixels
 
-PALETTE = np.array(
-    [
-        (60, 60, 130),  # NetHack's black, made visible on black
-        (170, 0, 0),
-        (0, 170, 0),
-        (170, 85, 0),
-        (0, 0, 170),
-        (170, 0, 170),
-        (0, 170, 170),
-        (170, 170, 170),
-        (85, 85, 85),
-        (255, 85, 85),
-        (85, 255, 85),
-        (255, 255, 85),
-        (85, 85, 255),
-        (255, 85, 255),
-        (85, 255, 255),
-        (255, 255, 255),
-    ],
-    dtype=np.uint8,
+_RGB = (
+    "3c3c82 aa0000 00aa00 aa5500 0000aa aa00aa 00aaaa aaaaaa 555555 ff5555 55ff55 ffff55 5555ff ff55ff 55ffff ffffff"
 )
-"""Red, green and blue of a terminal's 16 colours, on black."""
+PALETTE = np.frombuffer(bytes.fromhex(_RGB), dtype=np.uint8).reshape(16, 3)
+"""Red, green and blue of a terminal's 16 colours, on black; NetHack's black (the first) is made visible."""
 
 
 @cache
@@ -66,7 +53,6 @@ def glyph_table() -> np.ndarray:
     table = masks[:, None, None] * PALETTE[None, :, :, None, None].astype(np.float32)
     table = table.round().astype(np.uint8)  # (256, 16, 3, 6, 6)
     table.setflags(write=False)
-    assert table.shape == (256, COLOURS, 3, CELL, CELL)
     return table
 
 
@@ -108,23 +94,18 @@ COLOURS = 16
 BLANK = ord(" ")  # beyond the terminal's edge, in colour 0
 VECTOR_LIMIT = np.float32(5)  # features are clipped to ± this
 
+_TENTH = (1 / 20, 1 / 10)
 _SCALES: dict[str, tuple[float, float]] = {
     "x": (1 / 79, 1 / 79),
     "y": (1 / 21, 1 / 21),
     "strength": (1 / 25, 0.0),
     "exact_strength": (1 / 125, 1 / 10),  # nle's other way of counting 18/01 to 18/100
-    "dexterity": (1 / 20, 1 / 10),
-    "constitution": (1 / 20, 1 / 10),
-    "intelligence": (1 / 20, 1 / 10),
-    "wisdom": (1 / 20, 1 / 10),
-    "charisma": (1 / 20, 1 / 10),
+    **dict.fromkeys(("dexterity", "constitution", "intelligence", "wisdom", "charisma"), _TENTH),
     "score": (1 / 2000, 0.0),
-    "hit_points": (1 / 20, 1 / 10),
-    "max_hit_points": (1 / 20, 1 / 10),
+    **dict.fromkeys(("hit_points", "max_hit_points"), _TENTH),
     "depth": (1 / 10, 0.0),
     "gold": (1 / 500, 1 / 1000),
-    "energy": (1 / 20, 1 / 10),
-    "max_energy": (1 / 20, 1 / 10),
+    **dict.fromkeys(("energy", "max_energy"), _TENTH),
     "armour_class": (1 / 10, 1 / 10),
     "monster_level": (1 / 10, 0.0),
     "experience_level": (1 / 10, 1 / 10),
@@ -159,24 +140,19 @@ def window(
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
     seen, place = _overlap(row, column, *terminal.shape)
-    if place is None:
-        out[...] = terminal[seen]
-    else:
-        out[...] = fill
-        out[place] = terminal[seen]
+    out[...] = fill
+    out[place] = terminal[seen]
     return out
 
 
 @lru_cache(maxsize=1 << 12)
-def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices | None]:
-    """Return the part of a terminal in the window around a cell, and its place there (None: the whole window)."""
+def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices]:
+    """Return the part of a terminal in the window around a cell, and its place there."""
     top, left = row - _BEFORE, column - _BEFORE
     first, last = max(top, 0), min(top + WINDOW, rows)
     start, stop = max(left, 0), min(left + WINDOW, columns)
-    seen = slice(first, last), slice(start, stop)
-    if (last - first, stop - start) == (WINDOW, WINDOW):
-        return seen, None
-    return seen, (slice(first - top, last - top), slice(start - left, stop - left))
+    place = slice(first - top, last - top), slice(start - left, stop - left)
+    return (slice(first, last), slice(start, stop)), place
 
 
 def vector_features(blstats: np.ndarray, out: np.ndarray, vector: str = "full") -> None:
@@ -216,3 +192,71 @@ def message_text(message: np.ndarray | bytes) -> str:
     """Return the text of a message, uint8 ``(256,)`` padded with zeros, for captions."""
     text = message if isinstance(message, bytes) else message.tobytes()
     return text.split(b"\0", 1)[0].decode("latin-1").strip()
+
+
+class EndStatus(IntEnum):
+    """Status of an episode, with nle's numbers."""
+
+    ABORTED = -1
+    RUNNING = 0
+    DEATH = 1
+    TASK_SUCCESSFUL = 2
+
+
+FIGURES = ("score", "dlvl", "gold", "xlvl", "turns", "scout", "end_status")  # at the end: see `NetHackTask`
+
+STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
+    "actions": (np.uint8, ()),
+    "chars": (np.uint8, (WINDOW, WINDOW)),
+    "colours": (np.uint8, (WINDOW, WINDOW)),
+    "vector": (np.float32, (len(FEATURES),)),
+    "messages": (np.uint8, (MESSAGE_LENGTH,)),
+    "message_ids": (np.int64, ()),
+    "counts": (np.float32, ()),
+    "rewards": (np.float32, ()),
+    "dones": (np.bool_, ()),
+    "cut": (np.bool_, ()),
+}  # type and shape of each env's values that change at every step
+LAST_FIELDS = ("chars", "colours", "vector", "messages")  # also kept as ``last_…`` where an episode ran out of steps
+_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
+    **STEP_FIELDS,
+    "next_episode": (np.int64, ()),
+    "ended_episode": (np.int64, ()),
+    "ended_return": (np.float64, ()),
+    "ended_length": (np.int64, ()),
+    "ended_figures": (np.int64, (len(FIGURES),)),
+    **{f"last_{name}": STEP_FIELDS[name] for name in LAST_FIELDS},
+}
+_CACHE_LINE = 64  # bytes
+
+
+class SharedArrays:
+    """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor ``fd``
+    (None: create it). The file has no name, so it disappears with the processes, however they end.
+    """
+
+    def __init__(self, num_envs: int, fd: int | None = None) -> None:
+        offsets, size = {}, 0
+        for name, field in _FIELDS.items():
+            offsets[name] = size
+            size += -(-num_envs * np.dtype(field).itemsize // _CACHE_LINE) * _CACHE_LINE
+        if fd is None:
+            fd = os.memfd_create("groundling-nethack", 0) if hasattr(os, "memfd_create") else _nameless_file()
+            os.ftruncate(fd, size)
+        self.fd = fd
+        memory = mmap.mmap(fd, size)
+        self.arrays = {
+            name: np.ndarray((num_envs, *shape), dtype, memory, offsets[name])
+            for name, (dtype, shape) in _FIELDS.items()
+        }
+
+    def close(self) -> None:
+        """Close the descriptor; the arrays stay valid while they are referenced."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _nameless_file() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,18 +1,15 @@
-"""Screens of NetHack as text and pictures, and nle's terminal recordings (``nle.PID.EPISODE.ttyrec3.bz2``)."""
+"""Screens of NetHack as text and pictures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.envs.nethack.observation import COLOURS, PALETTE, TERMINAL_SHAPE, font
-from groundling.errors import RunError
+from groundling.envs.nethack.observation import COLOURS, PALETTE, font
 
 _FONT_SIZE = 14  # points
-_READ_AT_ONCE = 256  # screens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +43,6 @@ class Screen:
             y, x = self.cursor[0] * height, self.cursor[1] * width
             ImageDraw.Draw(picture).rectangle((x, y, x + width - 1, y + height - 1), outline=(255, 255, 255))
         return picture
-
-
-def read_ttyrec(path: Path) -> Iterator[Screen]:
-    """Read the screens of one of nle's recordings, one for each key.
-
-    An incomplete recording, as of a killed process, is read up to its end.
-
-    Raises:
-        RunError: The file is missing, or has no screens.
-    """
-    from nle.dataset import Converter
-    from nle.nethack import TTYREC_VERSION
-
-    if not path.is_file():
-        raise RunError(f"{path} is no file: give it one of nle's recordings, nle.PID.EPISODE.ttyrec3.bz2")
-    converter = Converter(*TERMINAL_SHAPE, TTYREC_VERSION)
-    converter.load_ttyrec(str(path))
-    chars = np.zeros((_READ_AT_ONCE, *TERMINAL_SHAPE), dtype=np.uint8)
-    colours = np.zeros((_READ_AT_ONCE, *TERMINAL_SHAPE), dtype=np.int8)
-    cursors = np.zeros((_READ_AT_ONCE, 2), dtype=np.int16)
-    rest = [np.zeros(_READ_AT_ONCE, dtype=t) for t in (np.int64, np.uint8, np.int32)]
-    total = remaining = 0
-    while not remaining:
-        remaining = converter.convert(chars, colours, cursors, *rest)
-        total += _READ_AT_ONCE - remaining
-        if not total:
-            raise RunError(f"{path} holds no screens: it is no recording of nle's, or was broken off at once")
-        for i in range(_READ_AT_ONCE - remaining):
-            yield Screen.of({"tty_chars": chars[i], "tty_colors": colours[i], "tty_cursor": cursors[i]})
 
 
 @cache

@@ -7,8 +7,15 @@ from typing import Any
 import numpy as np
 
 from groundling.envs.nethack import make_task, recording_in
-from groundling.envs.nethack.observation import COLOURS, View, message_id, vector_features
-from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, SharedArrays
+from groundling.envs.nethack.observation import (
+    COLOURS,
+    FIGURES,
+    LAST_FIELDS,
+    SharedArrays,
+    View,
+    message_id,
+    vector_features,
+)
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.seeds import training_seed
 
@@ -66,52 +73,41 @@ class EnvSlice:
     def _advance(self, play: Callable[[int], None]) -> list[str]:
         for name in ("rewards", "dones", "cut"):
             self._arrays[name][:] = 0
-        self._lost = False
-        crashes = [self._guarded(i, play) for i in range(len(self._envs))]
+        self._lost, crashes = False, []
+        for i, env in enumerate(self._envs):
+            try:
+                play(i)
+            except Exception as error:  # of any kind: only this env's episode is lost
+                crashes.append(f"env {self._start + i}: {type(error).__name__}: {error}")
+                env.close()
+                self._envs[i] = self._spec.make(self._start + i)
+                self._cut(i)
         vector_features(self._blstats, self._arrays["vector"], self._view.vector)
         np.bitwise_and(self._arrays["colours"], COLOURS - 1, out=self._arrays["colours"])
-        return [crash for crash in crashes if crash]
-
-    def _guarded(self, i: int, play: Callable[[int], None]) -> str | None:
-        try:
-            play(i)
-        except Exception as error:  # of any kind: only this env's episode is lost
-            self._envs[i].close()
-            self._envs[i] = self._spec.make(self._start + i)
-            self._cut(i)
-            return f"env {self._start + i}: {type(error).__name__}: {error}"
-        return None
+        return crashes
 
     def _play(self, i: int) -> None:
-        arrays = self._arrays
-        reward, terminated, truncated = self._envs[i].advance(int(arrays["actions"][i]))
+        env, arrays = self._envs[i], self._arrays
+        reward, terminated, truncated = env.advance(int(arrays["actions"][i]))
         self._returns[i] += reward
         self._lengths[i] += 1
         arrays["rewards"][i] = reward
-        if truncated:
-            self._keep_last(i)
-        if terminated or truncated:
-            self._finish(i)
-            self._begin(i)
-        else:
+        if not (terminated or truncated):
             self._observe(i)
-
-    def _keep_last(self, i: int) -> None:
-        self._observe(i)
-        arrays = self._arrays
-        vector_features(self._blstats[i : i + 1], arrays["vector"][i : i + 1], self._view.vector)
-        arrays["colours"][i] &= COLOURS - 1
-        for name in LAST_FIELDS:
-            arrays[f"last_{name}"][i] = arrays[name][i]
-
-    def _finish(self, i: int) -> None:
-        env, arrays = self._envs[i], self._arrays
+            return
+        if truncated:
+            self._observe(i)
+            vector_features(self._blstats[i : i + 1], arrays["vector"][i : i + 1], self._view.vector)
+            arrays["colours"][i] &= COLOURS - 1
+            for name in LAST_FIELDS:
+                arrays[f"last_{name}"][i] = arrays[name][i]
         env.quit()
         figures = {**env.figures(), "end_status": int(env.end_status)}
         arrays["ended_episode"][i] = arrays["next_episode"][i] - 1
         arrays["ended_return"][i], arrays["ended_length"][i] = self._returns[i], self._lengths[i]
         arrays["ended_figures"][i] = [figures[name] for name in FIGURES]
         arrays["dones"][i] = True
+        self._begin(i)
 
     def _cut(self, i: int) -> None:
         self._arrays["rewards"][i] = 0
@@ -151,6 +147,12 @@ class EnvSlices:
         if command == BEGIN:
             return [crash for envs in self.slices for crash in envs.begin()]
         return self.slices[command].step()
+
+    def send(self, worker: int, command: int) -> None:
+        """Do nothing: in this process, `receive` steps the envs."""
+
+    def receive(self, worker: int, command: int) -> list[str]:
+        return self.answer(command)
 
     def close(self) -> None:
         for envs in self.slices:

@@ -7,6 +7,7 @@ message of success is kept after a ``--More--``.
 
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar
 
@@ -16,8 +17,7 @@ from nle import nethack
 from nle.env import base
 from nle.env.tasks import TASK_ACTIONS
 
-from groundling.envs.nethack.observation import VECTORS
-from groundling.envs.nethack.shared import EndStatus
+from groundling.envs.nethack.observation import VECTORS, EndStatus
 from groundling.errors import ConfigError
 
 COMPAT = ("sober", "scout", "crop")  # bugs of the original, fixed unless named (`NetHackTask`)
@@ -37,12 +37,12 @@ warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__
 _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
 
 
-class NetHackTask(base.NLE):
+class NetHackTask(base.NLE, ABC):
     """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
 
     Equal seeds give equal episodes, except for shopkeepers' names, which follow the clock: ``reset(seed=s)`` seeds all
-    random generators of NetHack (including its levels') and the moon; later calls of ``reset()`` draw their seeds from
-    the same stream. nle's ``seed`` sets those of the next episode, unless ``reset`` has a seed.
+    generators of NetHack and the moon; later calls of ``reset()`` draw their seeds from the same stream. nle's ``seed``
+    sets those of the next episode, unless ``reset`` has a seed.
 
     ``terminated``: the game or the task is over; ``truncated``: ``max_episode_steps`` are; never both (nle sets
     ``terminated`` for every end). Infos have ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience level),
@@ -57,12 +57,10 @@ class NetHackTask(base.NLE):
             choice (`groundling.envs.nethack.observation.VECTORS`).
         render_mode: ``ansi``: `render` returns the screen as text; ``rgb_array``: as a picture.
         args: Arguments of nle: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
-
-    Raises:
-        ConfigError: An unknown ``compat``, ``vector`` or ``render_mode``.
     """
 
     StepStatus = EndStatus
+    continual = False  # continue the episode after success
     metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 10}
 
     def __init__(
@@ -73,13 +71,11 @@ class NetHackTask(base.NLE):
         render_mode: str | None = None,
         **args: Any,
     ) -> None:
-        wrong = sorted(set(compat) - set(COMPAT))
-        if wrong:
+        if wrong := sorted(set(compat) - set(COMPAT)):
             raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
-        if vector not in VECTORS:
-            raise ConfigError(f"vector must be {' or '.join(VECTORS)}, got {vector!r}")
-        if render_mode not in (None, *RENDER_MODES):
-            raise ConfigError(f"render_mode must be ansi, rgb_array or None, got {render_mode!r}")
+        for name, value, known in (("vector", vector, VECTORS), ("render_mode", render_mode, (None, *RENDER_MODES))):
+            if value not in known:
+                raise ConfigError(f"{name} must be {' or '.join(map(str, known))}, got {value!r}")
         self.compat = frozenset(compat)
         args = {"actions": TASK_ACTIONS, "fix_moon_phase": True} | args
         super().__init__(observation_keys=tuple(observation_keys), render_mode=render_mode, **args)
@@ -97,11 +93,11 @@ class NetHackTask(base.NLE):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         self.begin(seed, options)
-        return self._copied(), self._info()
+        return self._seen()
 
     def step(self, action: int) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated = self.advance(action)
-        observation, info = self._copied(), self._info()
+        observation, info = self._seen()
         if terminated or truncated:
             self._last_observation = observation
             self.quit()
@@ -140,7 +136,11 @@ class NetHackTask(base.NLE):
 
     def advance(self, action: int) -> tuple[float, bool, bool]:
         """Step without copies; return reward, terminated and truncated. The observation is in `arrays`."""
-        done = self.nethack.step(self._key(action))[1]
+        key = self._keys[action]
+        if _EAT_QUESTION in self.message:  # answered by its first choice, or not at all
+            choices = _EAT_CHOICES.search(self.message)
+            key = choices[1][0] if key == _NORTH_WEST and choices else _SPACE
+        done = self.nethack.step(key)[1]
         if any(self._internal[1:4].tolist()):
             done = self._answer_prompts(done)
         self._steps += 1
@@ -155,15 +155,12 @@ class NetHackTask(base.NLE):
             self._map = self._glyphs.tobytes()
         success = not done and self._is_success()
         reward = self._reward(before, now, in_game, success)
-        ended = done or (success and self._ends_with_success())
+        ended = done or (success and not self.continual)
         aborted = not ended and self._steps >= self._max_episode_steps
         self._game_over = done
-        if done:
-            self.end_status = EndStatus.DEATH
-        elif ended:
-            self.end_status = EndStatus.TASK_SUCCESSFUL
-        elif aborted:
-            self.end_status = EndStatus.ABORTED
+        if ended or aborted:
+            success_or_cut = EndStatus.TASK_SUCCESSFUL if ended else EndStatus.ABORTED
+            self.end_status = EndStatus.DEATH if done else success_or_cut
         return reward, ended, aborted
 
     def quit(self) -> None:
@@ -185,28 +182,18 @@ class NetHackTask(base.NLE):
             "scout": sum(self._explored.values()),
         }
 
-    def _key(self, action: int) -> int:
-        """Return an action's key; the question what to eat is answered by its first choice, or not at all."""
-        key = self._keys[action]
-        if _EAT_QUESTION not in self.message:
-            return key
-        choices = _EAT_CHOICES.search(self.message)
-        return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
-
     def _answer_prompts(self, done: bool) -> bool:
         """Skip every ``--More--``, decline questions that no action answers; return True if the game is over."""
         kept = b""
         while not done:
             _, question, line, more = self._internal[:4].tolist()
             text = self._message.tobytes()
-            if more:
-                kept = text if _DESCENDED in text else kept
-                done = self.nethack.step(_SPACE)[1]
-            elif line:
-                done = self.nethack.step(_ESCAPE)[1]
-            else:
-                if question and not any(word in text for word in _LEFT_TO_THE_AGENT):
-                    done = self.nethack.step(_ESCAPE)[1]
+            if more and _DESCENDED in text:
+                kept = text
+            is_declined = line or (question and not any(word in text for word in _LEFT_TO_THE_AGENT))
+            if more or is_declined:
+                done = self.nethack.step(_SPACE if more else _ESCAPE)[1]
+            if not (more or line):
                 break
         if kept and not done:
             self._message[:] = np.frombuffer(kept, dtype=np.uint8)
@@ -215,21 +202,18 @@ class NetHackTask(base.NLE):
     def _explored_here(self) -> int:
         return int(np.count_nonzero(np.frombuffer(self._map, dtype=np.int16) != nethack.GLYPH_CMAP_OFF))
 
-    def _copied(self) -> dict[str, np.ndarray]:
-        return {key: array.copy() for key, array in self.arrays.items()}
-
-    def _info(self) -> dict[str, Any]:
+    def _seen(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return a copy of the observation, and the info."""
         ascended = self.nethack.how_done() == nethack.ASCENDED
-        return {"end_status": self.end_status, "is_ascended": ascended, **self.figures()}
+        info = {"end_status": self.end_status, "is_ascended": ascended, **self.figures()}
+        return {key: array.copy() for key, array in self.arrays.items()}, info
 
     def _is_success(self) -> bool:
         return False
 
-    def _ends_with_success(self) -> bool:
-        return True
-
+    @abstractmethod
     def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
-        raise NotImplementedError
+        """Return a step's reward; ``before`` and ``now``: blstats, ``in_game``: those of now are of the game."""
 
 
 class NetHackScore(NetHackTask):
@@ -251,10 +235,8 @@ class _Once(NetHackTask):
         super().begin(seed, options)
 
     def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
-        if not success or self._paid:
-            return 0.0
-        self._paid = True
-        return SUCCESS_REWARD
+        pays, self._paid = success and not self._paid, self._paid or success
+        return SUCCESS_REWARD if pays else 0.0
 
 
 class NetHackStaircase(_Once):
@@ -271,9 +253,6 @@ class NetHackStaircase(_Once):
 
     def _is_success(self) -> bool:
         return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self.message
-
-    def _ends_with_success(self) -> bool:
-        return not self.continual
 
 
 class NetHackOracle(_Once):
@@ -294,13 +273,10 @@ class NetHackOracle(_Once):
     def _is_success(self) -> bool:
         x, y = self.blstats[nethack.NLE_BL_X], self.blstats[nethack.NLE_BL_Y]
         around = self._glyphs[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2]
-        return self._oracle in around and not (self.sober and self._hallucinates())
-
-    def _hallucinates(self) -> bool:
         condition = self.blstats[nethack.NLE_BL_CONDITION]
-        if "sober" in self.compat:
-            return condition == nethack.BL_MASK_HALLU
-        return bool(condition & nethack.BL_MASK_HALLU)
+        is_only = "sober" in self.compat
+        drugged = condition == nethack.BL_MASK_HALLU if is_only else condition & nethack.BL_MASK_HALLU
+        return self._oracle in around and not (self.sober and drugged)
 
 
 class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from groundling.envs.nethack import ACTIONS, RECORDING, check_installed, make_task
-from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
+from groundling.envs.nethack.observation import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
 from groundling.envs.worker_pool import WorkerLost, WorkerPool
 from groundling.errors import ConfigError, RunError
 
 
 @dataclass(frozen=True, slots=True)
 class NetHackEpisode:
-    env_index: int  # index in the vector
+    env_index: int  # in the vector
     number: int  # number of episodes that this env had begun before
     seed: int
     episode_return: float  # sum of the task's rewards
     length: int  # number of steps
-    figures: dict[str, int]  # figures by the names in `groundling.envs.nethack.shared.FIGURES`
+    figures: dict[str, int]  # figures by the names in `groundling.envs.nethack.observation.FIGURES`
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """Last observation of a truncated episode, `groundling.envs.nethack.shared.LAST_FIELDS` of one env; else None."""
+    """Last observation of a truncated episode, `groundling.envs.nethack.observation.LAST_FIELDS` of one env; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,8 @@ class NetHackVectorEnv:
             frames = envs.receive(0); ...; envs.send(0, actions)
             frames = envs.receive(1); ...; envs.send(1, actions)
 
-    An env that raises is made again, and a worker that dies (when NetHack crashes) or hangs is started again. The
-    episodes of these envs are lost; ``incidents`` counts them, and ``warn`` is called. The seed of env ``i``'s
-    ``k``-th episode (`groundling.envs.seeds`) does not depend on the number of workers.
+    An env that raises is made again, and a worker that dies or hangs is started again; the episodes of these envs are
+    lost, counted (``incidents``) and reported (``warn``). Seeds do not depend on the number of workers.
 
     Args:
         task: One of `groundling.envs.nethack.TASKS`.
@@ -100,7 +99,6 @@ class NetHackVectorEnv:
         args: Mapping[str, Any] | None = None,
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
-        check_installed()
         if not 1 <= num_groups <= min(num_envs, 200) or num_envs % num_groups:
             raise ConfigError(
                 f"num_envs must be a multiple of num_groups, which is 1 to 200: got {num_envs} and {num_groups}"
@@ -108,11 +106,14 @@ class NetHackVectorEnv:
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
         if not 0 <= num_workers <= self.group_size:
             raise ConfigError(f"num_workers must be 0 to {self.group_size}, the envs of a group, got {num_workers}")
+        check_installed()
         from groundling.envs.nethack.stepping import EnvSlices, EnvSpec, attach  # imports nle
 
+        # Report errors in the arguments once, before memory or processes are taken.
+        make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
         self.num_actions = len(ACTIONS)
         self.incidents = NetHackIncidents()
-        self._warn, self._num_workers = warn, num_workers
+        self._warn, self._num_workers = warn, max(num_workers, 1)
         self._spec = EnvSpec(task, seed, first_env, dict(args or {}))
         self._memory = SharedArrays(num_envs)
         self._groups = [(g * self.group_size, (g + 1) * self.group_size) for g in range(num_groups)]
@@ -122,8 +123,6 @@ class NetHackVectorEnv:
         if not num_workers:
             self._envs = EnvSlices(self._spec, self._memory.arrays, self._groups)
             return
-        # Report errors in the arguments once, instead of by every worker's death.
-        make_task(task, **{k: v for k, v in self._spec.args.items() if k not in RECORDING}).close()
         shares = [np.linspace(*group, num_workers + 1).astype(int).tolist() for group in self._groups]
         slices = [[(share[w], share[w + 1]) for share in shares] for w in range(num_workers)]
         self._envs = WorkerPool(
@@ -153,7 +152,6 @@ class NetHackVectorEnv:
         """Send actions, integers ``(group_size,)`` below ``num_actions``, to a group that is not in flight."""
         if group in self._in_flight:
             raise RunError(f"group {group} was sent actions already: receive its frames first")
-        actions = np.asarray(actions)
         if actions.shape != (self.group_size,) or actions.min() < 0 or actions.max() >= self.num_actions:
             raise RunError(
                 f"group {group} needs {self.group_size} actions from 0 to {self.num_actions - 1}, got {actions}"
@@ -200,20 +198,15 @@ class NetHackVectorEnv:
         self._temporary.cleanup()
 
     def _send(self, command: int) -> None:
-        if isinstance(self._envs, WorkerPool):
-            for worker in range(self._num_workers):
-                self._envs.send(worker, command)
+        for worker in range(self._num_workers):
+            self._envs.send(worker, command)
 
     def _receive(self, command: int) -> None:
         """Wait until all envs have carried out a command, and report those that crashed."""
-        if isinstance(self._envs, WorkerPool):
-            workers = range(self._num_workers)
-            crashes = [crash for worker in workers for crash in self._envs.receive(worker, command)]
-        else:
-            crashes = self._envs.answer(command)
-        self.incidents.crashed_envs += len(crashes)
-        for crash in crashes:
-            self._warn(f"NetHack {crash}; a new one is made, and its episode is lost")
+        for worker in range(self._num_workers):
+            for crash in self._envs.receive(worker, command):
+                self.incidents.crashed_envs += 1
+                self._warn(f"NetHack {crash}; a new one is made, and its episode is lost")
 
     def _on_lost(self, worker: int, lost: WorkerLost) -> None:
         self.incidents.hung_workers += lost.hung

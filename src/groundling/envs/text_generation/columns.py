@@ -1,7 +1,6 @@
 """Pools of the user's data by columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
 
 import json
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge, MinLen
 
-from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
+from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
 from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory, unknown
 from groundling.fields import ReadByModel
 from groundling.io.documents import read_card, read_lines
@@ -44,26 +44,29 @@ class DatasetSource:
         """Yield the rows of the hub's files in their order; download missing files into the hub's cache."""
         from huggingface_hub import snapshot_download
 
+        count = sum(1 for _ in self.bundled())
         offline = (
-            f"offline=true takes the bundled sample of {sum(1 for _ in self.bundled())} rows instead, and jsonl, csv or "
-            "parquet a copy of your own"
+            f"offline=true takes the bundled sample of {count} rows, and jsonl, csv or parquet a copy of your own"
         )
         try:
             folder = snapshot_download(
                 self.dataset, repo_type="dataset", revision=self.revision, allow_patterns=self.files
             )
-        except Exception as error:  # the hub's client raises errors of many kinds
-            pass_out_of_memory(error)
-            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-            raise GroundlingError(
-                f"dataset {self.dataset} at {self.revision} cannot be loaded from the hub ({reason}): {offline}"
-            ) from error
+        except Exception as error:
+            raise _not_loaded(f"{self.dataset} at {self.revision}", error, offline) from error
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         paths = sorted(path for path in paths if fnmatch(path.relative_to(folder).as_posix(), self.files))
         if not paths:
             raise GroundlingError(f"dataset {self.dataset} at {self.revision} has no files {self.files}: {offline}")
         for path in paths:
             yield from parquet_rows(path, self.columns)
+
+
+def _not_loaded(dataset: str, error: Exception, advice: str) -> GroundlingError:
+    """Return the error of a library, which may be of any kind, in one line."""
+    pass_out_of_memory(error)
+    reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+    return GroundlingError(f"dataset {dataset} cannot be loaded ({reason}): {advice}")
 
 
 def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
@@ -95,7 +98,7 @@ class DatasetPool(Pool):
 
     hub: ClassVar[DatasetSource]
     offline: bool = False
-    max_size: int | None = None
+    max_size: Annotated[int, Ge(1)] | None = None
 
     def source(self, split: Split) -> DatasetSource:
         """Return the rows of a split."""
@@ -107,9 +110,6 @@ class DatasetPool(Pool):
         """Make samples of a split's rows."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        check_split(split)
-        if self.max_size is not None and not (isinstance(self.max_size, int) and self.max_size > 0):
-            raise ConfigError(f"max_size must be a whole number, at least 1, or null for all, got {self.max_size!r}")
         source = self.source(split)
         rows = source.bundled() if self.offline else source.downloaded()
         samples = list(islice(self.made(rows, split), self.max_size))
@@ -122,17 +122,14 @@ class DatasetPool(Pool):
         dataset = self.source(split).dataset
         try:
             yield from self.samples(rows, split)
-        except KeyError as error:
-            raise GroundlingError(f"dataset {dataset} has no column {error} any more") from error
-        except (TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GroundlingError(
-                f"a row of dataset {dataset} has another form than when its pool was written ({error}): "
+                f"a row of dataset {dataset} has another form than when its pool was written ({error!r}): "
                 "offline=true takes the bundled sample"
             ) from error
 
 
 _ROWS = 1024  # Rows in a batch
-_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 @dataclass(kw_only=True)
@@ -160,7 +157,6 @@ class ColumnPool(Pool):
         """Return the rows of a split."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        check_split(split)
         samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
         if not samples:
             raise GroundlingError(
@@ -198,12 +194,7 @@ class Listed(ColumnPool):
     """
 
     has_splits: ClassVar[bool] = False
-    samples: Sequence[Row]
-
-    def __post_init__(self) -> None:
-        is_list = isinstance(self.samples, list | tuple) and len(self.samples) > 0
-        if not is_list or not all(isinstance(row, Mapping) for row in self.samples):
-            raise ConfigError(f"samples must be a list of rows, as in [{{prompt: …}}], got {self.samples!r:.80}")
+    samples: Annotated[Sequence[Row], MinLen(1)]
 
     def rows(self, split: Split) -> Iterable[Row]:
         return self.samples
@@ -228,44 +219,28 @@ class FilePool(ColumnPool):
         shares = self.fractions
         if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
             raise ConfigError(f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1")
-        if isinstance(self.path, Mapping):
-            for split in self.path:
-                check_split(split)
-            if (tuple(shares), self.seed) != (FilePool.fractions, FilePool.seed):
-                raise ConfigError(
-                    f"fractions={list(shares)}, seed={self.seed}: nothing is cut where path names a file for each "
-                    "split, so leave both out; or give one file"
-                )
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:
         """Return the rows of one file."""
 
     def rows(self, split: Split) -> Iterable[Row]:
+        if isinstance(self.path, Mapping) and split not in self.path:
+            raise ConfigError(f"path names no file for split {split}, only for {', '.join(self.path)}")
+        path = Path(self.path[split] if isinstance(self.path, Mapping) else self.path)
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}")
         if isinstance(self.path, Mapping):
-            if split not in self.path:
-                raise ConfigError(f"path names no file for split {split}, only for {', '.join(self.path)}")
-            return self.read(_existing(self.path[split]))
-        rows = list(self.read(_existing(self.path)))
+            return self.read(path)
+        rows = list(self.read(path))
         places: dict[str, list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(repr(row.get(self.prompt_column)), []).append(place)
         prompts = list(places.values())
         order = np.random.default_rng(self.seed).permutation(len(prompts))
         first, second = (np.cumsum(self.fractions)[:2] * len(prompts)).round().astype(int)
-        shares = {
-            name: sorted(place for i in share for place in prompts[i])
-            for name, share in zip(_SPLITS, np.split(order, [first, second]), strict=True)
-        }
-        if len(prompts) < len(rows):
-            counts = zip(_SPLITS, (first, second - first, len(prompts) - second), strict=True)
-            sizes = ", ".join(f"{name} {count} ({len(shares[name])} rows)" for name, count in counts)
-            warnings.warn(
-                f"{self.path}: {len(rows)} rows have {len(prompts)} distinct prompts, and equal prompts go to one "
-                f"split: {sizes}",
-                stacklevel=2,
-            )
-        return [rows[i] for i in shares[split]]
+        start, stop = {"train": (0, first), "val": (first, second), "test": (second, None)}[split]
+        return [rows[place] for place in sorted(place for i in order[start:stop] for place in prompts[i])]
 
 
 @pools.register("jsonl")
@@ -339,13 +314,12 @@ class HuggingFace(ColumnPool):
             )
         except GroundlingError:
             raise
-        except Exception as error:  # the library raises errors of many kinds
-            pass_out_of_memory(error)
-            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-            raise GroundlingError(
-                f"dataset {self.dataset} cannot be loaded ({reason}): check its id, name, revision and splits and the "
-                "connection, or take jsonl, csv or parquet with a file of your own"
-            ) from error
+        except Exception as error:
+            advice = (
+                "check its id, name, revision and splits and the connection, or take jsonl, csv or parquet with a file "
+                "of your own"
+            )
+            raise _not_loaded(self.dataset, error, advice) from error
         # Not decoded: decoding a picture or a sound could fetch it from any address in its row.
         check_columns(loaded.column_names, f"dataset {self.dataset}")
         for table in loaded.with_format("arrow").iter(_ROWS):
@@ -362,9 +336,3 @@ def _refuse_servers(folder: Path) -> None:
             f"{folder} names files at a server, and no file may choose a server: take the URLs out of the configs "
             f"of {card.name} and {more.name}, or give the address of that dataset itself"
         )
-
-
-def _existing(path: str) -> Path:
-    if not Path(path).is_file():
-        raise ConfigError(f"there is no file {path}")
-    return Path(path)

@@ -1,16 +1,21 @@
-"""The token MDP: actions are tokens, and episodes are texts (Ramamurthy et al. 2022, arXiv 2210.01241)."""
+"""The token MDP: actions are tokens, and episodes are texts (Ramamurthy et al. 2022, arXiv 2210.01241).
+
+`encode_prompts` makes padded token ids of prompts, for the env and for batched sampling.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
+import torch
+from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.envs.text_generation.prompts import Side, encode_prompts, padding_id
 from groundling.errors import ConfigError, GroundlingError
 from groundling.registry import taken
 
@@ -18,20 +23,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Observation = dict[str, np.ndarray]
-_KINDS = ("ids", "mask")
+Side = Literal["left", "right"]
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
     """Writes a text to a prompt, one token a step.
 
-    An observation has token ids and 0/1 masks, int64, padded on the left: of the prompt (``prompt_ids``,
-    ``prompt_mask``), of the text so far (``context_ids``, ``context_mask``), and of both (``input_ids``,
-    ``input_mask``). The info has ``sample_id``, ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so
-    far) and ``context_text`` without special tokens: at the end, and at every step with a reward per token or
-    `decode_every_step`.
-
-    An episode ends, always as terminated, with an end token or at `max_episode_length`: the length belongs to the
-    task, so nothing is bootstrapped.
+    An observation has int64 token ids and 0/1 masks, padded on the left: of the prompt (``prompt_ids``,
+    ``prompt_mask``), the text so far (``context_…``) and both (``input_…``). The info has ``sample_id``,
+    ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end and with a reward per
+    token, ``context_text`` without special tokens. An episode ends, always as terminated, with an end token or at
+    `max_episode_length`: the length belongs to the task, so nothing is bootstrapped.
 
     Args:
         samples: Samples, drawn uniformly with replacement; ``reset(options={"sample": …})`` sets one.
@@ -43,15 +45,14 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         terminate_on_eos: An end token ends a text.
         end_tokens: Token ids that end a text; None: those of the tokenizer and its chat template. A model's generation
             config may have more (`groundling.LanguageModel.end_tokens`).
-        context_start_token: First token of an encoder-decoder's decoder; part of the context, but not an action. A
-            policy that reads these observations needs the same ``policy.args.context_start_token``.
+        context_start_token: First token of a decoder, part of the context, but not an action; the policy needs the
+            same ``policy.args.context_start_token``.
         num_actions: Size of the vocabulary of the model's logits, which may be padded; None: the tokenizer's.
         decode_every_step: Add ``context_text`` to the info at every step.
 
     Raises:
         ConfigError: Invalid arguments.
-        GroundlingError: A tokenizer without padding token; later an empty prompt, an invalid action, or a reward that
-            is not a number.
+        GroundlingError: No padding token; later an empty prompt, an invalid action, or a reward that is no number.
     """
 
     def __init__(
@@ -71,24 +72,14 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     ) -> None:
         if not len(samples):
             raise ConfigError("there are no samples: prepare a pool's split first")
-        if max_prompt_length < 1 or max_episode_length < 1:
-            raise ConfigError(
-                f"max_prompt_length={max_prompt_length} and max_episode_length={max_episode_length} must be at least 1"
-            )
         if end_tokens is None:
             from groundling.tokenization.encoding import EndTokens  # slow to import
 
             end_tokens = EndTokens.of(tokenizer).ids
         if terminate_on_eos and not end_tokens:
             raise ConfigError("the tokenizer has no end token: give end_tokens, or terminate_on_eos=false")
-        if isinstance(reward, str):
-            raise ConfigError(f"reward={reward!r} is a name: give groundling.rewards.create({reward!r})")
         self.reward = reward
-        self._per_token = bool(getattr(self.reward, "per_token", False))
-        if self._per_token and not hasattr(self.reward, "at_token"):
-            raise ConfigError(
-                f"{type(self.reward).__name__} rewards tokens but has no at_token: it cannot be asked step by step"
-            )
+        self._per_token = bool(getattr(reward, "per_token", False))
         self.samples, self.tokenizer = samples, tokenizer
         self.max_prompt_length, self.max_episode_length = max_prompt_length, max_episode_length
         self.prompt_truncation_side: Side = prompt_truncation_side
@@ -106,7 +97,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             {
                 f"{name}_{kind}": gymnasium.spaces.Box(0, high, (length,), np.int64)
                 for name, length in lengths.items()
-                for kind, high in zip(_KINDS, (largest, 1), strict=True)
+                for kind, high in (("ids", largest), ("mask", 1))
             }
         )
 
@@ -124,10 +115,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         start = [] if self.context_start_token is None else [self.context_start_token]
         prompt = self._prompt_ids[self._prompt_mask == 1].tolist()
         self._written = Continuation(self.tokenizer, () if start else prompt)
-        steps, size = self.max_episode_length, self.max_prompt_length + self.max_episode_length
-        self._context = _Window(start, steps, steps, self._filler)
-        self._input = _Window(prompt + start, size, steps, self._filler)
-        self._actions = np.zeros(steps, np.int64)
+        self._context, self._input = list(start), prompt + start
+        self._actions = np.zeros(self.max_episode_length, np.int64)
         self._steps, self._decoded, self._done, self._text = 0, 0, False, ""
         return self._observation(), self._info(self._text if self._decodes else None)
 
@@ -160,23 +149,21 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             ids = taken(self.reward.at_token, {"action": tokens[-1], "tokens": tokens})
             reward = float(self.reward.at_token(*args, **ids))
         else:
-            rewards = self.reward([sample.prompt], [self._text], [references], meta=[meta])
-            if len(rewards) != 1:
-                raise GroundlingError(f"the reward gave {len(rewards)} numbers for one text: it must give one")
-            reward = float(rewards[0])
+            (reward,) = map(float, self.reward([sample.prompt], [self._text], [references], meta=[meta]))
         if not math.isfinite(reward):
             raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")
         return reward
 
     def _observation(self) -> Observation:
-        parts = {
-            "prompt": (self._prompt_ids.copy(), self._prompt_mask.copy()),
-            "context": self._context.seen(),
-            "input": self._input.seen(),
-        }
-        return {
-            f"{name}_{kind}": array for name, part in parts.items() for kind, array in zip(_KINDS, part, strict=True)
-        }
+        observation = {"prompt_ids": self._prompt_ids.copy(), "prompt_mask": self._prompt_mask.copy()}
+        whole = self.max_prompt_length + self.max_episode_length
+        parts = ("context", self._context, self.max_episode_length), ("input", self._input, whole)
+        for name, tokens, length in parts:
+            ids, mask = np.full(length, self._filler, np.int64), np.zeros(length, np.int64)
+            if kept := tokens[-length:]:
+                ids[-len(kept) :], mask[-len(kept) :] = kept, 1
+            observation |= {f"{name}_ids": ids, f"{name}_mask": mask}
+        return observation
 
     def _info(self, text: str | None) -> dict[str, Any]:
         info = {
@@ -189,20 +176,84 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         return info if text is None else info | {"context_text": text}
 
 
-class _Window:
-    """The last tokens of a growing text in an array, after padding of the window's length; a step moves it by one."""
+def encode_prompts(
+    samples: Sequence[Sample],
+    tokenizer: PreTrainedTokenizerBase,
+    max_prompt_length: int,
+    truncation_side: Side = "left",
+    add_special_tokens: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Tokenize prompts, padded on the left; return ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
-    def __init__(self, tokens: Sequence[int], length: int, room: int, filler: int) -> None:
-        self._ids = np.full(length + len(tokens) + room, filler, np.int64)
-        self._ids[length : length + len(tokens)] = tokens
-        self._mask = (np.arange(len(self._ids)) >= length).astype(np.int64)
-        self._length, self._end = length, length + len(tokens)
+    Longer prompts are truncated, with a warning; special tokens stay. ``truncation_side``: ``left`` keeps the end of a
+    prompt, ``right`` its beginning.
 
-    def append(self, token: int) -> None:
-        self._ids[self._end] = token
-        self._end += 1
+    Raises:
+        ConfigError: A length without room for a prompt.
+        GroundlingError: An empty prompt, or a tokenizer without padding token.
+    """
+    specials = tokenizer.num_special_tokens_to_add() if add_special_tokens else 0
+    if max_prompt_length <= specials:
+        raise ConfigError(
+            f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token besides the {specials} special "
+            "ones that the tokenizer adds"
+        )
+    padding_id(tokenizer)
+    side_before, tokenizer.truncation_side = tokenizer.truncation_side, truncation_side
+    try:
+        encoded = tokenizer(
+            [sample.prompt for sample in samples],
+            add_special_tokens=add_special_tokens,
+            padding="max_length",
+            padding_side="left",
+            truncation=True,
+            max_length=max_prompt_length,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+    finally:
+        tokenizer.truncation_side = side_before
+    if any(one.overflowing for one in encoded.encodings or ()):  # only tokenizers in Rust have it
+        warnings.warn(
+            f"prompts of more than {max_prompt_length} tokens are cut (on the {truncation_side}): to have them read "
+            "whole, raise world.max_prompt_length",
+            stacklevel=2,
+        )
+    ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
+    if any(sample.data for sample in samples):
+        _read_data_as_text(samples, tokenizer, truncation_side, ids, mask)
+    empty = (mask.sum(1) <= specials).nonzero()
+    if len(empty):
+        raise GroundlingError(
+            f"sample {samples[int(empty[0])].id} has an empty prompt: give it a text, or leave it out of the pool"
+        )
+    return ids, mask
 
-    def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids and mask, int64 ``(length,)``."""
-        window = slice(self._end - self._length, self._end)
-        return self._ids[window].copy(), self._mask[window].copy()
+
+def _read_data_as_text(
+    samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, side: Side, ids: Tensor, mask: Tensor
+) -> None:
+    """Encode prompts whose data spells control tokens again, into their rows of ``ids`` and ``mask``."""
+    from groundling.tokenization.encoding import TextEncoder  # slow to import
+
+    encoder = TextEncoder(tokenizer)
+    for row, sample in enumerate(samples):
+        if spelled := set().union(*map(encoder.spelled, sample.data)):
+            warnings.warn(
+                f"data of the pool spells control tokens ({', '.join(sorted(spelled))}), which are read as plain text: "
+                "write those of a template into prompt_prefix and prompt_suffix, or set world.chat=true",
+                stacklevel=3,
+            )
+            text = encoder.mask_parts(sample.prompt, sample.data)
+            plain = torch.tensor(encoder.encode(text, True, ids.shape[1], side))
+            ids[row], mask[row] = padding_id(tokenizer), 0
+            ids[row, -len(plain) :], mask[row, -len(plain) :] = plain, 1
+
+
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    if tokenizer.pad_token_id is None:
+        raise GroundlingError(
+            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (attention masks tell "
+            "padding and end apart), or name another one by model.tokenizer=FOLDER"
+        )
+    return int(tokenizer.pad_token_id)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from groundling.errors import ConfigError, GroundlingError, RunError, unknown
+from groundling.errors import GroundlingError, RunError
 from groundling.registry import Registry
 
 Split = Literal["train", "val", "test"]
@@ -39,16 +39,12 @@ class Sample:
 
         Messages are ``{"role": …, "content": …}``: maybe a system prompt, then user and assistant in turn. The prompt
         is the user's last message; an answer after it is a reference. ``more`` has the other fields.
-
-        Raises:
-            GroundlingError: The messages have another form.
         """
-        messages, references = list(messages), more.pop("references", ())
-        for message in messages:
-            if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-                raise GroundlingError(
-                    f"sample {id}: {message!r:.80} is no message: expected {{role: …, content: TEXT}}"
-                )
+        references = more.pop("references", ())
+        if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in messages):
+            raise GroundlingError(
+                f"sample {id}: one of {messages!r:.80} is no message: expected {{role: …, content: TEXT}}"
+            )
         roles = [message.get("role") for message in messages]
         words = [message["content"] for message in messages]
         system = None
@@ -65,17 +61,13 @@ class Sample:
         return cls(id, words[-1], tuple(references), earlier=earlier, system=system, **more)
 
     def __post_init__(self) -> None:
-        if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
-            raise GroundlingError(
-                f"sample {self.id}: earlier must be pairs of a user's words and the answer, got {self.earlier!r:.80}"
-            )
         if not isinstance(self.references, tuple | list):
             raise GroundlingError(
                 f"sample {self.id}: references must be a tuple of texts, such as ('on it',), got "
                 f"{self.references!r:.80}"
             )
-        turns = [text for turn in self.earlier for text in turn]
-        for text in (self.prompt, *self.references, *turns, *([] if self.system is None else [self.system])):
+        system = () if self.system is None else (self.system,)
+        for text in (self.prompt, *self.references, *chain(*self.earlier), *system):
             if not isinstance(text, str):
                 raise GroundlingError(f"sample {self.id}: prompt and references must be texts, got {text!r:.80}")
             try:
@@ -102,11 +94,6 @@ class Pool(ABC):
 
 
 pools: Registry[Pool] = Registry("pool")
-
-
-def check_split(split: str) -> None:
-    if split not in get_args(Split):
-        raise ConfigError(unknown("split", split, get_args(Split)))
 
 
 class SampleOrder:

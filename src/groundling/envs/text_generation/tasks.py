@@ -1,17 +1,18 @@
-"""RL4LMs' pools of reviews, concepts, news and stories, and a synthetic one, with the original's prompts."""
+"""RL4LMs' pools of reviews, concepts, news, stories and tables, and a synthetic one, with the original's prompts."""
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Annotated, Any, ClassVar
+from itertools import accumulate, groupby, pairwise
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from groundling.envs.text_generation.columns import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
-from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
-from groundling.errors import ConfigError, GroundlingError, unknown
+from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
+from groundling.errors import GroundlingError
 from groundling.fields import ReadByModel
 
 
@@ -54,9 +55,6 @@ def _tokenizer() -> Any:
     return Tokenizer()
 
 
-_IMDB_TEST_SIZE = 5000  # Size of the original's test split
-
-
 @pools.register("imdb")
 @dataclass(kw_only=True)
 class Imdb(DatasetPool):
@@ -85,7 +83,7 @@ class Imdb(DatasetPool):
         reviews = list(rows)
         order = np.random.default_rng(self.seed).permutation(len(reviews))
         cut = int(0.8 * len(reviews))
-        share = {"train": order[:cut], "val": order[cut:], "test": order[:_IMDB_TEST_SIZE]}[split]
+        share = {"train": order[:cut], "val": order[cut:], "test": order[:5000]}[split]
         return [reviews[i] for i in share]
 
 
@@ -101,11 +99,7 @@ class ImdbSeq2Seq(Imdb):
         positive_ratio: Share of the positive training reviews to use, the first ones.
     """
 
-    positive_ratio: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.positive_ratio <= 1:
-            raise ConfigError(f"positive_ratio={self.positive_ratio} is not a share: give one above 0, up to 1")
+    positive_ratio: Annotated[float, Gt(0), Le(1)] = 1.0
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         reviews = list(enumerate(self._reviews(rows, split)))
@@ -176,30 +170,17 @@ class CnnDailyMail(DatasetPool):
     )
     prompt_prefix: Annotated[str, ReadByModel] = ""
     prompt_suffix: Annotated[str, ReadByModel] = ""
-    truncate_article: int | None = None
-    truncate_by: str = "nltk"
-
-    def __post_init__(self) -> None:
-        if self.truncate_by not in _WORDS:
-            raise ConfigError(unknown("truncate_by", self.truncate_by, _WORDS))
-        count = self.truncate_article
-        if count is None and self.truncate_by != "nltk":
-            raise ConfigError(
-                f"truncate_by={self.truncate_by}: no article is cut without truncate_article, so give that too"
-            )
-        if count is not None and not (isinstance(count, int) and count > 0):
-            raise ConfigError(f"truncate_article={count!r}: give a whole number of words, at least 1, or null for all")
+    truncate_article: Annotated[int, Ge(1)] | None = None
+    truncate_by: Literal["nltk", "blanks"] = "nltk"
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, row in enumerate(rows):
             article = row["article"]
             if self.truncate_article is not None:
-                article = " ".join(_WORDS[self.truncate_by](article)[: self.truncate_article])
+                split_words = words_of_sentences if self.truncate_by == "nltk" else str.split
+                article = " ".join(split_words(article)[: self.truncate_article])
             prompt = self.prompt_prefix + article + self.prompt_suffix
             yield Sample(f"{split}_{index}", prompt, (row["highlights"],), data=(article,))
-
-
-_WORDS: dict[str, Callable[[str], list[str]]] = {"nltk": words_of_sentences, "blanks": str.split}
 
 
 @pools.register("xsum")
@@ -255,6 +236,100 @@ class NarrativeQA(DatasetPool):
             yield Sample(f"{split}_{index}", prompt.lower(), references, data=(prompt.lower(),))
 
 
+Cell = dict[str, Any]
+Table = Sequence[Sequence[Cell]]  # rows of cells: ``value``, ``is_header``, ``column_span``, ``row_span``
+
+_TABLE_COLUMNS = (
+    *("table_page_title", "table_webpage_url", "table_section_title", "table_section_text"),
+    *("table", "highlighted_cells", "example_id"),
+)  # those that GEM's form of the dataset has, too
+_ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
+_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values of the original's form instead of test sentences
+
+
+@pools.register("totto")
+@dataclass(kw_only=True)
+class Totto(DatasetPool):
+    """ToTTo's tables as text (Parikh et al. 2020, arXiv 2004.14373): table, titles of its page and section, table again.
+
+    The meta data are ``raw_table``, the row in the original's columns (GEM has a row for each sentence of a training
+    table, and other names), with a list of annotations and a Boolean ``overlap_subset``.
+
+    Args:
+        representation: ``subtable``: the highlighted cells with their headers; ``fulltable``: all cells with theirs.
+    """
+
+    hub: ClassVar[DatasetSource] = DatasetSource("GEM/totto", PARQUET_BRANCH, "totto/{split}/*.parquet", "totto")
+    representation: Literal["subtable", "fulltable"] = "subtable"
+
+    def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
+        for index, (_, group) in enumerate(groupby(rows, key=lambda row: row["totto_id"])):
+            rows_of_table = list(group)
+            first, withheld = rows_of_table[0], split == "test"
+            given = [one for row in rows_of_table for one in row["sentence_annotations"]]
+            annotations = [{k: one[k] for k in _ANNOTATIONS} for one in ([_WITHHELD] if withheld else given)]
+            row = {
+                "id": first["totto_id"],
+                **{column: first[column] for column in _TABLE_COLUMNS},
+                "sentence_annotations": annotations,
+                "overlap_subset": str(first["overlap_subset"]) == "True",
+            }
+            linearize = subtable if self.representation == "subtable" else full_table
+            linearised = linearize(row["table"], [tuple(place) for place in row["highlighted_cells"]])
+            named = (("page_title", row["table_page_title"]), ("section_title", row["table_section_title"]))
+            titles = "".join(_tagged(tag, text) + " " for tag, text in named if text)
+            references = ("",) if withheld else tuple(one["final_sentence"] for one in annotations)
+            yield Sample(f"{split}_{index}", linearised + titles + linearised, references, {"raw_table": row})
+
+
+def subtable(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
+    """Return the cells at ``highlighted`` (row, index) with their headers, in the tags of the paper's baselines."""
+    placed = _placed(table)
+    return _tagged("table", *(_cell("cell", placed, row, place) for row, place in highlighted))
+
+
+def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
+    """Return all cells with their headers, row by row; highlighted ones have their own tag. See `subtable`."""
+    placed, chosen = _placed(table), set(highlighted)
+    rows = []
+    for row, cells in enumerate(placed):
+        tags = ("highlighted_cell" if (row, place) in chosen else "cell" for place in range(len(cells)))
+        rows.append(_tagged("row", *(_cell(tag, placed, row, place) for place, tag in enumerate(tags))))
+    return _tagged("table", *rows)
+
+
+class _Placed(NamedTuple):
+    first: int
+    last: int  # one past its last column
+    is_header: bool
+    value: str
+
+
+def _placed(table: Table) -> list[list[_Placed]]:
+    """Return the cells with their columns; as in the paper's baselines, cells of several rows count in the first."""
+    placed = []
+    for cells in table:
+        ends = pairwise(accumulate((cell["column_span"] for cell in cells), initial=0))
+        pairs = zip(cells, ends, strict=True)
+        placed.append([_Placed(first, last, cell["is_header"], cell["value"]) for cell, (first, last) in pairs])
+    return placed
+
+
+def _cell(tag: str, placed: Sequence[Sequence[_Placed]], row: int, place: int) -> str:
+    """Return a cell with the headers above it, row by row, and those before it in its row."""
+    cell = placed[row][place]
+    above = (other for cells in placed[:row] for other in cells)
+    over = (other for other in above if other.first < cell.last and cell.first < other.last)
+    named = [_tagged("col_header", other.value) for other in over if other.is_header]
+    named += [_tagged("row_header", other.value) for other in placed[row][:place] if other.is_header]
+    return _tagged(tag, cell.value, *named)
+
+
+def _tagged(tag: str, *parts: str) -> str:
+    """Join by blanks; an empty part gives two of them."""
+    return " ".join((f"<{tag}>", *parts, f"</{tag}>"))
+
+
 @pools.register("dummy_pool")
 @dataclass(kw_only=True)
 class Dummy(Pool):
@@ -267,12 +342,7 @@ class Dummy(Pool):
 
     has_splits: ClassVar[bool] = False
     prompt: str
-    n_samples: int = 100
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.n_samples, int) or self.n_samples < 1:
-            raise ConfigError(f"n_samples={self.n_samples!r}: a pool needs a whole number of samples, at least 1")
+    n_samples: Annotated[int, Ge(1)] = 100
 
     def prepare(self, split: Split) -> list[Sample]:
-        check_split(split)
         return [Sample(str(index), self.prompt) for index in range(self.n_samples)]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 from groundling.envs.text_generation.columns import HUB_NAMES, PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Sample, Split, pools
-from groundling.errors import ConfigError
 from groundling.fields import ReadByModel
 
 _SAMPLE = "translation_de_en"
@@ -29,16 +30,6 @@ class _Translation(DatasetPool):
     prompt_prefix: Annotated[str, ReadByModel] = ""
     prompt_suffix: Annotated[str, ReadByModel] = ""
 
-    def __post_init__(self) -> None:
-        self._require_german()
-
-    def _require_german(self) -> None:
-        if {self.source_language, self.target_language} != {"de", "en"}:
-            raise ConfigError(
-                f"{self.source_language} to {self.target_language} is not available: "
-                f"{'the bundled sample' if self.offline else 'this pool'} has German (de) and English (en) only"
-            )
-
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, row in enumerate(rows):
             texts = row["translation"]
@@ -58,17 +49,12 @@ class Wmt(_Translation):
 
     wmt_id: str = "wmt16"
 
-    def __post_init__(self) -> None:
-        if self.offline:
-            self._require_german()
-
     def source(self, split: Split) -> DatasetSource:
         # The hub names a pair with English last.
         pair = "-".join(sorted((self.source_language, self.target_language), key=lambda name: name == "en"))
-        dataset, revision, name = f"wmt/{self.wmt_id}", _WMT_REVISIONS.get(self.wmt_id), HUB_NAMES[split]
-        if revision is None:
-            return DatasetSource(dataset, PARQUET_BRANCH, f"{pair}/{name}/*.parquet", _SAMPLE, split=name)
-        return DatasetSource(dataset, revision, f"{pair}/{name}-*.parquet", _SAMPLE, split=name)
+        revision, name = _WMT_REVISIONS.get(self.wmt_id, PARQUET_BRANCH), HUB_NAMES[split]
+        files = f"{pair}/{name}{'/' if revision == PARQUET_BRANCH else '-'}*.parquet"
+        return DatasetSource(f"wmt/{self.wmt_id}", revision, files, _SAMPLE, split=name)
 
 
 @pools.register("wmt14_processed_en_de")
@@ -89,12 +75,10 @@ class Wmt16NewsOnly(_Translation):
     def source(self, split: Split) -> DatasetSource:
         name = HUB_NAMES[split]
         if split == "train":
-            revision = "bbaf548083e788e0e6d2ca68efc325283fe2aff5"
-            return DatasetSource(
-                "Helsinki-NLP/news_commentary", revision, "de-en/train-*.parquet", _SAMPLE, split=name
-            )
-        files = f"de-en/{name}-*.parquet"
-        return DatasetSource("wmt/wmt16", _WMT_REVISIONS["wmt16"], files, _SAMPLE, split=name)
+            dataset, revision = "Helsinki-NLP/news_commentary", "bbaf548083e788e0e6d2ca68efc325283fe2aff5"
+        else:
+            dataset, revision = "wmt/wmt16", _WMT_REVISIONS["wmt16"]
+        return DatasetSource(dataset, revision, f"de-en/{name}-*.parquet", _SAMPLE, split=name)
 
 
 @pools.register("iwslt2017en_de")
@@ -127,11 +111,7 @@ class DailyDialog(DatasetPool):
     hub: ClassVar[DatasetSource] = DatasetSource(
         "li2017dailydialog/daily_dialog", PARQUET_BRANCH, "default/{split}/*.parquet", "daily_dialog"
     )
-    context_size: int = 5
-
-    def __post_init__(self) -> None:
-        if self.context_size < 1:
-            raise ConfigError(f"context_size={self.context_size}: a prompt needs at least 1 turn")
+    context_size: Annotated[int, Ge(1)] = 5
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         before = 0
@@ -161,24 +141,18 @@ class Crd3(DatasetPool):
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource("microsoft/crd3", PARQUET_BRANCH, "default/{split}/*.parquet", "crd3")
-    max_context_size: int = 5
-
-    def __post_init__(self) -> None:
-        if self.max_context_size < 1:
-            raise ConfigError(f"max_context_size={self.max_context_size}: a prompt needs at least 1 turn")
+    max_context_size: Annotated[int, Ge(1)] = 5
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for number, turns in enumerate(_episodes(rows)):
-            lines = [f"{turn.speaker}: {turn.said}" for turn in turns]
-            for place, turn in enumerate(turns[_FIRST_TURN:], start=_FIRST_TURN):
+            lines = [f"{speaker}: {said}" for speaker, said in turns]
+            for place, (speaker, said) in enumerate(turns[_FIRST_TURN:], start=_FIRST_TURN):
                 context = "\n".join(lines[max(0, place - self.max_context_size) : place])
-                prompt = f"{context}\n{turn.speaker}: "
-                yield Sample(f"{split}_ep_{number}_turn_{place}", prompt, (turn.said,), data=(prompt,))
+                prompt = f"{context}\n{speaker}: "
+                yield Sample(f"{split}_ep_{number}_turn_{place}", prompt, (said,), data=(prompt,))
 
 
-class _Turn(NamedTuple):
-    speaker: str  # the first of several speakers
-    said: str
+_Turn = tuple[str, str]  # the first of several speakers, and what is said
 
 
 def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
@@ -189,7 +163,7 @@ def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
     episodes: list[dict[int, _Turn]] = []
     last: dict[int, _Turn] = {}
     for row in rows:
-        turns = [_Turn(turn["names"][0], " ".join(turn["utterances"])) for turn in row["turns"]]
+        turns = [(turn["names"][0], " ".join(turn["utterances"])) for turn in row["turns"]]
         first = row.get("turn_start")
         if first is None or row.get("turn_end") != first + len(turns) - 1:
             episodes.append(dict(enumerate(turns)))

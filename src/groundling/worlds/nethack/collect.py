@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.nethack import TASKS
-from groundling.envs.nethack.shared import EndStatus
+from groundling.envs.nethack.observation import EndStatus
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
 from groundling.judges.preferences.pairs import decode
 from groundling.policies.nethack import NetHackObservations
@@ -28,7 +28,7 @@ class NetHackCollector(Collector):
     """Lets a policy play in NetHack's envs.
 
     A step's caption is the message at which its action was chosen, as in Motif, not the resulting message. Episodes
-    have the figures of `groundling.envs.nethack.shared.FIGURES` except ``end_status``; ``death_rate`` and
+    have the figures of `groundling.envs.nethack.observation.FIGURES` except ``end_status``; ``death_rate`` and
     ``abort_rate``: 1 if the hero died or the steps ran out, else 0; ``intrinsic_return``: the sum of reward models'
     outputs without coefficients; and ``messages``: the number of distinct ones.
 

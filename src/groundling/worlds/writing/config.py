@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from transformers import PreTrainedTokenizerBase
 
 from groundling.envs.text_generation import Sample, pools
-from groundling.envs.text_generation.prompts import Side, encode_prompts
+from groundling.envs.text_generation.env import Side, encode_prompts
 from groundling.errors import ConfigError, GroundlingError
 from groundling.fields import ArgumentsOf, CommandLineOnly, Ge, OfEvaluation, ReadByModel
 from groundling.lm.write.sampling import check_generation
