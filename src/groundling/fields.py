@@ -10,6 +10,7 @@
 Resuming, trust, publishing and evaluation read the facts; no other code names a setting.
 """
 
+import inspect
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -201,6 +202,12 @@ def children(hint: Any, name: str) -> Iterator[Any]:
                 yield hints[name]
         elif get_origin(one) in (dict, Mapping) or (get_origin(one) in (list, Sequence) and name.isdecimal()):
             yield get_args(one)[-1]
+
+
+def annotation(owner: type, name: str, usual: Any = None) -> Any:
+    """Return the type, other than Any, that a class or else its nearest base declares for an attribute, or ``usual``."""
+    hints = (inspect.get_annotations(one, eval_str=True).get(name, Any) for one in owner.__mro__)
+    return next((hint for hint in hints if hint is not Any), usual)
 
 
 def is_section(hint: Any) -> bool:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from types import UnionType
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
 from groundling.fields import Provided, Section, one_line, record
 
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -122,6 +123,30 @@ imported_modules: list[str] = []  # Named by ``--import``, and imported by worke
 def import_words(modules: Iterable[str]) -> list[str]:
     """Return the ``--import`` words of a command line for modules; invalid names are left out."""
     return [word for name in modules if re.fullmatch(r"[\w.]+", name) for word in ("--import", name)]
+
+
+@contextmanager
+def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
+    """Name the modules of ``imports`` that are missing in a `ConfigError`; ``where`` is the config's file or run."""
+    try:
+        yield
+    except UnusedKey:
+        raise
+    except ConfigError as error:
+        missing = missing_modules(imports)
+        words = " ".join(import_words(missing))
+        if not missing or words in str(error):
+            raise
+        raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
+            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
+            "Python, import them first)"
+        ) from error
+
+
+def missing_modules(imports: Sequence[str]) -> list[str]:
+    """Return the modules that are not imported; empty if an entry is not a module's name, for safety of messages."""
+    missing = [module for module in imports if module not in sys.modules]
+    return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
 
 
 class ComponentConfig(Section):

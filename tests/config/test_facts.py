@@ -21,7 +21,7 @@ from groundling.fields import CommandLineOnly, FixedByTraining, MayChangeOnResum
 from groundling.reports import publish
 from groundling.reports.run_folder import read_run
 from groundling.training.folder import open_run, write_settings
-from groundling.worlds import kind, worlds
+from groundling.worlds import worlds
 
 
 class _Training(TrainingConfig):
@@ -146,7 +146,7 @@ def _keys(model: type[Section], prefix: str = "") -> Iterator[str]:
 
 
 def test_no_list_of_keys_stands_outside_the_declarations() -> None:
-    keys = {key for id in worlds for key in _keys(config_of(kind(id))) if "." in key}
+    keys = {key for id in worlds for key in _keys(config_of(id)) if "." in key}
     assert {"world.num_envs", "training.steps", "evaluation.episodes"} <= keys
     source = Path(schema.__file__).parents[1]
     found = []

@@ -161,7 +161,7 @@ def _defaults(kind: str) -> dict[str, Any]:
             else:
                 yield prefix + name, usual[name]
 
-    return dict(below(config_of(worlds.kind(kind)), ""))
+    return dict(below(config_of(kind), ""))
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

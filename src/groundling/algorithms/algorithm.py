@@ -100,26 +100,7 @@ class Algorithm(ABC):
         """Restore what `tensors` returned."""
 
 
-class AlgorithmRegistry(Registry[Any]):
-    """Registry that rejects algorithms of Stable-Baselines3, on which those of RL4LMs are based."""
-
-    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        add = super().register(id)
-
-        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
-            origins = {base.__module__.partition(".")[0] for base in getattr(factory, "__mro__", ())}
-            if origins & {"stable_baselines3", "sb3_contrib"}:
-                raise ConfigError(
-                    f"algorithm {id!r} is Stable-Baselines3's, which collects its own rollouts: subclass "
-                    "groundling.algorithms.Algorithm instead, with its loss in update(policy, rollout), as "
-                    "examples/own_algorithm.py does"
-                )
-            return add(factory)
-
-        return decorate
-
-
-algorithms = AlgorithmRegistry("algorithm")
+algorithms: Registry[Any] = Registry("algorithm")
 
 
 def check_trains(

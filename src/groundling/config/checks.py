@@ -1,10 +1,7 @@
 """Check a whole config before anything is loaded: components, and settings without effect."""
 
 import inspect
-import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,14 @@ from groundling.fields import Section
 from groundling.lm.load.adapters import adapter_base
 from groundling.lm.load.model_files import resolve
 from groundling.policies.policy import has_model, policies
-from groundling.registry import import_words
+from groundling.registry import missing_modules
 from groundling.rewards import check_parts, chosen_parts, parts
 from groundling.rewards.part import check_name
 from groundling.worlds import World, kind
 from groundling.worlds.config import Use
 
 
-def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
+def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "training") -> None:
     """Check a config before anything is loaded; ``said`` has the `leaves` that the command line gives."""
     # Only training needs the modules that register all parts of the reward.
     for name, part in list(config.reward.items()):
@@ -32,7 +29,7 @@ def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
         if part and purpose != "training" and not is_said and (part.id or name) not in parts:
             config.reward[name] = None
     # Recorded results are shown without the modules that the run was made with.
-    lacking = purpose == "showing" and bool(_missing(config.imports))
+    lacking = purpose == "showing" and bool(missing_modules(config.imports))
     for key, registry, id, args in components("", type(config), config):
         if not (lacking and registry in (policies, algorithms)):
             registry.check(id, args, key)
@@ -46,36 +43,6 @@ def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
     _check_baselines(config)
     if not lacking:
         check_used(config)
-    if "training.steps" in said and config.training.epochs is not None:
-        raise UnusedKey(
-            "training.steps",
-            f"training.steps={config.training.steps} does nothing: training.epochs={config.training.epochs} says how "
-            "long to learn from the data; leave it out, or give training.epochs=null, too",
-        )
-
-
-@contextmanager
-def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
-    """Name the modules of ``imports`` that are missing in a `ConfigError`; ``where`` is the config's file or run."""
-    try:
-        yield
-    except UnusedKey:
-        raise
-    except ConfigError as error:
-        missing = _missing(imports)
-        words = " ".join(import_words(missing))
-        if not missing or words in str(error):
-            raise
-        raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
-            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
-            "Python, import them first)"
-        ) from error
-
-
-def _missing(imports: Sequence[str]) -> list[str]:
-    """Return the modules that are not imported; empty if an entry is not a module's name, for safety of messages."""
-    missing = [module for module in imports if module not in sys.modules]
-    return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
 
 
 def _check_reward(config: Config) -> None:

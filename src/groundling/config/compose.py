@@ -16,43 +16,56 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from groundling.config.checks import check, naming_modules
+from groundling.config.checks import check
 from groundling.config.facts import Purpose, admit, check_plain, types_of
 from groundling.config.overrides import Change, Overrides, apply, given, merged, parse
 from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnusedKey, unknown
 from groundling.fields import TrainingOnly, leaves
 from groundling.io.documents import DocumentError, check_expansion, check_numbers, read_yaml
-from groundling.worlds import World, kind, worlds
+from groundling.registry import naming_modules
+from groundling.worlds import kind, worlds
 
 
 def compose(
-    experiment: str, overrides: Overrides = (), config_dir: Path | None = None, purpose: Purpose = "training"
+    experiment: str,
+    overrides: Overrides = (),
+    config_dir: Path | None = None,
+    purpose: Purpose = "training",
+    *,
+    checked: bool = True,
 ) -> Config:
     """Compose an experiment, bundled or in ``config_dir/experiment/``, with overrides such as ``world.num_envs=16``.
 
     Overrides are words in Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/) or values by dotted
-    key. A dict is merged into the present one; ``~key`` removes an argument or empties a dict.
+    key. A dict is merged into the present one; ``~key`` removes an argument or empties a dict. Unless ``checked``, the
+    caller checks with `checks.check` whether components suit each other.
 
     Raises:
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
     changes = parse(overrides)
-    return from_values(read_experiment(experiment, config_dir), changes, f"the experiment {experiment}", purpose)
+    values = read_experiment(experiment, config_dir)
+    return from_values(values, changes, f"the experiment {experiment}", purpose, checked=checked)
 
 
-def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training") -> Config:
+def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training", *, checked: bool = True) -> Config:
     """Read a run's ``config.yaml``, which may be another author's; overrides and errors as in `compose`."""
-    return from_values(read_file(path), overrides, str(path), purpose)
+    return from_values(read_file(path), overrides, str(path), purpose, checked=checked)
 
 
 def from_values(
-    values: Mapping[str, Any], overrides: Overrides = (), where: str = "the config", purpose: Purpose = "training"
+    values: Mapping[str, Any],
+    overrides: Overrides = (),
+    where: str = "the config",
+    purpose: Purpose = "training",
+    *,
+    checked: bool = True,
 ) -> Config:
     """Check nested, unresolved values over the defaults; overrides and errors as in `compose`."""
     check_plain(values, where)
     changes = parse(overrides)
-    return _made(values, changes, given(changes), where, purpose)
+    return _made(values, changes, given(changes), where, purpose, checked=checked)
 
 
 def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
@@ -71,23 +84,31 @@ def _made(
     where: str,
     purpose: Purpose,
     again: bool = False,
+    checked: bool = True,
 ) -> Config:
-    world = _world(values, changes, where)
-    model = config_of(world)
+    model = _model(values, changes, where)
     settled = merged(model.defaults(), values)
+    world: Any = worlds.get(values["world"]["id"])
     apply(changes, settled, model, "env" in world.offers.evidence, again)
     admitted = admit(resolve_names(settled, where), said, where, purpose)
     config = _typed(admitted, model, where, said)
+    if "training.steps" in said and not again and config.training.epochs is not None:
+        raise UnusedKey(
+            "training.steps",
+            f"training.steps={config.training.steps} does nothing: training.epochs={config.training.epochs} says how "
+            "long to learn from the data; leave it out, or give training.epochs=null, too",
+        )
     if purpose == "playing":
         usual, unneeded = type(config.world).defaults(), config.world.declared(TrainingOnly)
         config.world = config.world.model_copy(update={name: usual[name] for name in unneeded})
-    with naming_modules(config.imports, where):
-        check(config, {} if again else said, purpose)
+    if checked:
+        with naming_modules(config.imports, where):
+            check(config, {} if again else said, purpose)
     return config
 
 
-def _world(values: Mapping[str, Any], changes: list[Change], where: str) -> type[World]:
-    """Return the kind of world, which overrides cannot change."""
+def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type[Config]:
+    """Return the class of configs of the values' kind of world, which overrides cannot change."""
     section = values.get("world")
     id = section.get("id") if isinstance(section, Mapping) else None
     if not isinstance(id, str) or id == "???":
@@ -95,7 +116,7 @@ def _world(values: Mapping[str, Any], changes: list[Change], where: str) -> type
             f"{where} does not say which kind of world it is for: give world.id, one of {', '.join(worlds)}"
         )
     try:
-        world = kind(id)
+        model = config_of(id)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     for one in changes:
@@ -106,7 +127,7 @@ def _world(values: Mapping[str, Any], changes: list[Change], where: str) -> type
                 f"world.id={value}: the world here is {id}, and an override cannot change its kind: begin with an "
                 f"experiment of a {value} world (`groundling list experiments`)"
             )
-    return world
+    return model
 
 
 def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -135,7 +156,7 @@ def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collection[str] = ()) -> Config:
     def refuse(key: str, known: Collection[str]) -> str:
-        owners = [id for id in worlds if types_of(config_of(kind(id)), key)]
+        owners = [id for id in worlds if types_of(config_of(id), key)]
         if not owners:
             is_said = any(f"{one}.".startswith(f"{key}.") for one in said)
             return ("" if is_said else f"{where}: ") + unknown("config key", key, known)
@@ -152,7 +173,7 @@ def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collec
 def recorded(path: Path) -> dict[str, Any]:
     """Read a run's ``config.yaml`` as plain values, to compare or show them; errors as in `from_file`."""
     values, where = read_file(path), str(path)
-    model = config_of(_world(values, [], where))
+    model = _model(values, [], where)
     return _typed(resolve_names(merged(model.defaults(), values), where), model, where).model_dump()
 
 

@@ -24,7 +24,7 @@ from groundling.fields import (
 )
 from groundling.io import redaction
 from groundling.registry import Registry, named_parameters
-from groundling.worlds import kind, worlds
+from groundling.worlds import worlds
 
 
 def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
@@ -35,7 +35,7 @@ def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
     world: Any = (values or {}).get("world")
     id = world.get("id") if isinstance(world, Mapping) else None
     names = [name.rstrip("]") for name in re.split(r"[.\[]", key)]
-    models = [config_of(kind(str(one))) for one in ([id] if id in worlds else worlds)]
+    models = [config_of(str(one)) for one in ([id] if id in worlds else worlds)]
     return {fact for model in models for fact in _below(model, names, values, None, "")}
 
 

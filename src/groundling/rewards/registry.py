@@ -18,20 +18,10 @@ from groundling.rewards.part import SAMPLES, FunctionReward, Reward
 Shaping = str | Mapping[str, Any] | None  # Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``
 
 
-class RewardRegistry(Registry[Scorer]):
-    """Rewards of texts: `Reward` classes, plain functions of texts, and every metric.
+class RewardRegistry(Registry[Any]):
+    """Rewards of texts: `Reward` classes, plain functions of generations (see `FunctionReward`), and every metric.
     All take ``shaping_fn`` (`Shaping`), and metrics also the fields of `RewardOptions`.
     """
-
-    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorate a `Reward`, or a plain function of generations (see `FunctionReward`)."""
-        add = super().register(id)
-
-        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
-            add(_of_function(factory) if _scores_texts(factory) else factory)
-            return factory
-
-        return decorate
 
     def get(self, id: str) -> Callable[..., Scorer]:
         return _with_options(id, super().get(id))
@@ -39,7 +29,7 @@ class RewardRegistry(Registry[Scorer]):
     def _hint(self, id: str) -> str:
         """Explain how a plain function is a reward, if the factory might have been meant as one."""
         factory = self._factories.get(id)
-        if inspect.isfunction(factory) and not _scores_texts(inspect.unwrap(factory)):
+        if inspect.isfunction(factory) and not _scores_texts(factory):
             return "; a function that scores texts takes them as generations (or completions)"
         return super()._hint(id)
 
@@ -53,8 +43,9 @@ measures.adapt(rewards, rewards.get)
 
 
 @functools.cache
-def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scorer]:
-    """Wrap a factory to take also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
+def _with_options(id: str, registered: Callable[..., Any]) -> Callable[..., Scorer]:
+    """Return a factory that takes also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
+    factory = _of_function(registered) if _scores_texts(registered) else registered
     signature = inspect.signature(factory)
     is_metric = inspect.isclass(factory) and issubclass(factory, Metric)
     known = inspect.signature(RewardOptions).parameters.values() if is_metric else ()

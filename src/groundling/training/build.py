@@ -13,6 +13,7 @@ import torch
 from torch.nn import Parameter
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
+from groundling.config.checks import check
 from groundling.config.schema import Config, ModelConfig
 from groundling.errors import ConfigError
 from groundling.policies.action_scoring import ActionTextPolicy
@@ -220,6 +221,7 @@ class DryRun:
 
 def dry_run(config: Config) -> DryRun:
     """Build everything, take a few steps and one optimizer step; write nothing and ask no judge."""
+    check(config)
     # Compilation is slower for so few steps.
     config = config.model_copy(update={"model": config.model.model_copy(update={"compile": False})})
     world = world_of(config)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from groundling.algorithms.bc import BehaviouralCloning
+from groundling.config.checks import check
 from groundling.config.facts import shareable
 from groundling.config.schema import CloningConfig, Config
 from groundling.errors import RunError
@@ -38,6 +39,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     Raises:
         GroundlingError: it cannot start or be resumed; the last checkpoint stays.
     """
+    check(config)
     world = world_of(config)
     check_suits(config.policy, config.model, config.algorithm, world)
     processes = Processes.join(world.device)

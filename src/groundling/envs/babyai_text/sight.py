@@ -13,7 +13,7 @@ Nothing of the grid is kept between observations, so nothing can be stale.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import cycle, product
 from operator import itemgetter
 from types import MethodType
 from typing import Any
@@ -82,7 +82,7 @@ def _visible(clear: int) -> bytes:
     """Return 255 for visible cells and 0 for others, given 49 bits of cells that do not block the view."""
     rows, reached = [], 1 << _MIDDLE
     for row in _ROWS:
-        visible, reached = _SPREAD[reached << _VIEW | clear >> row & _WHOLE_ROW]
+        visible, reached = _spread()[reached << _VIEW | clear >> row & _WHOLE_ROW]
         rows.append(visible)
     return b"".join(rows)
 
@@ -106,6 +106,7 @@ _WHOLE_ROW = (1 << _VIEW) - 1
 _ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # first bit of each row, the agent's own row first
 
 
+@lru_cache
 def _spread() -> list[tuple[bytes, int]]:
     """Tabulate how visibility spreads in a row, as in `minigrid.core.grid.Grid.process_vis`.
 
@@ -129,14 +130,11 @@ def _bit(column: int) -> int:
     return 1 << _VIEW - 1 - column
 
 
-def _painted(thing: WorldObj, colour: str) -> WorldObj:
-    thing.color = colour
-    return thing
-
-
 _EMPTY = 1  # Code of an empty cell; 0 is that of an unseen cell, and the codes of objects follow
 _MAKE: tuple[Callable[[], WorldObj], ...] = (Wall, Floor, Goal, Lava, Key, Ball, lambda: Box("red"))
-_THINGS = [_painted(make(), colour) for make in _MAKE for colour in COLOR_NAMES]
+_THINGS = [make() for make in _MAKE for _ in COLOR_NAMES]
+for _thing, _colour in zip(_THINGS, cycle(COLOR_NAMES), strict=False):
+    _thing.color = _colour
 _DOOR_STATES = list(product(COLOR_NAMES, (False, True), (False, True)))  # colour, open, locked
 _CODED = [*_THINGS, *(Door(*state) for state in _DOOR_STATES)]
 _CODES = {(type(thing), thing.color): code for code, thing in enumerate(_THINGS, start=2)}
@@ -147,4 +145,3 @@ _ENCODED = np.array(
 )  # Minigrid's encoding by code: uint8 ``(num_codes, 3)``
 _CLEAR = [False, True, *(thing.see_behind() for thing in _CODED)]  # By code: the cell does not block the view
 _CLEAR_DIGITS = "".join("01"[int(clear)] for clear in _CLEAR).encode().ljust(256, b"0")
-_SPREAD = _spread()
