@@ -14,7 +14,6 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from groundling.config.checks import check
 from groundling.config.facts import Purpose, admit, check_plain, types_of
@@ -22,7 +21,7 @@ from groundling.config.overrides import Change, Overrides, apply, given, merged,
 from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnusedKey, unknown
 from groundling.fields import TrainingOnly, leaves
-from groundling.io.documents import DocumentError, check_expansion, check_numbers, read_yaml
+from groundling.io.documents import DocumentError, check_numbers, read_yaml, resolve
 from groundling.registry import naming_modules
 from groundling.worlds import kind, worlds
 
@@ -132,26 +131,16 @@ def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type
 
 def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Resolve each ``${name}``; raise `ConfigError` for unknown names, missing values, or a limit of `io.documents`."""
-    check_expansion(values, where)
     for key, value in leaves("", values):
         if value == "???":
             raise ConfigError(f"{key} is not set: give {key} a value")
     try:
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        resolved = resolve(values, where)
         check_numbers(resolved)
-    except InterpolationKeyError as error:
-        name = str(error).partition("'")[2].partition("'")[0]
-        raise ConfigError(
-            f"{error.full_key}: ${{{name}}} names no key: name one, as in ${{world.env}}, or write the value itself"
-        ) from error
-    except OmegaConfBaseException as error:
-        sentence = str(error).splitlines()[0]
-        raise ConfigError(f"{error.full_key}: {sentence}" if error.full_key else sentence) from error
     except DocumentError as error:  # several files and the command line gave the values
         raise ConfigError(str(error)) from error
     check_plain(resolved, where)  # interpolations may have put a resolver together
-    check_expansion(resolved, where)
-    return dict(resolved)
+    return resolved
 
 
 def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collection[str] = ()) -> Config:

@@ -1,12 +1,10 @@
 """Requests to an OpenAI-compatible server that may be slow, busy, broken or hostile."""
 
 import asyncio
-import email.utils
 import json
 import os
 import random
 import re
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -243,13 +241,8 @@ def _error_status(reply: Mapping[str, Any]) -> int:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a ``Retry-After``, which may also be a date."""
-    text = headers.get("retry-after", "").strip()
+    """Return the seconds of a ``Retry-After``."""
     try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError, IndexError):
+        return max(0.0, float(headers.get("retry-after", "")))
+    except ValueError:  # none, or a date
         return None

@@ -67,21 +67,17 @@ def _check(
         row = {**content, "update": int(content["update"]), "step": int(content["step"])}
     except (ValueError, TypeError, KeyError, OverflowError):
         return None, ("is not a row of metrics", "correct or delete that line")
-    update, problem = row["update"], None
-    if before is None:
-        if consecutive and update > 1:
-            problem = f"begins at update {update}, and the rows before it are missing", _RESTORE
-    elif consecutive and row == before:
-        problem = f"repeats the row of update {update}", "delete it"
-    elif consecutive and update == before["update"]:
-        problem = (f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_RESTORE}")
-    elif consecutive and update > before["update"] + 1:
-        gap = f"{before['update'] + 1} to {update - 1}"
-        problem = f"is of update {update}, and the rows of updates {gap} before it are missing", _RESTORE
-    elif update < before["update"] or row["step"] < before["step"]:
-        places = f"update {update}, step {row['step']}, after update {before['update']}, step {before['step']}"
-        problem = (f"is out of order ({places})", f"if lines of another run are here, delete them; or {_RESTORE}")
-    return row, problem
+    update, previous = row["update"], 0 if before is None else before["update"]
+    if consecutive and row == before:
+        return row, (f"repeats the row of update {update}", "delete it")
+    if consecutive and before is not None and update == previous:
+        return row, (f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_RESTORE}")
+    if consecutive and update > previous + 1:
+        return row, (f"is of update {update}, and the rows after update {previous} are missing", _RESTORE)
+    if before is not None and (update < previous or row["step"] < before["step"]):
+        places = f"update {update}, step {row['step']}, after update {previous}, step {before['step']}"
+        return row, (f"is out of order ({places})", f"if lines of another run are here, delete them; or {_RESTORE}")
+    return row, None
 
 
 def digest_of(path: Path, count: int) -> str:

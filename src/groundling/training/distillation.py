@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from accelerate.utils import set_seed
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from groundling.config.facts import shareable
 from groundling.errors import ConfigError
@@ -106,14 +106,7 @@ class DistillationRun:
             console.print(f"resuming after epoch {self.counters['epoch']}", highlight=False)
         else:
             tracker.log({"update": 0, "step": 0, **self._validate()})
-        bar = Progress(
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        bar = Progress(console=console, disable=not console.is_terminal)
         try:
             with bar:
                 total = self.epochs * len(self.train)

@@ -6,7 +6,6 @@ resumes from the last checkpoint. submitit writes the sbatch file and reads the 
 used, because they hand a pickled function to the job, and a command needs none.
 """
 
-import re
 import shlex
 import shutil
 import signal
@@ -26,11 +25,6 @@ from groundling.registry import check_bounds
 
 TO_BE_REQUEUED = 75  # Exit status of a run that stopped before its time limit (EX_TEMPFAIL)
 _SIGNAL = signal.SIGUSR2
-_SET_BY_JOB = {
-    *("array", "chdir", "error", "open-mode", "output", "requeue", "signal", "wckey", "job-name"),
-    *("ntasks-per-node", "partition", "account", "qos", "constraint", "time"),
-    *("nodes", "gpus-per-node", "cpus-per-task"),
-}  # Parameters of sbatch that ``sbatch.…`` may not set
 
 
 @dataclass
@@ -59,11 +53,6 @@ class Job:
         check_bounds(self, "--slurm ")
         if self.array not in (None, "seeds"):
             raise ConfigError(f"--slurm array must be seeds (one task for each run of the sweep), got {self.array!r}")
-        if self.time is not None and _seconds(self.time) <= self.signal_delay_s:
-            raise ConfigError(
-                f"--slurm time={self.time} is over before the signal to stop, {self.signal_delay_s} seconds before its "
-                "end: give more time, or a smaller signal_delay_s"
-            )
         self.tasks_per_node = self.tasks_per_node or max(self.gpus_per_node, 1)
 
 
@@ -102,8 +91,6 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
             raise ConfigError(f"--slurm takes key=value, such as partition=gpu, got {setting!r}")
         if key.startswith("sbatch."):
             name = key.removeprefix("sbatch.").replace("_", "-")
-            if name in _SET_BY_JOB:
-                raise ConfigError(f"--slurm {key} cannot be set: the job sets {name} itself, by its own keys")
             more[name] = text
             continue
         key = "gpus_per_node" if key == "gpus" else key
@@ -223,16 +210,6 @@ def _rendezvous(job: Job) -> list[str]:
 
 _PROCESS = """bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' process "$@\""""
 """Sets the variables that differ between processes."""
-
-
-def _seconds(limit: str) -> int:
-    if limit.isdecimal():
-        return 60 * int(limit)
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)
-    if match is None:
-        raise ConfigError(f"--slurm time must be minutes or [days-]hours:minutes:seconds, got {limit!r}")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 def _submitit() -> ModuleType:

@@ -10,14 +10,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
@@ -220,26 +219,14 @@ class Counters:
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
     """Convert figures of a component, also scalars of torch and NumPy, to numbers; `RunError` on others."""
-    if not isinstance(given, Mapping):
+    try:
+        return {str(name): one if isinstance(one, int | float) else one.item() for name, one in given.items()}
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        shown = " ".join(repr(given).split())
         raise RunError(
-            f"the {giver} gives {given!r:.80} as the figures of an update, expected a mapping of names to numbers: "
-            "return one such as {'loss': 0.5}, or {} if there is nothing to report"
-        )
-    figures = dict[str, float]()
-    for name, value in given.items():
-        if not isinstance(name, str):
-            raise RunError(f"the {giver} gives a figure called {name!r:.80}, expected a text: give it a name")
-        try:
-            if isinstance(value, str | bytes | bytearray):  # which float would parse
-                raise TypeError
-            figures[name] = value if isinstance(value, int | float) else float(value)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            shown = " ".join(repr(value).split())
-            raise RunError(
-                f"the {giver} gives the figure {name} as {shown:.80}, expected a number: return one such as 0.5 (of "
-                "several, their mean), or leave it out"
-            ) from error
-    return figures
+            f"the {giver} gives {shown:.200} as the figures of an update, expected numbers by name: return some such "
+            "as {'loss': 0.5}, or {} if there is nothing to report"
+        ) from error
 
 
 def merge_figures(
@@ -288,24 +275,22 @@ class ShapedReturns:
 
 class TrainingProgress:
     """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
-    The time left is estimated from whole updates, since steps advance only while an update collects, and without the
-    first one, which also compiles and fills caches, once there are others. Steps are env steps, or tokens.
+    The time left is estimated from whole updates, since steps, of envs or tokens, advance only while one collects.
     """
 
     def __init__(
         self, console: Console, total_steps: int, step: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._total, self._clock = console, total_steps, clock
-        self._step = step
-        # Seconds and steps at the start and at the ends of updates: the first two and the latest.
-        self._marks = [(clock(), step)]
+        self._step = self._first_step = step
+        self._began = clock()
+        self._speed = 0.0  # Steps per second of all updates so far
         self._recent: deque[Episode] = deque(maxlen=100)
         self._rewards: Mapping[str, float] = {}
         self._bar = Progress(
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.description}"),
-            _Computed(self._time_left),
             console=console,
             disable=not is_live(console),
         )
@@ -326,10 +311,10 @@ class TrainingProgress:
         self._recent.extend(episodes)
         self._rewards = rewards or {}
         self._step = step
-        self._marks = [*self._marks[:2], (self._clock(), step)]
+        self._speed = (step - self._first_step) / max(self._clock() - self._began, 1e-9)
         self._bar.update(self._task, completed=step, description=self._describe())
         if not is_live(self._console):
-            self._console.print(f"{self._describe()} · {self._time_left()}", highlight=False, soft_wrap=True)
+            self._console.print(self._describe(), highlight=False, soft_wrap=True)
 
     def _describe(self) -> str:
         parts = [f"step {self._step:,}/{self._total:,}"]
@@ -342,38 +327,14 @@ class TrainingProgress:
             if firsts:
                 parts.append(f"precision {sum(firsts) / len(firsts):.2f}")
         parts += [f"{name} {value:.2f}" for name, value in self._rewards.items()]
-        if (rate := self._rate()) is not None:
-            parts.append(f"{rate:,.0f} steps/s")
+        if self._speed:
+            left = timedelta(seconds=round(max(self._total - self._step, 0) / self._speed))
+            parts.append(f"{self._speed:,.0f} steps/s · {left} left")
         return " · ".join(parts)
 
-    def _rate(self) -> float | None:
-        """Return steps per second, or None before the first update has ended."""
-        if len(self._marks) == 1:
-            return None
-        (began, first), (ended, last) = self._marks[-2:]
-        return (last - first) / max(ended - began, 1e-9)
-
-    def _time_left(self) -> str:
-        if not (rate := self._rate()):
-            return ""
-        ended, step = self._marks[-1]
-        seconds = round(max((self._total - step) / rate - (self._clock() - ended), 0))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
-
-    def __enter__(self) -> "TrainingProgress":
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
-
-
-class _Computed(ProgressColumn):
-    """A text that is computed whenever the bar is drawn."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self._text())

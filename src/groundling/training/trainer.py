@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
-from groundling.algorithms.optimisation import learning_rate_factor
 from groundling.algorithms.rollout import Rollout
-from groundling.config.compose import recorded
 from groundling.config.facts import shareable
 from groundling.config.schema import Config
 from groundling.errors import ConfigError, RunError, foreign
@@ -28,7 +26,7 @@ from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json
-from groundling.training.folder import SETTINGS_FILE, write_settings
+from groundling.training.folder import write_settings
 from groundling.training.tracking import (
     METRICS,
     Counters,
@@ -199,11 +197,7 @@ class Trainer:
     def _find_checkpoint(self) -> Path | None:
         """Return the checkpoint to resume from; `RunError` if all are broken, or missing in spite of metrics."""
         latest = checkpoint.latest(self.folder / "checkpoints", self.warn)
-        path = self.folder / SETTINGS_FILE
-        every = recorded(path)["training"]["checkpoint_every"] if path.exists() else None
-        if not isinstance(every, int):
-            every = self.config.training.checkpoint_every
-        if latest is None and len(read_metrics(self.folder)) > every:
+        if latest is None and len(read_metrics(self.folder)) > self.config.training.checkpoint_every:
             raise RunError(
                 f"{self.folder} holds metrics of a run but no checkpoint to resume from: restore one, or set run_dir "
                 "to a new folder to start again"
@@ -222,14 +216,7 @@ class Trainer:
             )
 
     def _begin(self, stack: ExitStack) -> list[Log]:
-        """Open the logs and claim the folder; nothing can be refused after that."""
-        logs = self._logs(stack)
-        write_settings(self.folder, self._settings)
-        checkpoint.remove_partial(self.folder / "checkpoints")
-        return logs
-
-    def _logs(self, stack: ExitStack) -> list[Log]:
-        """Return the loggers called after each update; ``stack`` closes them."""
+        """Open the loggers called after each update, closed by ``stack``, and claim the folder."""
         config, update, last_step = self.config, self.counters.update, self.config.training.steps
         if self.rows_digest is not None:
             check_digest(self.folder / METRICS, update, self.rows_digest)
@@ -242,15 +229,15 @@ class Trainer:
         if config.training.wandb is not None:
             online.append(wandb_log(config.training.wandb, name, shared, self.folder))
         if config.training.trackio is not None:
-            name = f"{name}-{self.folder.resolve().name}"
-            online.append(trackio_log(config.training.trackio, name, shared))
+            online.append(trackio_log(config.training.trackio, f"{name}-{self.folder.resolve().name}", shared))
         for one in online:
             stack.callback(one.close)
-            logs.append(one)
-            listeners.append(one)
-        world = self.world
-        if isinstance(world, TrainingMeasures):
-            logs += world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners)
+        logs += online
+        listeners += online
+        if isinstance(self.world, TrainingMeasures):
+            logs += self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners)
+        write_settings(self.folder, self._settings)
+        checkpoint.remove_partial(self.folder / "checkpoints")
         return logs
 
     def _collect(self, progress: TrainingProgress) -> tuple[Rollout, list[Episode], dict[str, int]]:
@@ -288,7 +275,6 @@ class Trainer:
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))
             self.rows_digest = state.get("rows_sha256")
-            self._warn_of_schedule(int(state["length"]["steps"]))
             self.shaped.sums[:] = state["shaped"]
             envs: list[dict[str, Any]] = list(state["envs"])
             if len(envs) != self.config.world.num_rows:
@@ -314,20 +300,3 @@ class Trainer:
             self.collector.load_shared(folder)
         with fitting(folder, "random.safetensors"):
             load_random_states(self.generators, folder / "random.safetensors")
-
-    def _warn_of_schedule(self, steps_before: int) -> None:
-        """Warn of a learning rate that jumps because ``training.steps`` has changed since the checkpoint."""
-        step, steps, algorithm = self.counters.step, self.config.training.steps, self.algorithm
-        schedule = getattr(algorithm, "learning_rate_schedule", None)
-        if schedule is None or not 0 < step <= min(steps, steps_before):
-            return
-        rate, warmup = getattr(algorithm, "learning_rate", 0.0), getattr(algorithm, "warmup", 0.0)
-        before, now = (
-            rate * learning_rate_factor(schedule, warmup, 1 - step / total) for total in (steps_before, steps)
-        )
-        if not math.isclose(before, now):
-            self.warn(
-                f"training.steps changed from {steps_before} to {steps}, so the {schedule} schedule jumps from a "
-                f"learning rate of {before:.3g} to {now:.3g} at step {step}; training may lose what it had reached. "
-                f"One run of {steps} steps in a new folder (run_dir=NEW) has no such jump"
-            )

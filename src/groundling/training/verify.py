@@ -110,8 +110,6 @@ def _trained(folder: Path) -> Iterator[Finding]:
                 yield from _rows_of_checkpoint(folder, path, steps)
     if checkpoints and not complete:
         yield Finding(str(folder / "checkpoints"), "holds no complete checkpoint", "restore one from a copy")
-    if complete:
-        yield from _versions(complete[-1])
 
 
 def _rows_of_checkpoint(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[Finding]:
@@ -137,19 +135,6 @@ def _manifest(path: Path) -> Finding:
     if path.parent.name == "checkpoints":
         return Finding(str(path), problem, "delete this folder: the run resumes from the one before it")
     return Finding(str(path), problem, "copy it again from its source")
-
-
-def _versions(path: Path) -> Iterator[Finding]:
-    written, here = read_object(path / "run.json").get("versions", {}), checkpoint.versions()
-    other = [
-        f"{name} {written[name]} (here {here[name]})" for name in here if written.get(name, here[name]) != here[name]
-    ]
-    if other:
-        yield Finding(
-            str(path),
-            f"was written with {', '.join(other)}",
-            "the run can be resumed, but gives the same figures to the last bit only with the earlier versions",
-        )
 
 
 def _reward_model(folder: Path) -> Iterator[Finding]:
