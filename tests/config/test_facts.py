@@ -69,12 +69,6 @@ def test_a_new_private_key_is_shared_by_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("planted")
-def test_messages_suggest_a_new_key() -> None:
-    with pytest.raises(ConfigError, match=r"unknown config key 'training\.bage': did you mean 'training\.badge'"):
-        _composed("training.bage=x")
-
-
-@pytest.mark.usefixtures("planted")
 def test_a_new_key_of_the_command_line_is_refused_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(_composed("training.badge=x")))
     with pytest.raises(ConfigError, match=r"sets training\.badge, .* add to the command: training\.badge=x$"):

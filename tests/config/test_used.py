@@ -312,11 +312,6 @@ _OTHERS = [
 ]
 
 
-def test_the_kinds_differ() -> None:
-    assert {kind for kind, _, _ in _OTHERS} == set(_SECTIONS)
-    assert ("nethack", "text", "world.history") in _OTHERS and ("text", "writing", "world.pool") in _OTHERS
-
-
 @pytest.mark.parametrize(("kind", "other", "key"), one_in(6, _OTHERS))
 def test_a_key_of_another_kind_is_refused_by_its_name(kind: str, other: str, key: str, tmp_path: Path) -> None:
     """On the command line, and in a run's file."""

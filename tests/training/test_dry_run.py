@@ -41,21 +41,6 @@ def test_a_dry_run_shows_the_prompt_of_a_policy_that_writes_turns() -> None:
     assert "Goal:" in str(dry_run(compose("demo-easy", [*words, *small])).prompt)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ("{model: m, base_url: nowhere}", "base_url 'nowhere'"),
-        ("{model: m, timeout: abc}", "timeout must be a number, got 'abc'"),
-    ],
-)
-def test_a_dry_run_reports_an_invalid_judge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, message: str
-) -> None:
-    wrong = ["reward.reward_model.args.online.judge=openai", f"reward.reward_model.args.online.args={args}"]
-    assert main(["train", *_RUN, f"run_dir={tmp_path / 'dry'}", *wrong, "--dry-run"]) != 0
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("steps_per_gradient", [5, 16])
 def test_a_dry_run_times_gradient_steps_of_replay(steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch) -> None:
     step, calls = DRRN._step, []

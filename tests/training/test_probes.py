@@ -1,7 +1,6 @@
 """Probabilities in fixed situations, update by update."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -15,17 +14,11 @@ from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, RunError
 from groundling.policies import RandomPolicy
 from groundling.registry import ComponentConfig
-from groundling.reports.page import write_report
 from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.frames import ProbeLog, load_probes, observations, read_probes, right_actions
 from tests.building import policy_of
 from tests.runs import error_of, figures
-from tests.thorough import THOROUGH
-
-_THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
-_PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"
-_SENTENCE = re.compile(rf"You carry a {_THING}|You see a (wall|{_THING}|(closed|locked) \w+ door) {_PLACE}")
 
 
 def _world(probes: int | None = 1) -> TextConfig:
@@ -51,24 +44,6 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("probed")
     assert train(_config(run_dir), Console(quiet=True))
     return run_dir
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_situations_are_described_as_by_the_env(number: int) -> None:
-    assert 10 <= len(load_probes()[number]) <= 12
-    for probe in load_probes()[number]:
-        assert len(probe.past_actions) == len(probe.descriptions) - 1
-        assert {*probe.past_actions, *probe.right} <= {*ACTIONS["english"]}
-        for sentence in (s for description in probe.descriptions for s in description):
-            assert _SENTENCE.fullmatch(sentence), sentence
-            assert not re.search(r"\b1 steps|[2-9] step\b", sentence)
-        present = " ".join(probe.descriptions[-1])
-        things = re.findall(_THING + "|door", probe.goal)
-        assert "nothing" in probe.title or "wall" in probe.title or (things and "You see a" in present)
-    rights = {action for probe in load_probes()[number] for action in probe.right}
-    assert rights >= {"turn left", "turn right", "go forward", "pick up"}
-    titles = [probe.title for probes in load_probes().values() for probe in probes]
-    assert len(set(titles)) == len(titles)
 
 
 def test_a_policy_sees_no_more_than_its_history() -> None:
@@ -120,16 +95,6 @@ def test_a_resumed_run_drops_rows_it_computes_again(probed: Path, tmp_path: Path
     path.write_text("3\n" + whole)
     with pytest.raises(RunError, match=r"line 1 of .*probes\.jsonl"):
         read_probes(tmp_path)
-
-
-@THOROUGH
-def test_the_report_draws_probes(probed: Path, tmp_path: Path) -> None:
-    page = write_report([probed], tmp_path / "report.html").read_text()
-    assert "fixed situations" in page and page.count("<svg") == 4  # success, what is first dealt with, figures, these
-    for probe in load_probes()[1]:
-        assert f">{probe.title}<" in page
-    for action in ACTIONS["english"]:
-        assert f">{action}<" in page
 
 
 def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

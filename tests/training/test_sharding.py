@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from groundling.errors import ConfigError
 from groundling.runtime.processes import Processes, in_parts
 from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.optimizer_state import _layers_of, shard
-from groundling.training.trainer import Trainer
 from tests.building import policy_of
 from tests.launching import launch
 
@@ -66,12 +64,6 @@ def test_a_model_with_longrope_is_not_sharded() -> None:
     backbone.layers = replace(backbone.layers, switches=(4096,))
     with pytest.raises(ConfigError, match=r"differently beyond 4096 tokens"):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
-
-
-def test_sharding_needs_several_processes(tmp_path: Path) -> None:
-    config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"])
-    with pytest.raises(ConfigError, match="this is one: start it with torchrun"):
-        Trainer(config, tmp_path, print)
 
 
 @pytest.mark.parametrize(
