@@ -175,9 +175,9 @@ def test_several_processes_find_each_other(cluster: Path, tmp_path: Path) -> Non
     )
     job, more = slurm.parse(["nodes=1", "gpus=2", "cpus_per_task=3", "folder=logs"])
     command = ["list", "algorithms", "--import", "probe"]
-    submission = slurm.submission(job, more, [command], ["runs/1"])
-    assert "--gpus-per-node=2\n" in submission.text and "--ntasks-per-node=2\n" in submission.text
-    assert submission.submit() == "4242" and submission.folder == tmp_path / "logs"
+    text, folder = slurm.job_file(job, more, [command], ["runs/1"])
+    assert "--gpus-per-node=2\n" in text and "--ntasks-per-node=2\n" in text
+    assert slurm.submit(text, folder) == "4242" and folder == tmp_path / "logs"
     done = _run_job(cluster, NTASKS="2")
     assert done.returncode == 0, done.stderr
     assert "--cpus-per-task=3" in (cluster / "srun").read_text()

@@ -117,12 +117,12 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: 
     from groundling.training import slurm
 
     job, more = slurm.parse(arguments.slurm)
-    submission = slurm.submission(job, more, commands[1:] if job.array else commands[:1], run_dirs)
-    print(submission.text)
+    text, folder = slurm.job_file(job, more, commands[1:] if job.array else commands[:1], run_dirs)
+    print(text)
     if arguments.dry_run:
         print("nothing was written or submitted", file=sys.stderr)
         return 0
-    print(f"submitted job {submission.submit()}; its logs: {submission.folder}", file=sys.stderr)
+    print(f"submitted job {slurm.submit(text, folder)}; its logs: {folder}", file=sys.stderr)
     return 0
 
 

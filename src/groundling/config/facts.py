@@ -158,9 +158,8 @@ def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = N
     if value is None or value == 0:  # or False: it is off
         return False
     names = set(re.split(r"[.\[]", key))
-    if not names.isdisjoint(names_with(CommandLineOnly)) or (isinstance(value, str) and _URL.match(value)):
-        return True
-    return _by_value(key, value, values)
+    is_url = isinstance(value, str) and _URL.match(value)
+    return not names.isdisjoint(names_with(CommandLineOnly)) or bool(is_url) or _by_value(key, value, values)
 
 
 def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
@@ -181,7 +180,12 @@ def admit(
         for key, value in leaves("", values)
         if (key not in said or said[key] != value) and command_line_only(key, value, values)
     }
-    refused = {key: value for key, value in unsaid.items() if not _is_useless(key, purpose)}
+    unused = names_with(TrainingOnly) if purpose in ("playing", "acting") else ()
+    refused = {
+        key: value
+        for key, value in unsaid.items()
+        if purpose != "showing" and set(re.split(r"[.\[]", key)).isdisjoint(unused)
+    }
     if refused:
         raise ConfigError(
             f"{where} sets {', '.join(refused)}, and no file may run code, choose a server, name an API key or have an "
@@ -190,11 +194,6 @@ def admit(
     # A choice such as the judge's stays: it says what a run's reward was.
     left_out = {key for key, value in unsaid.items() if not _by_value(key, value, values)}
     return {name: _without(value, name, left_out) for name, value in values.items()}
-
-
-def _is_useless(key: str, purpose: Purpose) -> bool:
-    is_of_training = not set(re.split(r"[.\[]", key)).isdisjoint(names_with(TrainingOnly))
-    return purpose == "showing" or (purpose != "training" and is_of_training)
 
 
 def _without(node: Any, key: str, keys: Collection[str]) -> Any:

@@ -6,7 +6,7 @@ import os
 import random
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -146,7 +146,11 @@ class ChatServer:
                 problem = f"{type(error).__name__.lstrip('_')}: {self._excerpt(str(error))}"
                 lost, wait = False, None
             else:
-                reply = _object(content)
+                try:
+                    reply = json.loads(content)
+                except (ValueError, RecursionError):
+                    reply = {}
+                reply = reply if isinstance(reply, dict) else {}
                 code = _error_status(reply) if status == 200 else status
                 if code == 200:
                     if text_of(reply) is not None:
@@ -155,9 +159,12 @@ class ChatServer:
                 else:
                     problem = f"HTTP {status}: {self._excerpt(content)}"
                     self._check_status(code, problem)
-                lost, wait = False, _retry_after(headers)
+                lost, wait = False, None
+                with suppress(ValueError):  # it may also be a date
+                    wait = float(headers.get("retry-after", ""))
             if attempt < self.max_retries:
-                await asyncio.sleep(self._pause(attempt, wait))
+                pause = min(60.0, self.backoff * 2**attempt) * random.uniform(0.5, 1.0)  # spreads concurrent requests
+                await asyncio.sleep(max(pause, min(wait or 0.0, _LONGEST_WAIT)))
         if lost:
             raise RunError(f"{self.base_url}: {problem}, {self.max_retries + 1} times: is the server running?")
         raise RequestFailed(problem)
@@ -201,23 +208,9 @@ class ChatServer:
             text = text[: -2 * len(self._key) or None]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 
-    def _pause(self, attempt: int, wait: float | None) -> float:
-        """Return seconds before the next repetition; jitter spreads concurrent requests."""
-        longest = min(60.0, self.backoff * 2**attempt)
-        return max(longest * random.uniform(0.5, 1.0), min(wait or 0.0, _LONGEST_WAIT))
-
 
 class _TooLong(Exception):
     """A reply exceeds its maximum size."""
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    """Parse a reply; return an empty dict unless it is a JSON object."""
-    try:
-        reply = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return reply if isinstance(reply, dict) else {}
 
 
 def text_of(reply: Mapping[str, Any]) -> str | None:
@@ -238,11 +231,3 @@ def _error_status(reply: Mapping[str, Any]) -> int:
         return 200
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else 502
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a ``Retry-After``."""
-    try:
-        return max(0.0, float(headers.get("retry-after", "")))
-    except ValueError:  # none, or a date
-        return None

@@ -116,9 +116,12 @@ class DistillationRun:
                     tracker.log(self.row)
                     checkpoints = self.folder / "checkpoints"
                     checkpoint.save(checkpoints, self.counters["epoch"], self._write, self.config.keep_checkpoints)
-                    bar.update(task, description=_epoch_line(self.row))
+                    line = f"epoch {self.row['update']} · loss {self.row['train_loss']:.4f}"
+                    if has_accuracy(self.row):
+                        line += f" · held-out accuracy {self.row['validation_accuracy']:.3f}"
+                    bar.update(task, description=line)
                     if not console.is_terminal:
-                        console.print(_epoch_line(self.row), highlight=False)
+                        console.print(line, highlight=False)
         finally:
             tracker.close()
         return self.row
@@ -204,10 +207,11 @@ def _as_dict(config: DistillationConfig) -> dict[str, Any]:
 def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
     """Write the configuration; raise `ConfigError` if the folder belongs to other settings or other pairs."""
     path = folder / _CONFIG
-    facts, wanted = (
-        declarations(DistillationConfig),
-        json.loads(json.dumps(shareable(_as_dict(config)))) | {"pairs": _fingerprint(pairs)},
-    )
+    digest = hashlib.sha256(json.dumps(pairs.captions).encode())
+    for tensor in (pairs.indices, pairs.targets):
+        digest.update(tensor.contiguous().numpy().data)
+    facts = declarations(DistillationConfig)
+    wanted = json.loads(json.dumps(shareable(_as_dict(config)))) | {"pairs": digest.hexdigest()[:16]}
     if path.exists() and (folder / "checkpoints").exists():
         present = shareable(read_object(path, SETTINGS))
         different = [
@@ -223,18 +227,6 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 
-def _fingerprint(pairs: TrainingPairs) -> str:
-    digest = hashlib.sha256(json.dumps(pairs.captions).encode())
-    for tensor in (pairs.indices, pairs.targets):
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()[:16]
-
-
 def has_accuracy(row: dict[str, Any]) -> bool:
     """Return True if an epoch's figures have an accuracy: pairs are held out, and not all are ties."""
     return not math.isnan(row.get("validation_accuracy", math.nan))
-
-
-def _epoch_line(row: dict[str, Any]) -> str:
-    held_out = f"held-out accuracy {row['validation_accuracy']:.3f} · " if has_accuracy(row) else ""
-    return f"epoch {row['update']} · loss {row['train_loss']:.4f} · {held_out}{row['pairs_per_second']:,.0f} pairs/s"

@@ -35,16 +35,11 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             yield folder
         except GroundlingError:
             if missing and not (folder / SETTINGS_FILE).exists():
-                _remove(folder, missing)
+                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # another run may be there by now
+                    for path in missing[1:]:
+                        path.rmdir()
             raise
-
-
-def _remove(folder: Path, missing: Sequence[Path]) -> None:
-    """Remove the folder of a run that does not start, and its parents among the ``missing`` ones."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # another run may be there by now
-        for path in missing[1:]:
-            path.rmdir()
 
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -56,10 +51,11 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     there, wanted = flat(recorded(path)), flat(settings)
+    free = (MayChangeOnResume, NoEffectOnResults)
     different = [
         f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
         for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key) and not may_change(key, settings)
+        if there.get(key) != wanted.get(key) and not any(has_fact(fact, key, settings) for fact in free)
     ]
     if different:
         raise ConfigError(
@@ -96,8 +92,3 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
-
-
-def may_change(key: str, settings: Mapping[str, Any]) -> bool:
-    """Return True if a run may be resumed with another value of a key."""
-    return any(has_fact(fact, key, settings) for fact in (MayChangeOnResume, NoEffectOnResults))

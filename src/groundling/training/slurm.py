@@ -56,28 +56,23 @@ class Job:
         self.tasks_per_node = self.tasks_per_node or max(self.gpus_per_node, 1)
 
 
-@dataclass
-class Submission:
-    text: str
-    folder: Path
-
-    def submit(self) -> str:
-        """Submit the job; return its number, under which the job file stays next to the logs."""
-        if shutil.which("sbatch") is None:
-            raise RunError("sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run")
-        file = self.folder / f"submission-{time.time_ns()}.sh"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(self.text, encoding="utf-8")
-        done = subprocess.run(["sbatch", str(file)], capture_output=True, text=True)
-        if done.returncode:
-            raise RunError(f"sbatch refused {file}: {done.stderr.strip() or f'exit status {done.returncode}'}")
-        submitit = _submitit()
-        try:
-            number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(done.stdout)
-        except submitit.core.utils.FailedSubmissionError:
-            raise RunError(f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}") from None
-        file.rename(submitit.core.utils.JobPaths(self.folder, job_id=number).submission_file)
-        return number
+def submit(text: str, folder: Path) -> str:
+    """Submit a job; return its number, under which the job file stays next to the logs in ``folder``."""
+    if shutil.which("sbatch") is None:
+        raise RunError("sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run")
+    file = folder / f"submission-{time.time_ns()}.sh"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    done = subprocess.run(["sbatch", str(file)], capture_output=True, text=True)
+    if done.returncode:
+        raise RunError(f"sbatch refused {file}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    submitit = _submitit()
+    try:
+        number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(done.stdout)
+    except submitit.core.utils.FailedSubmissionError:
+        raise RunError(f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}") from None
+    file.rename(submitit.core.utils.JobPaths(folder, job_id=number).submission_file)
+    return number
 
 
 def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
@@ -106,16 +101,26 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
     return Job(**values), more
 
 
-def submission(
+def job_file(
     job: Job, more: dict[str, str], commands: Sequence[Sequence[str]], run_dirs: Sequence[str]
-) -> Submission:
-    """Write the job file: a job for one command, or an array with a task for each command.
+) -> tuple[str, Path]:
+    """Return a job file, of one command or an array with a task for each, and the folder for it and its logs.
     ``more`` are further parameters of sbatch, ``commands`` the words of each command after ``groundling``.
     """
     if job.array is not None and len(commands) < 2:
         raise ConfigError("--slurm array=seeds needs a sweep of several runs, such as seed=1,2,3")
     folder = (Path(job.folder) if job.folder else Path(run_dirs[0]).parent / "slurm").resolve()
     processes = job.nodes * job.tasks_per_node
+    setup = [f"set -- {shlex.join([sys.executable, '-m', 'groundling', *words])}" for words in commands]
+    if job.array is not None:
+        cases = [f"  {number}) {line} ;;" for number, line in enumerate(setup)]
+        setup = ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
+    if processes > 1:  # the variables of torchrun, which itself would die of the signal to stop
+        setup += [
+            'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+            'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
+            f"export WORLD_SIZE={processes} LOCAL_WORLD_SIZE={job.tasks_per_node}",
+        ]
     srun = ["--wait=120"]  # seconds; if one process fails, the others do not wait for ever
     if job.cpus_per_task:
         srun.append(f"--cpus-per-task={job.cpus_per_task}")  # srun does not inherit it from sbatch
@@ -137,7 +142,7 @@ def submission(
         map_count=len(commands) if job.array else None,
         array_parallelism=job.array_parallelism,
         signal_delay_s=job.signal_delay_s,
-        setup=[*_select_command(job, commands), *(_rendezvous(job) if processes > 1 else [])],
+        setup=setup,
         teardown=_REQUEUE,
         srun_args=srun,
         additional_parameters={
@@ -147,7 +152,7 @@ def submission(
             **more,
         },
     )
-    return Submission(text, folder)
+    return text, folder
 
 
 @contextmanager
@@ -188,24 +193,6 @@ _REQUEUE = [
     'exit "$status"',
     "",
 ]
-
-
-def _select_command(job: Job, commands: Sequence[Sequence[str]]) -> list[str]:
-    """Return Bash that puts the command of the job, or of the array's task, into ``"$@"``."""
-    lines = [f"set -- {shlex.join([sys.executable, '-m', 'groundling', *words])}" for words in commands]
-    if job.array is None:
-        return lines
-    cases = [f"  {number}) {line} ;;" for number, line in enumerate(lines)]
-    return ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
-
-
-def _rendezvous(job: Job) -> list[str]:
-    """Return Bash that sets the variables of torchrun, which itself would die of the signal to stop."""
-    return [
-        'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
-        'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
-        f"export WORLD_SIZE={job.nodes * job.tasks_per_node} LOCAL_WORLD_SIZE={job.tasks_per_node}",
-    ]
 
 
 _PROCESS = """bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' process "$@\""""

@@ -39,13 +39,23 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class Tracker:
-    """Append to ``metrics.jsonl`` and ``tensorboard/``, after the update from which a run resumes."""
+    """Append to ``metrics.jsonl`` and ``tensorboard/``, after the update from which a run resumes.
+    Both are on the disk when a method returns; earlier event files count only before the next step. PyTorch's
+    ``SummaryWriter`` writes from a thread, up to two minutes later, and never reports a full disk.
+    """
 
     def __init__(self, run_dir: Path, update: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         self._rows = RowFile(run_dir / METRICS, update, consecutive=True)
-        self._events = EventFile(
-            run_dir / "tensorboard", purge_step=0 if self._rows.is_empty else self._rows.last_step + 1
-        )
+        folder = run_dir / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000}.{platform.node()}.{os.getpid()}"
+        self._events = RecordWriter((folder / name).open("wb"))
+        self._add(Event(file_version="brain.Event:2"))
+        next_step = 0 if self._rows.is_empty else self._rows.last_step + 1
+        self._add(Event(step=next_step, session_log=SessionLog(status=SessionLog.START)))
 
     def log(self, row: dict[str, Any]) -> None:
         """Write the figures of one update; NaN and infinity, which JSON lacks, become null."""
@@ -56,14 +66,22 @@ class Tracker:
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
         """Write figures to TensorBoard alone."""
-        finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in figures.items() if math.isfinite(v)]
         try:
-            self._events.write(finite, step)
+            self._add(Event(step=step, summary=Summary(value=values)))
         except OSError as error:
             raise unwritable(self._rows.path, error) from error
 
     def close(self) -> None:
         self._events.close()
+
+    def _add(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._events.write(event.SerializeToString())
+        self._events.flush()
 
 
 class SampleLog:
@@ -145,38 +163,6 @@ def _client(name: str, project: str) -> Any:
         ) from None
 
 
-class EventFile:
-    """Scalars for TensorBoard, on the disk when `write` returns; earlier files count only before ``purge_step``.
-    PyTorch's ``SummaryWriter`` writes from a thread, up to two minutes later: a killed run loses figures, and a full
-    disk is never reported.
-    """
-
-    def __init__(self, folder: Path, purge_step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        folder.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns() // 1000}.{platform.node()}.{os.getpid()}"
-        self._records = RecordWriter((folder / name).open("wb"))
-        self._add(Event(file_version="brain.Event:2"))
-        self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
-
-    def write(self, figures: dict[str, float], step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
-        self._add(Event(step=step, summary=Summary(value=values)))
-
-    def close(self) -> None:
-        self._records.close()
-
-    def _add(self, event: Any) -> None:
-        event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
-        self._records.flush()
-
-
 _LOW_ENTROPY_UPDATES = 5  # Consecutive updates below the floor before the run is stopped
 _GOOD_SUCCESS_RATE = 0.95  # A policy that succeeds this often may have a low entropy
 
@@ -227,21 +213,6 @@ def checked_figures(given: Any, giver: str) -> dict[str, float]:
             f"the {giver} gives {shown:.200} as the figures of an update, expected numbers by name: return some such "
             "as {'loss': 0.5}, or {} if there is nothing to report"
         ) from error
-
-
-def merge_figures(
-    row: dict[str, Any], shaped: Mapping[str, Any], given: Mapping[str, Mapping[str, float]]
-) -> dict[str, Any]:
-    """Add figures of the policy, of shaped returns, and of the algorithm to a row; `RunError` on equal names."""
-    present = row.keys() | shaped.keys()
-    for giver, figures in given.items():
-        if doubled := sorted(present & figures.keys()):
-            raise RunError(
-                f"the {giver} gives a figure called {doubled[0]}, which the run has already: give it another name"
-            )
-        present |= figures.keys()
-    of_policy, of_algorithm = given.values()
-    return {**row, **of_policy, **shaped, **of_algorithm}
 
 
 class ShapedReturns:

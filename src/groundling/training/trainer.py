@@ -35,7 +35,6 @@ from groundling.training.tracking import (
     Tracker,
     TrainingProgress,
     checked_figures,
-    merge_figures,
     read_metrics,
     trackio_log,
     wandb_log,
@@ -157,7 +156,14 @@ class Trainer:
         }
         with foreign(policy):
             acted = self.policy.figures()
-        return merge_figures(row, shaped, {policy: checked_figures(acted, policy), algorithm: figures})
+        present = row | shaped
+        for giver, given in ((policy, checked_figures(acted, policy)), (algorithm, figures)):
+            if doubled := sorted(present.keys() & given.keys()):
+                raise RunError(
+                    f"the {giver} gives a figure called {doubled[0]}, which the run has already: give it another name"
+                )
+            present |= given
+        return present
 
     def save(self) -> None:
         """Write a checkpoint, from which a run of the same number of processes resumes to the last bit."""

@@ -61,22 +61,25 @@ def _is_written_to(folder: Path) -> bool:
 
 def _findings(folder: Path) -> list[Finding]:
     has_config = (folder / "config.yaml").exists()
+    checks = list[Iterator[Finding]]()
     if (folder / checkpoint.MANIFEST).exists():
-        checks: Iterator[Finding] = chain([_manifest(folder)], _config(folder) if has_config else ())
+        checks = [iter([_manifest(folder)]), *([_config(folder)] if has_config else [])]
     elif has_config:
-        checks = chain(_config(folder), _trained(folder))
+        checks = [_config(folder), _trained(folder)]
     elif (folder / REWARD_MODEL).exists() or (folder / "checkpoints").is_dir():
-        checks = chain(_reward_model(folder), _trained(folder))
+        checks = [_reward_model(folder), _trained(folder)]
     elif (folder / _COLLECTION).exists():
-        checks = _episodes(folder)
+        checks = [_episodes(folder)]
     elif (folder / "data").is_dir():
-        checks = _pairs(folder)
+        checks = [_pairs(folder)]
     else:
         raise ConfigError(
             f"{folder} is neither a run (config.yaml) nor a published policy ({checkpoint.MANIFEST}), a reward model "
             f"({REWARD_MODEL}) or a dataset (data/)"
         )
-    return [*checks, *_leftovers(folder)]
+    left = [path for path in sorted(folder.rglob(f"*{PARTIAL}*")) if not is_locked(path)]
+    advice = "was left by a process that was killed while it wrote", "delete it"
+    return [*chain(*checks), *(Finding(str(path), *advice) for path in left)]
 
 
 def _config(folder: Path) -> Iterator[Finding]:
@@ -172,9 +175,3 @@ def _pairs(folder: Path) -> Iterator[Finding]:
     else:
         labelled = f", labelled by {', '.join(labels)}" if labels else ""
         yield Finding(f"data: {count:,} pairs{labelled}")
-
-
-def _leftovers(folder: Path) -> Iterator[Finding]:
-    for path in sorted(folder.rglob(f"*{PARTIAL}*")):
-        if not is_locked(path):  # `report`, for instance, writes without a lock of the folder
-            yield Finding(str(path), "was left by a process that was killed while it wrote", "delete it")
