@@ -78,9 +78,7 @@ def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
     content = read_json(path, limit)
     if not isinstance(content, dict):
-        kinds: dict[type, str] = {type(None): "null", list: "a list", str: "a text", bool: "a boolean"}
-        kind = kinds.get(type(content), "a number")
-        raise DocumentError(f"{path} holds {kind}: expected an object, {{…}}")
+        raise DocumentError(f"{path} holds {json.dumps(content):.40}: expected an object, {{…}}")
     return content
 
 

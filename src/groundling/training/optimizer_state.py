@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import distribute_tensor
 from transformers import PreTrainedModel
 
 from groundling.config.schema import ModelConfig
@@ -78,7 +79,12 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
     for group, values, before in zip(optimizer.param_groups, changed, initial, strict=True):
         for key, value in values.items():
             # A tensor can be restored only in the place of a tensor.
-            if not _is_json(value if key in before else group[key]):
+            plain = value if key in before else group[key]
+            try:
+                is_kept = json.loads(json.dumps(plain)) == plain
+            except (TypeError, ValueError):
+                is_kept = False
+            if not is_kept:
                 raise RunError(
                     f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a number, "
                     "a text or a list of them; set it when the optimizer is created, or keep it in the algorithm's "
@@ -108,7 +114,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
         index, _, name = key.partition(".")
         if index not in parameters:
             raise ValueError(f"{key!r} belongs to none of the {len(parameters)} parameters")
-        state.setdefault(index, {})[name] = _part(tensor, parameters[index])
+        parameter: Any = parameters[index]
+        if in_parts(parameter) and tensor.shape == parameter.shape:  # this process keeps its part
+            tensor = distribute_tensor(
+                tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+            )
+        state.setdefault(index, {})[name] = tensor
     groups = optimizer.state_dict()["param_groups"]
     if len(written["settings"]) != len(groups):
         raise ValueError(f"{len(written['settings'])} parameter groups, expected {len(groups)}")
@@ -127,14 +138,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _is_json(value: Any) -> bool:
-    """Return True if a value is the same after it has been written as JSON and read."""
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError):
-        return False
-
-
 def _restored(value: Any, present: Any) -> Any:
     """Convert a setting from a checkpoint to the type of the present value, or raise `ValueError`."""
     if isinstance(present, Mapping) and isinstance(value, Mapping):
@@ -147,17 +150,6 @@ def _restored(value: Any, present: Any) -> Any:
     if isinstance(present, tuple | list):
         return type(present)(_restored(item, one) for item, one in zip(value, present, strict=True))
     return value
-
-
-def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """Return this process's part of a tensor if its parameter is sharded."""
-    if not in_parts(parameter) or tensor.shape != parameter.shape:
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(
-        tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-    )
 
 
 def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:
