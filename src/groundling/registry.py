@@ -216,9 +216,8 @@ class Registry(Generic[T]):
         factory, component = self.get(id), f"{self.kind} {id!r}"
         check_arguments(factory, args, component, f"{key}.args.")
         if missing := missing_arguments(factory, {*args, *provided(factory)}):
-            raise ConfigError(
-                f"{component} needs {', '.join(f'{key}.args.{name}' for name in missing)}{self._hint(id)}"
-            )
+            names = ", ".join(f"{key}.args.{name}" for name in missing)
+            raise ConfigError(f"{component} needs {names}{self._hint(id)}")
 
     def _hint(self, id: str) -> str:
         """Add to the message about missing arguments of the component ``id``."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.config.facts import Purpose, components
-from groundling.config.schema import Config
+from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
 from groundling.lm.load.adapters import adapter_base
 from groundling.lm.load.model_files import resolve
@@ -29,7 +29,7 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
             config.reward[name] = None
     # Recorded results are shown without the modules that the run was made with.
     lacking = purpose == "showing" and bool(missing_modules(config.imports))
-    for key, registry, id, args in components("", type(config), config):
+    for key, registry, id, args in components("", config_of(config.world.id), config):
         if not (lacking and registry in (policies, algorithms)):
             registry.check(id, args, key)
     for name, part in config.reward.items():
@@ -59,7 +59,7 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
 def check_used(config: Config) -> None:
     """Raise `UnusedKey` for settings without effect, `ConfigError` for a reward that is 0 or cannot be computed."""
     world, use = kind(config.world.id), _use(config)
-    present, usual = config.model_dump(), type(config).defaults()
+    present, usual = config.model_dump(), config_of(config.world.id).defaults()
     for key, reason in {**config.world.unused(use), **_unused(config, use)}.items():
         section, _, name = key.partition(".")
         names = [name] if name else list(usual[section])  # none of the reward, whose parts are optional
@@ -76,10 +76,8 @@ def check_used(config: Config) -> None:
         and not any(part.coefficient for part in chosen.values())
         and not penalises(config.algorithm.id, config.algorithm.args)
     ):
-        raise ConfigError(
-            "there is no reward to learn from: the coefficients of "
-            f"{', '.join(f'reward.{name}' for name in chosen)} are all 0; set one of them to another number"
-        )
+        names = ", ".join(f"reward.{name}" for name in chosen)
+        raise ConfigError(f"there is no reward to learn from: the coefficients of {names} are all 0; change one")
 
 
 def _use(config: Config) -> Use:

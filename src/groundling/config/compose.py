@@ -92,10 +92,9 @@ def _made(
     admitted = admit(resolve_names(settled, where), said, where, purpose)
     config = _typed(admitted, model, where, said)
     if "training.steps" in said and not again and config.training.epochs is not None:
+        reason = f"training.epochs={config.training.epochs} says how long to learn from the data"
         raise UnusedKey(
-            "training.steps",
-            f"training.steps={config.training.steps} does nothing: training.epochs={config.training.epochs} says how "
-            "long to learn from the data; leave it out, or give training.epochs=null, too",
+            "training.steps", f"training.steps={config.training.steps} does nothing: {reason}; leave it out"
         )
     if purpose == "playing":
         usual, unneeded = type(config.world).defaults(), config.world.declared(TrainingOnly)
@@ -111,9 +110,7 @@ def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type
     section = values.get("world")
     id = section.get("id") if isinstance(section, Mapping) else None
     if not isinstance(id, str) or id == "???":
-        raise ConfigError(
-            f"{where} does not say which kind of world it is for: give world.id, one of {', '.join(worlds)}"
-        )
+        raise ConfigError(f"{where} does not say which kind of world it is for: give world.id ({', '.join(worlds)})")
     try:
         model = config_of(id)
     except ConfigError as error:
@@ -122,10 +119,8 @@ def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type
         section = one.value if one.key == "world" and isinstance(one.value, Mapping) else {}
         value = one.value if one.key == "world.id" and not one.takes_out else section.get("id", id)
         if value != id:
-            raise ConfigError(
-                f"world.id={value}: the world here is {id}, and an override cannot change its kind: begin with an "
-                f"experiment of a {value} world (`groundling list experiments`)"
-            )
+            change = f"begin with an experiment of a {value} world (`groundling list experiments`)"
+            raise ConfigError(f"world.id={value}: an override cannot change the kind of world, {id}: {change}")
     return model
 
 
@@ -150,11 +145,8 @@ def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collec
             is_said = any(f"{one}.".startswith(f"{key}.") for one in said)
             return ("" if is_said else f"{where}: ") + unknown("config key", key, known)
         named = f"{' and '.join(owners)} world{'s' if len(owners) > 1 else ''}"
-        raise UnusedKey(
-            key,
-            f"{key} does nothing in {kind(values['world']['id']).offers.name}, it is a key of {named}: leave it out. "
-            f"The keys here are {', '.join(known)}",
-        )
+        here = f"{kind(values['world']['id']).offers.name}, whose keys are {', '.join(known)}"
+        raise UnusedKey(key, f"{key} does nothing, it is a key of {named}: leave it out in {here}")
 
     return model.of(values, refuse)
 
@@ -234,10 +226,8 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
         GlobalHydra.instance().clear()
     values = plain_values(composed, f"the experiment {experiment}")
     if "experiment" in values:
-        raise ConfigError(
-            f"the experiment {experiment}: its keys lie under 'experiment': begin the file with the line "
-            "# @package _global_"
-        )
+        begin = "begin the file with the line # @package _global_"
+        raise ConfigError(f"the experiment {experiment}: its keys lie under 'experiment': {begin}")
     return values
 
 
@@ -248,9 +238,7 @@ _bundled = functools.cache(_composed)
 def check_config_dir(config_dir: Path | None) -> None:
     """Raise `ConfigError` if the folder is given and missing."""
     if config_dir is not None and not config_dir.is_dir():
-        raise ConfigError(
-            f"--config-dir {config_dir} is not a folder: name the one that holds your experiment/*.yaml, or leave it out"
-        )
+        raise ConfigError(f"--config-dir {config_dir} is not a folder: name the one with your experiment/*.yaml")
 
 
 def experiments(config_dir: Path | None = None) -> dict[str, str]:

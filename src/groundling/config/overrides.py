@@ -56,10 +56,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(key, one) for one in value]
     if not isinstance(value, str | bool | int | float | None):
-        raise ConfigError(
-            f"{key}={value!r:.80} is not a value that a config can hold: give text, numbers, or lists and mappings of "
-            "them"
-        )
+        raise ConfigError(f"{key}={value!r:.80} is not a value that a config can hold: give texts or numbers")
     return value
 
 
@@ -156,10 +153,7 @@ def read(word: str) -> Override:
     check_depth(override.value(), f"the override {word[:60]!r}")
     for key, value in leaves(override.key_or_group, override.value()):
         if not isinstance(value, str | bool | int | float | None):
-            raise ConfigError(
-                f"{key}: {word!r:.200} has a function of Hydra's ({type(value).__name__}), and a setting holds texts, "
-                "numbers, lists and mappings: write the value itself"
-            )
+            raise ConfigError(f"{key}: {word!r:.200} has a function of Hydra's grammar: write the value itself")
     return override
 
 
@@ -177,8 +171,7 @@ def sweep(words: Sequence[str]) -> list[list[str]]:
                 texts = list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
             except (HydraException, ArithmeticError, ValueError) as error:
                 raise ConfigError(
-                    f"{word:.200} has no values that runs could be made of ({error}): write seed=1,2,3 or "
-                    "seed=range(1,4)"
+                    f"{word:.200} has no values ({error}): write seed=1,2,3 or seed=range(1,4)"
                 ) from error
             values = [f"{override.get_key_element()}={text}" for text in texts]
         check_runs(len(runs) * len(values), word)

@@ -36,15 +36,11 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
     """Raise `ConfigError` for an invalid URL or one with a secret, or an invalid variable's name (maybe the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
-            "api_key_env is not the name of an environment variable: expected capital letters, digits and _, as in "
-            "OPENAI_API_KEY; put the key into such a variable and give the variable's name"
+            "api_key_env is not the name of an environment variable, as OPENAI_API_KEY: put the key into one and name it"
         )
     parts = urlsplit(base_url)
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError(
-            "base_url holds a user, password or query: give a bare URL, and the key in the environment variable "
-            f"{api_key_env}"
-        )
+        raise ConfigError(f"base_url holds a user, password or query: give a bare URL, and the key in {api_key_env}")
     try:
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # of an invalid port
@@ -87,9 +83,7 @@ class ChatServer:
         check_address(self.base_url, self.api_key_env)
         self._key = os.environ.get(self.api_key_env, "").strip()
         if not all("!" <= c <= "~" for c in self._key):  # the client's own message would show the key
-            raise ConfigError(
-                f"the API key in {self.api_key_env} has characters that no key has: set that variable again"
-            )
+            raise ConfigError(f"the API key in {self.api_key_env} has characters that no key has: set it again")
         # JSON and Python's repr put a backslash before some characters.
         escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)
         self._secret = re.compile(escaped) if len(self._key) >= _SHORTEST_SECRET else None

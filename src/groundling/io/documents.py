@@ -176,10 +176,7 @@ def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         if depth > 2 * _DEPTH:
             raise DocumentError(f"{where}: {key}: ${{…}} refer to each other too often: write the value")
         if left < 0:
-            raise DocumentError(
-                f"{where}: {key} becomes longer than {_EXPANDED:,} characters when ${{…}} are replaced: write the "
-                "value itself"
-            )
+            raise DocumentError(f"{where}: {key} becomes longer than {_EXPANDED:,} characters: write the value itself")
         if isinstance(node, Mapping):
             return {name: resolved(one, (*path, str(name)), depth + 1) for name, one in node.items()}
         if isinstance(node, list | tuple):
@@ -196,9 +193,7 @@ def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
                 for name in to:
                     found = found[int(name)] if isinstance(found, list) else found[name]
             except (LookupError, TypeError, ValueError):
-                raise DocumentError(
-                    f"{key}: {match[0]} names no key: name one, as in ${{world.env}}, or write the value itself"
-                ) from None
+                raise DocumentError(f"{key}: {match[0]} names no key: name one, as in ${{world.env}}") from None
             return resolved(found, to, depth + 1)
 
         whole = _NAME.fullmatch(node)
@@ -224,9 +219,7 @@ def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) ->
     except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
         raise DocumentError(f"{path} is not YAML: {_cause(error)}; correct it there") from error
     except (LookupError, AttributeError, TypeError) as error:  # PyYAML's failure on !!bool of something else
-        raise DocumentError(
-            f"{path} is not YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
-        ) from error
+        raise DocumentError(f"{path} is not YAML: a value is not what its tag (!!…) says; leave it out") from error
 
 
 def _check_nesting(path: Path, text: str) -> None:
@@ -254,10 +247,8 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
         if isinstance(node, yaml.ScalarNode):
             characters = len(node.value)
             if characters > _DIGITS and node.tag.endswith((":int", ":float")):
-                raise DocumentError(
-                    f"{path} has a number of more than {_DIGITS:,} characters, {node.value[:20]!r}…: put a text that "
-                    "looks like a number into quotes"
-                )
+                shown = f"{node.value[:20]!r}…: put texts that look like numbers into quotes"
+                raise DocumentError(f"{path} has a number of more than {_DIGITS:,} characters, {shown}")
         else:
             is_mapping = isinstance(node, yaml.MappingNode)
             for child in (one for pair in node.value for one in pair) if is_mapping else node.value:

@@ -37,9 +37,7 @@ def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
     rows, problems = scan_rows(path, consecutive)
     if problems:
         first = problems[0]
-        raise RunError(
-            f"line {first.line} of {path} {first.problem}: {first.advice} (`groundling verify {path.parent}` checks all)"
-        )
+        raise RunError(f"line {first.line} of {path} {first.problem}: {first.advice} (see also `groundling verify`)")
     return rows
 
 
@@ -94,9 +92,7 @@ def check_digest(path: Path, count: int, expected: str) -> None:
     """Raise `RunError` unless the first ``count`` lines of a file have the digest that a checkpoint recorded."""
     lines = path.read_bytes().count(b"\n") if path.exists() else 0
     if lines < count:
-        raise RunError(
-            f"{path} has {lines} whole lines of the {count} that it had when the checkpoint was written: {_RESTORE}"
-        )
+        raise RunError(f"{path} has {lines} whole lines of the {count} before the checkpoint: {_RESTORE}")
     if digest_of(path, count) != expected:
         raise RunError(f"the first {count} lines of {path} have changed since the checkpoint was written: {_RESTORE}")
 
@@ -112,9 +108,7 @@ class RowFile:
         rows = [row for row in read_rows(path, consecutive) if row["update"] <= update]
         last = rows[-1]["update"] if rows else 0
         if consecutive and last < update:
-            raise RunError(
-                f"{path} ends with update {last}, and the run resumes from a checkpoint of update {update}: {_RESTORE}"
-            )
+            raise RunError(f"{path} ends with update {last}, before the checkpoint of update {update}: {_RESTORE}")
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
         self.last_step: int = rows[-1]["step"] if rows else 0
         self.is_empty = not rows

@@ -58,15 +58,14 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
     )
     if length > 0 and num_steps % length:  # the policy itself refuses others
         raise ConfigError(
-            f"world.num_steps={num_steps} is no multiple of the policy's recurrence, which is {length}: make it one, "
-            "or set policy.args.recurrence"
+            f"world.num_steps={num_steps} is no multiple of policy.args.recurrence={length}: make it one"
         )
     if not getattr(algorithms.get(algorithm.id), "offline", False):
         world.reward.check()
         if world.reward.needs_model and not has_model(policy.id):
+            part = f"reward.{world.reward.needs_model[0]}"
             raise ConfigError(
-                f"reward.{world.reward.needs_model[0]} reads the language model under training, and policy "
-                f"{policy.id!r} has none: name one, reward.{world.reward.needs_model[0]}.args.lm=FOLDER"
+                f"{part} reads the language model under training, and policy {policy.id!r} has none: set {part}.args.lm"
             )
 
 
@@ -132,8 +131,8 @@ def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {policy!r} has an output for each action, and those of {spec.name} are texts of any "
-                "number: set policy.args.num_actions to the length of its longest list"
+                f"policy {policy!r} has an output for each action, of which {spec.name} has any number: set "
+                "policy.args.num_actions to the most"
             )
         return given
     if given not in (None, most):

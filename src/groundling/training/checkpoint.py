@@ -56,9 +56,7 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
             torch.cuda.set_rng_state(tensors[f"cuda.{i}"], i)
     position = others["numpy"][0]
     if type(position) is not int or not 0 <= position <= _NUMPY_WORDS:
-        raise ValueError(
-            f"NumPy's generator is at position {position!r:.80} of its state, expected 0 to {_NUMPY_WORDS}"
-        )
+        raise ValueError(f"NumPy's generator is at position {position!r:.80}, expected 0 to {_NUMPY_WORDS}")
     np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
     version, gauss = others["python"]
     random.setstate((version, tuple(tensors["python"].tolist()), gauss))
@@ -80,8 +78,8 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
             seal(partial)
     except (OSError, SafetensorError) as error:
         raise RunError(
-            f"could not write checkpoint {target}: {error}; what was written before is intact: free some space "
-            "(or set run_dir to another disk) and run the same command again to resume from the last checkpoint"
+            f"could not write checkpoint {target}: {error}; what was written before is intact: free some space and run "
+            "the same command again to resume from the last checkpoint"
         ) from error
     _delete_old(folder, update, keep)
     return target
@@ -127,10 +125,8 @@ def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] 
         else:
             if not checkpoints:
                 return None
-            raise RunError(
-                f"{folder} holds no complete checkpoint, only broken ones "
-                f"({', '.join(path.name for path in checkpoints)}): restore one, or start again in a new folder"
-            )
+            names = ", ".join(path.name for path in checkpoints)
+            raise RunError(f"{folder} holds no complete checkpoint, only broken ones ({names}): restore one")
     raise RunError(
         f"the run in training deleted the checkpoints of {folder} while they were read, {_ATTEMPTS} times in a row: "
         "try again, or train with a larger training.keep_checkpoints"
@@ -172,10 +168,7 @@ def find_problem(folder: Path) -> str | None:
     except FileNotFoundError as error:
         return f"{Path(error.filename or '').name} is missing"
     except PermissionError as error:
-        raise RunError(
-            f"{error.filename} is not readable by you: ask its owner for permission (chmod -R g+rX RUN), or copy the "
-            "run to a folder of yours"
-        ) from error
+        raise RunError(f"{error.filename} is not readable by you: ask its owner for permission") from error
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     return None

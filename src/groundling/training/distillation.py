@@ -220,10 +220,7 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
             if present.get(key) != wanted.get(key) and MayChangeOnResume not in facts.get(key, ())
         ]
         if different:
-            raise ConfigError(
-                f"{folder} holds a reward model of {', '.join(different)}: name a new folder, or give the same "
-                "command to resume"
-            )
+            raise ConfigError(f"{folder} holds a reward model of {', '.join(different)}: name a new folder")
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 

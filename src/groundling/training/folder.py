@@ -58,10 +58,7 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         if there.get(key) != wanted.get(key) and not any(has_fact(fact, key, settings) for fact in free)
     ]
     if different:
-        raise ConfigError(
-            f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
-            "same configuration to resume"
-        )
+        raise ConfigError(f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder")
     _check_length(folder, rows, settings["training"])
 
 
@@ -79,10 +76,8 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
         length = checkpoint.length_of(newest)
         wanted = math.inf if length is None else wanted * length["steps"] / length["epochs"]
     if before and before[-1] >= wanted:
-        raise ConfigError(
-            f"{folder} holds a run that is longer than {key}={training[key.partition('.')[2]]}: set "
-            "run_dir to a new folder, or give the same length or more"
-        )
+        length = f"{key}={training[key.partition('.')[2]]}"
+        raise ConfigError(f"{folder} holds a run that is longer than {length}: set run_dir to a new folder")
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:

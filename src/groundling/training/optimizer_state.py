@@ -34,20 +34,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> di
     All processes must call it, because sharded tensors are gathered. Raises `RunError` if the state has other values
     than tensors, or entries of no parameter.
     """
-    refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
+    refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
         if not isinstance(index, int):
-            raise RunError(
-                f"{refused}: its state is also of {index!r:.80}, expected of parameters alone; keep that in their "
-                "groups, or use an optimizer such as torch.optim.AdamW"
-            )
+            raise RunError(f"{refused}: its state is also of {index!r:.80}, expected of parameters alone")
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
-                raise RunError(
-                    f"{refused}: its {name} is of type {type(value).__name__}, expected a tensor; use an optimizer "
-                    "such as torch.optim.AdamW"
-                )
+                raise RunError(f"{refused}: its {name} is of type {type(value).__name__}, expected a tensor")
             whole = value.full_tensor().cpu() if in_parts(value) else value  # type: ignore[attr-defined]
             if keep:
                 tensors[f"{index}.{name}"] = whole
@@ -68,10 +62,7 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     now = settings_of(optimizer)
     if len(now) != len(initial):
-        raise RunError(
-            f"{refused}: it was created with {len(initial)} parameter groups and has {len(now)}; create all of them in "
-            "the algorithm's setup"
-        )
+        raise RunError(f"{refused}: it was created with {len(initial)} parameter groups and has {len(now)}")
     changed = [
         {key: value for key, value in group.items() if key not in before or value != before[key]}
         for group, before in zip(now, initial, strict=True)
@@ -87,8 +78,7 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
             if not is_kept:
                 raise RunError(
                     f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a number, "
-                    "a text or a list of them; set it when the optimizer is created, or keep it in the algorithm's "
-                    "state_dict"
+                    "a text or a list of them; set it when the optimizer is created"
                 )
     return changed
 
@@ -157,9 +147,7 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     if not hasattr(FSDPModule, "reset_iter_state"):
         raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
-        raise ConfigError(
-            f"model.fsdp=true is for policies that write (policy.id=token), and {type(policy).__name__} chooses actions"
-        )
+        raise ConfigError(f"model.fsdp=true is for policies that write, and {type(policy).__name__} chooses actions")
     if algorithm == "trpo":
         raise ConfigError("model.fsdp=true: trpo takes second derivatives, which sharded layers do not give")
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
@@ -168,9 +156,8 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     for lm in policy.language_models:
         if turns := lm.backbone.layers.switches:  # processes would meet at the layers unequally often
             raise ConfigError(
-                f"model.fsdp=true: this model (longrope) encodes positions differently beyond {turns[0]} tokens, so "
-                "texts of both lengths take two passes, for which the other processes would wait: set "
-                "model.fsdp=false, or use another model"
+                f"model.fsdp=true: this model (longrope) encodes positions differently beyond {turns[0]} tokens, in a "
+                "pass of its own, for which the other processes would wait: set model.fsdp=false"
             )
     return Shards(policy, processes)
 

@@ -90,10 +90,8 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
             continue
         key = "gpus_per_node" if key == "gpus" else key
         if key not in types:
-            raise ConfigError(
-                f"{unknown('--slurm key', key, types)}; sbatch.{key}={text} passes it on to sbatch, and overrides "
-                "of the experiment go before --slurm"
-            )
+            other = f"sbatch.{key}={text} passes it on to sbatch, and overrides of the experiment go before --slurm"
+            raise ConfigError(f"{unknown('--slurm key', key, types)}; {other}")
         try:
             values[key] = int(text) if "int" in types[key] else float(text) if "float" in types[key] else text
         except ValueError:

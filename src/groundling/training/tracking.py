@@ -158,9 +158,7 @@ def _client(name: str, project: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"training.{name}={project} needs pip install 'groundling[{name}]'; training.{name}=null turns it off"
-        ) from None
+        raise ConfigError(f"training.{name}={project} needs pip install 'groundling[{name}]'") from None
 
 
 _LOW_ENTROPY_UPDATES = 5  # Consecutive updates below the floor before the run is stopped
@@ -197,10 +195,8 @@ class Counters:
         if self.low_entropy_updates >= self.update:  # from the beginning, which a lower learning rate does not change
             advice = policy.exploration_advice() or advice
             since = "from the first update on, while episodes fail: it never explored"
-        raise RunError(
-            f"the policy's entropy was below world.entropy_floor={floor} {since}. To fix it, {advice}; or set "
-            "world.entropy_floor=0 to continue nevertheless"
-        )
+        below = f"the policy's entropy was below world.entropy_floor={floor} {since}"
+        raise RunError(f"{below}. To fix it, {advice}; or set world.entropy_floor=0 to continue nevertheless")
 
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
@@ -210,8 +206,7 @@ def checked_figures(given: Any, giver: str) -> dict[str, float]:
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         shown = " ".join(repr(given).split())
         raise RunError(
-            f"the {giver} gives {shown:.200} as the figures of an update, expected numbers by name: return some such "
-            "as {'loss': 0.5}, or {} if there is nothing to report"
+            f"the {giver} gives {shown:.200} as the figures of an update, expected numbers by name, as {{'loss': 0.5}}"
         ) from error
 
 

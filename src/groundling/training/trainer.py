@@ -159,9 +159,7 @@ class Trainer:
         present = row | shaped
         for giver, given in ((policy, checked_figures(acted, policy)), (algorithm, figures)):
             if doubled := sorted(present.keys() & given.keys()):
-                raise RunError(
-                    f"the {giver} gives a figure called {doubled[0]}, which the run has already: give it another name"
-                )
+                raise RunError(f"the {giver} gives a figure called {doubled[0]}, which the run has already: rename it")
             present |= given
         return present
 
@@ -204,10 +202,8 @@ class Trainer:
         """Return the checkpoint to resume from; `RunError` if all are broken, or missing in spite of metrics."""
         latest = checkpoint.latest(self.folder / "checkpoints", self.warn)
         if latest is None and len(read_metrics(self.folder)) > self.config.training.checkpoint_every:
-            raise RunError(
-                f"{self.folder} holds metrics of a run but no checkpoint to resume from: restore one, or set run_dir "
-                "to a new folder to start again"
-            )
+            lost = "holds metrics of a run but no checkpoint to resume from"
+            raise RunError(f"{self.folder} {lost}: restore one, or set run_dir to a new folder to start again")
         return latest
 
     def _check_processes(self) -> None:
@@ -217,8 +213,7 @@ class Trainer:
         if self.config.model.fsdp and size == 1:
             raise ConfigError(
                 "model.fsdp=true shards the layers over several processes, and this is one: start it with torchrun "
-                "--nproc-per-node N -m groundling train …; one process can start a new run from its last checkpoint "
-                "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW model.fsdp=false)"
+                "--nproc-per-node N -m groundling train …"
             )
 
     def _begin(self, stack: ExitStack) -> list[Log]:
@@ -269,10 +264,8 @@ class Trainer:
         figures = checked_figures(learnt, name)
         for key, value in figures.items():
             if not math.isfinite(value):
-                raise RunError(
-                    f"{key} became {value}: the run stops before it saves weights that may be spoilt. Start again from "
-                    "the last checkpoint with a lower learning rate, in float32"
-                )
+                advice = "start again from the last checkpoint with a lower learning rate, in float32"
+                raise RunError(f"{key} became {value}, so the weights may be spoilt and are not saved: {advice}")
         return figures
 
     def _load(self, folder: Path) -> None:
