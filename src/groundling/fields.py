@@ -101,10 +101,7 @@ def record(declarations: Mapping[str, Iterable[Any]]) -> None:
 
 
 def names_with(fact: Fact) -> Collection[str]:
-    """Return the names that any section or registered component declares with a fact.
-
-    A name that is private in one place is private under every key, also in arguments of unregistered components.
-    """
+    """Return the names that any section or registered component declares with a fact, for unregistered ones."""
     return _names.get(fact.name, ())
 
 

@@ -47,7 +47,7 @@ def missing_arguments(factory: Callable[..., Any], given: Collection[str]) -> li
 def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
     """Derive a model of the arguments that a config may set, which checks types and bounds strictly."""
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
-    types = {name: _type(one) for name, one in named_parameters(factory).items()}
+    types = {name: _of_yaml(one.annotation) for name, one in named_parameters(factory).items()}
     types |= {name: one.settable for name, one in provided(factory).items()}
     config = ConfigDict(
         extra="allow" if takes_any else "forbid",
@@ -60,14 +60,10 @@ def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
     return create_model("Arguments", __config__=config, **fields)
 
 
-def _type(parameter: inspect.Parameter) -> Any:
-    """Return a parameter's type; Any for forward references."""
-    hint = parameter.annotation
-    return Any if hint is parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint) else _of_yaml(hint)
-
-
 def _of_yaml(hint: Any) -> Any:
-    """Accept a list for a tuple, which YAML lacks; entries stay strict."""
+    """Accept a list for a tuple, which YAML lacks; entries stay strict. Forward references are Any."""
+    if hint is inspect.Parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint):
+        return Any
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return Annotated[_of_yaml(args[0]), *args[1:]]
@@ -179,7 +175,9 @@ class Registry(Generic[T]):
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
-            origin = _origin(factory)
+            file = getattr(sys.modules.get(factory.__module__), "__file__", None)
+            name = getattr(factory, "__qualname__", repr(factory))
+            origin = name, os.path.realpath(file) if file else factory.__module__
             if self._origins.get(id, origin) != origin:
                 taken = self._factories[id].__module__
                 raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken}: choose another id")
@@ -233,10 +231,3 @@ class Registry(Generic[T]):
 
     def __contains__(self, id: object) -> bool:
         return id in self._factories or any(id in others for others, _ in self._adapted)
-
-
-def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
-    """Return the name of a definition, and its file or, without one, its module."""
-    file = getattr(sys.modules.get(factory.__module__), "__file__", None)
-    name = getattr(factory, "__qualname__", repr(factory))
-    return name, os.path.realpath(file) if file else factory.__module__

@@ -10,7 +10,7 @@ import gymnasium
 from groundling.agent import Agent
 from groundling.config.compose import compose, from_file
 from groundling.config.overrides import Change
-from groundling.config.schema import Config, WorldConfig
+from groundling.config.schema import Config
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, RunError, did_you_mean
@@ -74,7 +74,10 @@ def train(
         experiment, folder, world=world, model=model, policy=policy, algorithm=algorithm, reward=reward, **values
     )
     config = compose(start, [*changes, *overrides], folder)
-    config.imports += _modules_of(config.world)
+    spec = gymnasium.registry.get(getattr(config.world, config.world.PLACE))
+    module = "" if spec is None else TextEnvMaker.of(spec.id).module or ""
+    if module and not module.startswith(_KNOWN):  # a user's module, which registers the env
+        config.imports.append(module)
     if not train_run(config, make_console(), warn):
         raise KeyboardInterrupt(f"stopped; the same call continues from the last checkpoint of {config.run_dir}")
     return Run(config.run_dir)
@@ -156,13 +159,6 @@ def _experiment_of(world: str | None, is_small: bool) -> str:
     if experiment is None:
         raise ConfigError(f"a {home.__name__} names no experiment to start from: give one")
     return experiment
-
-
-def _modules_of(world: WorldConfig) -> list[str]:
-    """Return the user's module that registers the env, for `Config.imports`."""
-    spec = gymnasium.registry.get(getattr(world, world.PLACE))
-    module = None if spec is None else TextEnvMaker.of(spec.id).module
-    return [] if module is None or module.startswith(_KNOWN) else [module]
 
 
 class Run:

@@ -124,7 +124,7 @@ def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
     assert main(["collect", str(run_dir), "--pairs", "3", "--output", str(pairs)]) == 0
     assert main(["annotate", str(pairs), "--judge", "return"]) == 0
     (whole,) = verify(episodes)
-    assert whole.problem is None and whole.what.endswith("transitions in 1 files")
+    assert whole.problem is None and whole.what.endswith(" transitions")
     assert [one.what for one in verify(pairs)] == ["data: 3 pairs, labelled by return"]
     (path,) = episodes.glob("data/*.parquet")
     path.write_bytes(path.read_bytes()[:100])

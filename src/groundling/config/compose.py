@@ -68,10 +68,7 @@ def from_values(
 
 
 def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
-    """Apply overrides, which may repeat those that ``config`` was made with.
-
-    They may come from a file, so `CommandLineOnly` settings must equal those of ``config``.
-    """
+    """Apply overrides, which may come from a file and may repeat those that ``config`` was made with."""
     values = config.model_dump()
     return _made(values, parse(overrides), dict(leaves("", values)), "an override", purpose, again=True)
 

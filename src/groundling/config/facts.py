@@ -28,10 +28,7 @@ from groundling.worlds import worlds
 
 
 def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
-    """Return the facts of a dotted key, with list entries as ``[i]``, and of the settings that contain it.
-
-    Ids in ``values`` select the components of arguments; without them, or for unregistered ids, all components count.
-    """
+    """Return the facts of a dotted key and of the settings around it; ids in ``values`` select components."""
     world: Any = (values or {}).get("world")
     id = world.get("id") if isinstance(world, Mapping) else None
     names = [name.rstrip("]") for name in re.split(r"[.\[]", key)]
@@ -92,17 +89,11 @@ def _below(hint: Any, names: Sequence[str], value: Any, owner: Any, name: str) -
             if any(map(is_section, alternatives(hint))):
                 id, args = _entry(value, one.id) or name, _entry(value, "args")
                 rest = names[1:] if names[:1] == ["args"] else []
-            for type_ in _arguments(one.registry, id, rest[0]) if rest else ():
-                yield from _below(type_, rest[1:], _entry(args, rest[0]), args, rest[0])
+            for component in ([id] if id in one.registry else one.registry.in_order()) if rest else ():
+                if (parameter := named_parameters(one.registry.get(component)).get(rest[0])) is not None:
+                    yield from _below(parameter.annotation, rest[1:], _entry(args, rest[0]), args, rest[0])
     for child in children(hint, names[0]) if names else ():
         yield from _below(child, names[1:], _entry(value, names[0]), value, names[0])
-
-
-def _arguments(registry: Registry[Any], id: Any, name: str) -> Iterator[Any]:
-    """Yield the type of an argument for each possible component."""
-    for one in [id] if id in registry else registry.in_order():
-        if (parameter := named_parameters(registry.get(one)).get(name)) is not None:
-            yield parameter.annotation
 
 
 def _metadata(hint: Any) -> list[Any]:
@@ -171,10 +162,7 @@ def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
 def admit(
     values: Mapping[str, Any], said: Mapping[str, Any], where: str, purpose: Purpose = "training"
 ) -> dict[str, Any]:
-    """Return a config's settings that may be used; ``said`` has the `leaves` that the command line gives.
-
-    Raises `ConfigError`, with the words to add, if the file ``where`` sets what only the command line may give.
-    """
+    """Return the settings that a file may give; `ConfigError` for others that no leaf of ``said`` repeats."""
     unsaid = {
         key: value
         for key, value in leaves("", values)

@@ -98,10 +98,7 @@ def check_digest(path: Path, count: int, expected: str) -> None:
 
 
 class RowFile:
-    """A file of rows, each of which is on the disk when `append` returns.
-
-    Rows after ``update``, where the run resumes, are dropped; ``consecutive`` rows must include that of ``update``.
-    """
+    """Rows that are on the disk when `append` returns; those after ``update``, where the run resumes, are dropped."""
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
         self.path = path

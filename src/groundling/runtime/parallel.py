@@ -83,7 +83,9 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     log.close()
                     if process.returncode:
                         failed.append(line.name)
-                        report(f"{line.name} failed ({process.returncode}): {_last_lines(line.log)}")
+                        last = line.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+                        lines_of_log = "\n  ".join(["", *last, f"(complete log: {line.log})"])
+                        report(f"{line.name} failed ({process.returncode}): {lines_of_log}")
                     else:
                         report(f"{line.name} is done after {time.monotonic() - started:.0f} s")
                 time.sleep(_POLL_SECONDS)
@@ -120,8 +122,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _last_lines(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(complete log: {log})"])

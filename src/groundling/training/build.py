@@ -41,9 +41,7 @@ def world_of(config: Config, checkpoint: Path | None = None, suite: str | None =
 
 
 def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
-    """Check that the sections of a config can be trained in its world, before anything is loaded.
-    Raises `ConfigError` with alternatives, or `GroundlingError` if a requirement of the reward is missing.
-    """
+    """Raise `GroundlingError`, before anything is loaded, unless the sections of a config can be trained here."""
     if model.load_in_4bit and not model.lora:
         raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
     check_accepts(policy.id, world.spec)

@@ -42,9 +42,7 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
-    """Read the states that `save_random_states` wrote.
-    NumPy does not check the position of its generator, so `ValueError` if it is out of bounds.
-    """
+    """Read the states that `save_random_states` wrote; raise `ValueError` for a bad position, which NumPy takes."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         others = parse_json((file.metadata() or {})["others"], str(path))
@@ -67,9 +65,7 @@ _ATTEMPTS = 20  # Listings of a folder whose checkpoints a run in training keeps
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
-    """Write the checkpoint ``folder/NNNNNN`` of an update, complete or not at all, and keep the latest ones.
-    Raises `RunError` if it could not be written, as on a full disk; earlier checkpoints are unchanged.
-    """
+    """Write the checkpoint ``folder/NNNNNN``, complete or not at all (`RunError`), and keep the latest ones."""
     target = folder / f"{update:06d}"
     try:
         shutil.rmtree(target, ignore_errors=True)  # a broken one; a complete one would have been resumed from
@@ -225,9 +221,7 @@ def length_of(folder: Path) -> dict[str, int] | None:
 
 @contextmanager
 def fitting(folder: Path, name: str) -> Iterator[None]:
-    """Turn any failure to read a file of a checkpoint into a `RunError` that names the file.
-    A manifest proves that files are as they were sealed, not that this run sealed them.
-    """
+    """Turn any failure to read a file of a checkpoint, which another run may have sealed, into a `RunError`."""
     try:
         yield
     except Exception as error:
@@ -259,9 +253,7 @@ def _hash(path: Path) -> str:
 
 
 def _delete_old(folder: Path, update: int, keep: int) -> None:
-    """Delete checkpoints before the last ``keep``, and those after ``update``, from before the run was set back.
-    A checkpoint that another process reads (`Hold`) stays until a later call.
-    """
+    """Delete checkpoints before the last ``keep`` and after ``update``, except those that are held (`Hold`)."""
     checkpoints = list_checkpoints(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
     for path in earlier[:-keep]:

@@ -52,10 +52,7 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
 
 
 def distill(config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Train, or resume, the reward model that ``config`` describes, and write it into ``output``.
-    Returns the last epoch's figures, as in ``output/metrics.jsonl``. Raises `GroundlingError` if it cannot start or be
-    resumed; the last checkpoint stays.
-    """
+    """Train, or resume, the reward model of ``config`` in ``output``; return the last epoch's figures."""
     pairs = read_pairs(config)
     is_other = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if (output.exists() and not output.is_dir()) or (is_other and not (output / _CONFIG).exists()):

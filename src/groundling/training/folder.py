@@ -24,10 +24,7 @@ DEMONSTRATIONS, CLONE = "demonstrations", "clone"
 
 @contextmanager
 def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Create or reopen a run's folder, and exclude other processes from training in it.
-    If the run is refused before `write_settings`, a folder created here is removed. Raises `ConfigError` if the folder
-    belongs to a run with another configuration, `RunError` if another process trains in it, or it cannot be written.
-    """
+    """Create or reopen a run's folder, and lock it; a folder of a run that is refused at once is removed again."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     with locked(folder / LOCK, f"is training in {folder}", "set run_dir to another folder"):
         try:

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import distribute_tensor
 from transformers import PreTrainedModel
@@ -23,17 +23,13 @@ from transformers import PreTrainedModel
 from groundling.config.schema import ModelConfig
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import parse_json
-from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
 from groundling.runtime.processes import Processes, in_parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors, named ``<parameter index>.<name>``; empty where ``keep`` is False.
-    All processes must call it, because sharded tensors are gathered. Raises `RunError` if the state has other values
-    than tensors, or entries of no parameter.
-    """
+    """Return the tensors, named ``<parameter>.<name>``, if ``keep``; all processes must call it to gather shards."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
@@ -56,9 +52,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts.
-    Raises `RunError` if it has other groups than initially, or a setting that JSON cannot hold.
-    """
+    """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     now = settings_of(optimizer)
     if len(now) != len(initial):
@@ -177,21 +171,18 @@ class Shards:
         self._layers: list[FSDPModule] = []
         self._used: set[FSDPModule] = set()
         for lm in policy.language_models:
-            self._shard(lm, mesh)
+            layers = _layers_of(lm.model)
+            inside = {p for layer in layers for p in layer.parameters()}
+            outside = {p for p in lm.model.parameters() if p not in inside}
+            self._layers += [fully_shard(layer, mesh=mesh) for layer in layers]
+            # The stacks, too, so that the next layer's weights are fetched while a layer computes.
+            for stack in [lm.model.get_decoder(), *([lm.model.get_encoder()] if lm.is_encoder_decoder else [])]:
+                fully_shard(stack, mesh=mesh, ignored_params=outside)
+                stack.register_forward_pre_hook(lambda stack, _: self._used.add(stack))
         for layer in self._layers:
             # The losses of all processes add up to the minibatch's mean, so gradients are summed.
             layer.set_force_sum_reduction_for_comms(True)
             layer.set_gradient_divide_factor(1.0)
-
-    def _shard(self, lm: LanguageModel, mesh: DeviceMesh) -> None:
-        layers = _layers_of(lm.model)
-        inside = {p for layer in layers for p in layer.parameters()}
-        outside = {p for p in lm.model.parameters() if p not in inside}
-        self._layers += [fully_shard(layer, mesh=mesh) for layer in layers]
-        # The stacks, too, so that the next layer's weights are fetched while a layer computes.
-        for stack in [lm.model.get_decoder(), *([lm.model.get_encoder()] if lm.is_encoder_decoder else [])]:
-            fully_shard(stack, mesh=mesh, ignored_params=outside)
-            stack.register_forward_pre_hook(lambda stack, _: self._used.add(stack))
 
     @contextmanager
     def sharded(self) -> Iterator[None]:

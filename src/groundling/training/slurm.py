@@ -102,9 +102,7 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
 def job_file(
     job: Job, more: dict[str, str], commands: Sequence[Sequence[str]], run_dirs: Sequence[str]
 ) -> tuple[str, Path]:
-    """Return a job file, of one command or an array with a task for each, and the folder for it and its logs.
-    ``more`` are further parameters of sbatch, ``commands`` the words of each command after ``groundling``.
-    """
+    """Return a job file, of one command or an array of them, and the folder for it; ``more`` is for sbatch."""
     if job.array is not None and len(commands) < 2:
         raise ConfigError("--slurm array=seeds needs a sweep of several runs, such as seed=1,2,3")
     folder = (Path(job.folder) if job.folder else Path(run_dirs[0]).parent / "slurm").resolve()

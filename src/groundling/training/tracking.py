@@ -85,9 +85,7 @@ class Tracker:
 
 
 class SampleLog:
-    """Write the first samples of some rollouts to the run's ``samples/train.jsonl``, if its world has any.
-    The updates are spread evenly over the training, and depend on steps alone: a resumed run keeps the same ones.
-    """
+    """Write samples of some rollouts, evenly spread over the steps, to the run's ``samples/train.jsonl``."""
 
     def __init__(self, collector: Collector, run_dir: Path, update: int, num_steps: int) -> None:
         self._collector, self._num_steps = collector, num_steps
@@ -126,9 +124,7 @@ class OnlineLog:
 
 
 def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) -> OnlineLog:
-    """Log to Weights & Biases, as one run there that continues when this one is resumed.
-    ``wandb.json`` in the run's folder keeps its id. ``config`` is sent, so pass it through `shareable`.
-    """
+    """Log to one run of Weights & Biases, whose id ``wandb.json`` keeps; ``config`` is sent: `shareable` it first."""
     wandb, path = _client("wandb", project), run_dir / "wandb.json"
     if not path.exists():
         write_atomically(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
@@ -144,9 +140,7 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
 
 
 def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
-    """Log to Trackio, which keeps figures on this machine (``trackio show``) unless its variables say otherwise.
-    A resumed run continues under its name. ``config`` may be sent, so pass it through `shareable`.
-    """
+    """Log to Trackio, under a name that a resumed run continues; ``config`` may be sent: `shareable` it first."""
     # By default it also logs the load of the whole machine.
     run = _client("trackio", project).init(
         project=project, name=name, config=config, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
@@ -172,12 +166,6 @@ class Counters:
     episodes: int = 0
     seconds: float = 0.0
     low_entropy_updates: int = 0  # Consecutive ones below ``world.entropy_floor`` in which episodes failed
-
-    def add(self, steps: int, episodes: int, seconds: float) -> None:
-        self.update += 1
-        self.step += steps
-        self.episodes += episodes
-        self.seconds += seconds
 
     def count_entropy(self, entropy: float, floor: float, episodes: Sequence[Episode]) -> None:
         """Count an update of low entropy, in nats; updates without episodes that can fail are ignored."""

@@ -44,15 +44,7 @@ from groundling.worlds.protocols import TrainingMeasures
 
 
 class Trainer:
-    """The components of a run and its progress. Of several processes, each steps its share of the envs.
-
-    Args:
-        config: The run's config.
-        folder: The run's folder, opened.
-        warn: Called with warnings.
-        processes: The processes that share the work; None for this one alone.
-        start: See `make_policy`.
-    """
+    """The components of a run and its progress; of several processes, each steps its share of the envs."""
 
     def __init__(
         self,
@@ -137,7 +129,10 @@ class Trainer:
         algorithm, policy = f"algorithm {self.config.algorithm.id!r}", f"policy {self.config.policy.id!r}"
         figures = self._learn(rollout, algorithm)
         seconds = time.monotonic() - started
-        self.counters.add(rollout.num_transitions, len(episodes), seconds)
+        self.counters.update += 1
+        self.counters.step += rollout.num_transitions
+        self.counters.episodes += len(episodes)
+        self.counters.seconds += seconds
         self.counters.count_entropy(figures.get("entropy", 1.0), self.world.entropy_floor, episodes)
         parts = rollout.part_means()
         # Where the env pays, the shown return is its reward: the bar shows the other rewards as well.

@@ -1,14 +1,15 @@
 """`groundling verify`: check that written files are complete, and say what to do if they are not."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from groundling.config.compose import from_file
 from groundling.errors import ConfigError, GroundlingError
-from groundling.io.documents import DocumentError, read_object, read_parquet
+from groundling.io.documents import read_object, read_parquet
 from groundling.io.files import LOCK, PARTIAL, is_locked, output_lock
 from groundling.io.row_files import digest_of, scan_rows
 from groundling.judges.preferences import open_pairs
@@ -82,14 +83,22 @@ def _findings(folder: Path) -> list[Finding]:
     return [*chain(*checks), *(Finding(str(path), *advice) for path in left)]
 
 
-def _config(folder: Path) -> Iterator[Finding]:
-    path, is_published = folder / "config.yaml", (folder / checkpoint.MANIFEST).exists()
+def _read(path: Path, advice: str, read: Callable[[], str]) -> Iterator[Finding]:
+    """Yield the sentence that ``read`` returns, or its error as a problem of ``path``."""
     try:
-        from_file(path, (), "playing" if is_published else "training")
-    except ConfigError as error:
-        yield Finding(str(path), str(error))
-    else:
-        yield Finding(f"config.yaml: can be {'played' if is_published else 'run'} as it is")
+        yield Finding(read())
+    except (GroundlingError, OSError, ValueError) as error:
+        yield Finding(str(path), " ".join(str(error).split()), advice)
+
+
+def _config(folder: Path) -> Iterator[Finding]:
+    is_published = (folder / checkpoint.MANIFEST).exists()
+
+    def read() -> str:
+        from_file(folder / "config.yaml", (), "playing" if is_published else "training")
+        return f"config.yaml: can be {'played' if is_published else 'run'} as it is"
+
+    return _read(folder / "config.yaml", "", read)
 
 
 def _trained(folder: Path) -> Iterator[Finding]:
@@ -141,37 +150,28 @@ def _manifest(path: Path) -> Finding:
 
 
 def _reward_model(folder: Path) -> Iterator[Finding]:
-    path, advice = folder / REWARD_MODEL, "run the same `groundling distill` again to the end"
-    if not path.exists():
-        yield Finding(str(path), "is missing", advice)
-        return
-    try:
-        model = load_reward_model(folder)
-    except GroundlingError as error:
-        yield Finding(str(path), str(error), advice)
-    else:
-        yield Finding(f"{REWARD_MODEL}: a {model.id} with its weights")
+    advice = "run the same `groundling distill` again to the end"
+    return _read(
+        folder / REWARD_MODEL, advice, lambda: f"{REWARD_MODEL}: a {load_reward_model(folder).id} with its weights"
+    )
+
+
+def _count(path: Path) -> str:
+    return f"{path.name}: {read_parquet(path).num_rows:,} transitions"
 
 
 def _episodes(folder: Path) -> Iterator[Finding]:
-    count, files = 0, sorted((folder / "data").glob("*.parquet"))
+    files = sorted((folder / "data").glob("*.parquet"))
+    advice = "delete this file and those after it, and run the same `groundling collect` again"
     for path in files:
-        try:
-            count += read_parquet(path).num_rows
-        except DocumentError as error:
-            advice = "delete this file and those after it, and run the same `groundling collect` again"
-            yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", advice)
-            return
-    yield Finding(f"data: {count:,} transitions in {len(files)} files")
+        yield from _read(path, advice, partial(_count, path))
 
 
 def _pairs(folder: Path) -> Iterator[Finding]:
-    try:
+    def read() -> str:
         pairs = open_pairs(folder)
-        count = len(pairs)
         labels = {name: len(pairs.preferences(name)) for name in pairs.annotators()}
-    except (GroundlingError, OSError, ValueError) as error:
-        yield Finding(str(folder), str(error), "restore the file from a copy, or collect into a new folder")
-    else:
         labelled = f", labelled by {', '.join(labels)}" if labels else ""
-        yield Finding(f"data: {count:,} pairs{labelled}")
+        return f"data: {len(pairs):,} pairs{labelled}"
+
+    return _read(folder, "restore the file from a copy, or collect into a new folder", read)
