@@ -15,7 +15,6 @@ from groundling.algorithms.optimisation import make_adamw
 from groundling.envs.nethack.observation import message_id
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents
-from groundling.errors import ConfigError
 from groundling.judges.online.background import OnlineLearning
 from groundling.judges.online.reward import OnlineReward
 from groundling.judges.preferences.pairs import decode
@@ -228,20 +227,6 @@ def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() 
     assert long.figures["intrinsic_return"] == pytest.approx(sum(values))
     assert long.figures["messages"] == 4 and long.figures["score"] == 9
     assert long.episode_return == 4.5 and long.success is None
-
-
-def test_a_restart_with_another_reward_model_is_refused(tmp_path: Path) -> None:
-    def collector() -> tuple[NetHackCollector, LengthModel]:
-        model = LengthModel()
-        return NetHackCollector(ScriptedEnvs(), 8, _reward(model)), model
-
-    one, _ = collector()
-    _collect(one, _policy())
-    one.save_shared(tmp_path)
-    again, model = collector()
-    model.version = 2
-    with pytest.raises(ConfigError, match="another reward model"):
-        again.load_shared(tmp_path)
 
 
 def test_the_same_weights_collected_ahead_give_the_same_rollouts() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.config.compose import compose
 from groundling.config.schema import Config, TrainingConfig
 from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, RunError
@@ -108,14 +107,6 @@ def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     config.policy = ComponentConfig(id="symbolic", args={"channels": 8, "hidden_size": 8, "recurrence": 2})
     with pytest.raises(ConfigError, match=r"world\.probes=null"):
         train(config, Console(quiet=True))
-
-
-def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
-    config = compose("demo-easy", ["world.probes=both", f"run_dir={tmp_path}"]).world
-    assert isinstance(config, TextConfig)
-    ProbeLog(config, RandomPolicy(), tmp_path, 0)
-    titles = [probe.title for probes in load_probes().values() for probe in probes]
-    assert list(read_probes(tmp_path)[0]["probabilities"]) == titles
 
 
 def test_other_actions_have_their_own_names(tmp_path: Path) -> None:

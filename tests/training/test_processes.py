@@ -208,16 +208,6 @@ def test_an_error_ends_all_processes(place: str, override: str, message: str, tm
     assert message in first.output
 
 
-def test_a_sweep_trains_all_its_runs_on_the_available_device(tmp_path: Path) -> None:
-    # With GPUs the device is a CPU, as in the other tests.
-    device = "cpu" if torch.cuda.is_available() else "auto"
-    sweep = ["training.steps=40", "seed=1,2", f"device={device}", f"run_dir={tmp_path}/${{seed}}"]
-    ended = groundling(2, *_words(tmp_path, *sweep))
-    assert [process.exit_code for process in ended] == [0, 0], ended
-    assert [process.output.count("done:") for process in ended] == [2, 0]
-    assert [read_metrics(tmp_path / seed)[-1]["step"] for seed in ("1", "2")] == [40, 40]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def head(seed: int) -> list[torch.Tensor]:

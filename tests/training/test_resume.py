@@ -21,9 +21,7 @@ from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
-from groundling.training.folder import open_run
 from groundling.training.train import train
-from groundling.training.trainer import Trainer
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
@@ -292,22 +290,6 @@ def test_metrics_without_a_checkpoint_are_kept(damage: Callable[[Path], Any], me
     with pytest.raises(RunError, match=message):
         _train(_corridor(copied))
     assert (copied / "metrics.jsonl").read_text() == before
-
-
-def test_a_run_with_only_a_broken_checkpoint_does_not_restart(tmp_path: Path) -> None:
-    config = _corridor(tmp_path)
-    config.training.checkpoint_every = 100
-    with open_run(Path(config.run_dir), config.model_dump()) as folder:  # stops after the first update, and saves
-        assert not Trainer(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
-    before = (tmp_path / "metrics.jsonl").read_text()
-    assert before.count("\n") == 1
-    (tmp_path / "checkpoints" / "000001" / "table.safetensors").unlink()
-    with (
-        pytest.raises(RunError, match=r"no complete checkpoint, only broken ones \(000001\): restore one"),
-        pytest.warns(UserWarning, match="broken"),
-    ):
-        _train(config)
-    assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
 def test_a_run_cannot_be_shortened_below_its_checkpoint(copied: Path) -> None:

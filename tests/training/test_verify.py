@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from rich.console import Console
 
 from groundling.cli.main import main
@@ -198,15 +197,6 @@ def test_problems_of_a_run_in_training_are_not_reported(
     assert last.problem == "is being written to by another process" and last.advice == "check it again afterwards"
 
 
-def test_a_file_being_written_is_not_a_leftover(run_dir: Path) -> None:
-    def write(partial: Path) -> None:
-        partial.write_text("page")
-        assert all(one.problem is None for one in verify(run_dir))
-
-    replace_file(run_dir / "report.html", write)
-    assert (run_dir / "report.html").read_text() == "page"
-
-
 def test_leftovers_of_killed_processes_are_deleted_on_resume(run_dir: Path) -> None:
     name = f".metrics.jsonl.{'0a' * 16}.partial"
     left = [run_dir / name, run_dir / "samples" / name, run_dir / "notes.partial"]
@@ -221,17 +211,6 @@ def test_leftovers_of_killed_processes_are_deleted_on_resume(run_dir: Path) -> N
     replace_file(run_dir / "report.html", write)
     assert [path.exists() for path in left] == [False, False, True]
     assert (run_dir / "report.html").read_text() == "page"
-
-
-def test_a_lock_held_for_an_instant_is_waited_for(tmp_path: Path) -> None:
-    """Another process checks whether it is free."""
-    lock = FileLock(tmp_path / LOCK, thread_local=False)
-    lock.acquire()
-    released = threading.Timer(0.05, lock.release)
-    released.start()
-    with locked(tmp_path / LOCK, "is at work"):
-        pass
-    released.join()
 
 
 def test_a_pipe_is_not_accepted_as_a_lock(run_dir: Path) -> None:
