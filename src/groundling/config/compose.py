@@ -43,7 +43,7 @@ def compose(
     Raises:
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
-    changes = parse(overrides)
+    changes = parse(overrides)  # whose errors come first
     values = read_experiment(experiment, config_dir)
     return from_values(values, changes, f"the experiment {experiment}", purpose, checked=checked)
 
@@ -53,6 +53,11 @@ def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "trainin
     return from_values(read_file(path), overrides, str(path), purpose, checked=checked)
 
 
+def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
+    """Apply overrides, which may come from a file and may repeat those that ``config`` was made with."""
+    return from_values(config.model_dump(), overrides, "an override", purpose, again=True)
+
+
 def from_values(
     values: Mapping[str, Any],
     overrides: Overrides = (),
@@ -60,28 +65,12 @@ def from_values(
     purpose: Purpose = "training",
     *,
     checked: bool = True,
+    again: bool = False,
 ) -> Config:
-    """Check nested, unresolved values over the defaults; overrides and errors as in `compose`."""
+    """Check nested values over the defaults; overrides and errors as in `compose`, ``again`` as in `changed`."""
     check_plain(values, where)
     changes = parse(overrides)
-    return _made(values, changes, given(changes), where, purpose, checked=checked)
-
-
-def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
-    """Apply overrides, which may come from a file and may repeat those that ``config`` was made with."""
-    values = config.model_dump()
-    return _made(values, parse(overrides), dict(leaves("", values)), "an override", purpose, again=True)
-
-
-def _made(
-    values: Mapping[str, Any],
-    changes: list[Change],
-    said: Mapping[str, Any],
-    where: str,
-    purpose: Purpose,
-    again: bool = False,
-    checked: bool = True,
-) -> Config:
+    said = dict(leaves("", values)) if again else given(changes)
     model = _model(values, changes, where)
     settled = merged(model.defaults(), values)
     world: Any = worlds.get(values["world"]["id"])
@@ -91,7 +80,7 @@ def _made(
     if "training.steps" in said and not again and config.training.epochs is not None:
         reason = f"training.epochs={config.training.epochs} says how long to learn from the data"
         raise UnusedKey(
-            "training.steps", f"training.steps={config.training.steps} does nothing: {reason}; leave it out"
+            "training.steps", f"training.steps={said['training.steps']} does nothing: {reason}; leave it out"
         )
     if purpose == "playing":
         usual, unneeded = type(config.world).defaults(), config.world.declared(TrainingOnly)
