@@ -76,8 +76,8 @@ def check_used(config: Config) -> None:
         and not any(part.coefficient for part in chosen.values())
         and not penalises(config.algorithm.id, config.algorithm.args)
     ):
-        names = ", ".join(f"reward.{name}" for name in chosen)
-        raise ConfigError(f"there is no reward to learn from: the coefficients of {names} are all 0; change one")
+        zeros = ", ".join(f"reward.{name}" for name in chosen)
+        raise ConfigError(f"there is no reward to learn from: the coefficients of {zeros} are all 0; change one")
 
 
 def _use(config: Config) -> Use:

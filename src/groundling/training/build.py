@@ -104,7 +104,7 @@ def make_policy(
         if "lm" in roles:
             given["lm"] = language_model(world.checkpoint or start)
         if "reference" in roles and learns and penalises(algorithm.id, algorithm.args):
-            # Without a new adapter the model is the reference.
+            # Without its new, untrained adapter the model is the reference.
             is_base = start is None and bool(model.lora) and adapter_base(resolve(model.path)) is None
             given["reference"] = given["lm"] if is_base else language_model(start)
         adapts_values = policy.args.get("critic", needs_values) and policy.args.get("value") == "lora"

@@ -73,8 +73,8 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
         length = checkpoint.length_of(newest)
         wanted = math.inf if length is None else wanted * length["steps"] / length["epochs"]
     if before and before[-1] >= wanted:
-        length = f"{key}={training[key.partition('.')[2]]}"
-        raise ConfigError(f"{folder} holds a run that is longer than {length}: set run_dir to a new folder")
+        asked = f"{key}={training[key.partition('.')[2]]}"
+        raise ConfigError(f"{folder} holds a run that is longer than {asked}: set run_dir to a new folder")
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
