@@ -150,13 +150,13 @@ class Trainer:
             **rollout.turn_means(),
         }
         with foreign(policy):
-            acted = self.policy.figures()
-        present = row | shaped
-        for giver, given in ((policy, checked_figures(acted, policy)), (algorithm, figures)):
-            if doubled := sorted(present.keys() & given.keys()):
+            acted = checked_figures(self.policy.figures(), policy)
+        taken = row.keys() | shaped.keys()
+        for giver, given in ((policy, acted), (algorithm, figures)):
+            if doubled := sorted(taken & given.keys()):
                 raise RunError(f"the {giver} gives a figure called {doubled[0]}, which the run has already: rename it")
-            present |= given
-        return present
+            taken |= given.keys()
+        return {**row, **acted, **shaped, **figures}
 
     def save(self) -> None:
         """Write a checkpoint, from which a run of the same number of processes resumes to the last bit."""
