@@ -1,10 +1,12 @@
 """Requests to an OpenAI-compatible server that may be slow, busy, broken or hostile."""
 
 import asyncio
+import email.utils
 import json
 import os
 import random
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -153,9 +155,7 @@ class ChatServer:
                 else:
                     problem = f"HTTP {status}: {self._excerpt(content)}"
                     self._check_status(code, problem)
-                lost, wait = False, None
-                with suppress(ValueError):  # it may also be a date
-                    wait = float(headers.get("retry-after", ""))
+                lost, wait = False, _retry_after(headers)
             if attempt < self.max_retries:
                 pause = min(60.0, self.backoff * 2**attempt) * random.uniform(0.5, 1.0)  # spreads concurrent requests
                 await asyncio.sleep(max(pause, min(wait or 0.0, _LONGEST_WAIT)))
@@ -225,3 +225,14 @@ def _error_status(reply: Mapping[str, Any]) -> int:
         return 200
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else 502
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a ``Retry-After``, which may also be a date."""
+    text = headers.get("retry-after", "").strip()
+    with suppress(ValueError):
+        return max(0.0, float(text))
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError):
+        return None
