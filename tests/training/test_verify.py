@@ -181,16 +181,16 @@ def test_problems_of_a_run_in_training_are_not_reported(
     (run_dir / "checkpoints" / ".partial-000007").mkdir()
     _broken(run_dir, "cut")
     lock, with_lock = ExitStack(), locked(run_dir / LOCK, "is at work")
-    versions = checkpoint.versions
+    step_of = checkpoint.step_of
 
-    def change_the_lock() -> dict[str, str]:
+    def change_the_lock(path: Path) -> int:
         lock.enter_context(with_lock) if moment == "begun meanwhile" else lock.close()
-        return versions()
+        return step_of(path)
 
     if moment != "begun meanwhile":
         lock.enter_context(with_lock)
     if moment != "before":
-        monkeypatch.setattr(checkpoint, "versions", change_the_lock)
+        monkeypatch.setattr(checkpoint, "step_of", change_the_lock)
     with lock:
         *whole, last = verify(run_dir)
     assert all(one.problem is None for one in whole) and len(whole) >= 2
