@@ -1,7 +1,6 @@
 """The Python API: runs, their figures, and agents in custom loops."""
 
 import importlib
-import runpy
 import shutil
 from pathlib import Path
 
@@ -174,11 +173,6 @@ def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: 
         gl.load(tmp_path / "out", overrides=["reward.test-of-the-author.coefficient=1"])
 
 
-def test_a_misspelt_model_is_not_searched_on_the_hub() -> None:
-    with pytest.raises(gl.GroundlingError, match="no model is called 'strater': did you mean 'starter'"):
-        gl.LanguageModel.from_pretrained("strater")
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -232,14 +226,3 @@ def test_a_language_model_acts_with_an_experiments_settings() -> None:
     agent = gl.load("demo", device="cpu", overrides=[f"model.path={folder}"])
     observation, info = agent.make_env().reset(seed=1)
     assert agent.act(observation, info) in range(6)
-
-
-def test_a_custom_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
-    train = runpy.run_path(str(ROOT / "examples" / "ppo_loop.py"))["train"]
-    assert len(train(updates=2, num_envs=2)) == 2
-    assert "entropy" in capsys.readouterr().out
-
-
-def test_all_names_are_documented() -> None:
-    for name in gl.__all__:
-        assert getattr(gl, name).__doc__

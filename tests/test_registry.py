@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from groundling.errors import ConfigError
-from groundling.metrics import metrics
 from groundling.registry import Registry
 
 toys: Registry[object] = Registry("toy")
@@ -33,15 +32,6 @@ def test_components_are_made_by_id_and_mistakes_name_the_nearest() -> None:
     with pytest.raises(ConfigError, match="registered already"):
         registry.register("train")(lambda: "another")
     registry.register("train")(train)  # the same again, as a reloaded module does, is fine
-
-
-def test_a_component_of_the_same_name_does_not_take_anothers_place() -> None:
-    class Bleu: ...
-
-    Bleu.__qualname__ = "Bleu"  # as of a module's class
-    with pytest.raises(ConfigError, match=r"metric 'bleu' is registered already, by groundling.metrics.bleu: choose"):
-        metrics.register("bleu")(Bleu)
-    assert metrics.get("bleu") is not Bleu
 
 
 def test_a_script_may_be_imported_under_its_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

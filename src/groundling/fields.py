@@ -10,6 +10,7 @@
 Resuming, trust, publishing and evaluation read the facts; no other code names a setting.
 """
 
+import inspect
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -108,10 +109,7 @@ def record(declarations: Mapping[str, Iterable[Any]]) -> None:
 
 
 def names_with(fact: Fact) -> Collection[str]:
-    """Return the names that any section or registered component declares with a fact.
-
-    A name that is private in one place is private under every key, also in arguments of unregistered components.
-    """
+    """Return the names that any section or registered component declares with a fact, for unregistered ones."""
     return _names.get(fact.name, ())
 
 
@@ -209,6 +207,12 @@ def children(hint: Any, name: str) -> Iterator[Any]:
                 yield hints[name]
         elif get_origin(one) in (dict, Mapping) or (get_origin(one) in (list, Sequence) and name.isdecimal()):
             yield get_args(one)[-1]
+
+
+def annotation(owner: type, name: str, usual: Any = None) -> Any:
+    """Return the type, other than Any, that a class or else its nearest base declares for an attribute, or ``usual``."""
+    hints = (inspect.get_annotations(one, eval_str=True).get(name, Any) for one in owner.__mro__)
+    return next((hint for hint in hints if hint is not Any), usual)
 
 
 def is_section(hint: Any) -> bool:

@@ -65,10 +65,7 @@ def estimate(
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return interquartile mean and pointwise bootstrap 95 % interval of curves ``(runs, points)``.
-
-    Whole runs are drawn. Centre, lower and upper end are each ``(points,)``.
-    """
+    """Return interquartile mean and pointwise 95 % interval of curves ``(runs, points)``; runs are drawn whole."""
     runs = len(curves)
     drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs))
     values = interquartile_mean(np.moveaxis(curves[drawn], 1, -1))  # (resamples, points)

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache, wraps
 from types import UnionType
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
 from groundling.fields import OnlyWith, Provided, Section, one_line, record
 
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -46,7 +47,7 @@ def missing_arguments(factory: Callable[..., Any], given: Collection[str]) -> li
 def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
     """Derive a model of the arguments that a config may set, which checks types and bounds strictly."""
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
-    types = {name: _type(one) for name, one in named_parameters(factory).items()}
+    types = {name: _of_yaml(one.annotation) for name, one in named_parameters(factory).items()}
     types |= {name: one.settable for name, one in provided(factory).items()}
     config = ConfigDict(
         extra="allow" if takes_any else "forbid",
@@ -59,14 +60,10 @@ def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
     return create_model("Arguments", __config__=config, **fields)
 
 
-def _type(parameter: inspect.Parameter) -> Any:
-    """Return a parameter's type; Any for forward references."""
-    hint = parameter.annotation
-    return Any if hint is parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint) else _of_yaml(hint)
-
-
 def _of_yaml(hint: Any) -> Any:
-    """Accept a list for a tuple, which YAML lacks; entries stay strict."""
+    """Accept a list for a tuple, which YAML lacks; entries stay strict. Forward references are Any."""
+    if hint is inspect.Parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint):
+        return Any
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return Annotated[_of_yaml(args[0]), *args[1:]]
@@ -151,6 +148,30 @@ def import_words(modules: Iterable[str]) -> list[str]:
     return [word for name in modules if re.fullmatch(r"[\w.]+", name) for word in ("--import", name)]
 
 
+@contextmanager
+def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
+    """Name the modules of ``imports`` that are missing in a `ConfigError`; ``where`` is the config's file or run."""
+    try:
+        yield
+    except UnusedKey:
+        raise
+    except ConfigError as error:
+        missing = missing_modules(imports)
+        words = " ".join(import_words(missing))
+        if not missing or words in str(error):
+            raise
+        raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
+            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
+            "Python, import them first)"
+        ) from error
+
+
+def missing_modules(imports: Sequence[str]) -> list[str]:
+    """Return the modules that are not imported; empty if an entry is not a module's name, for safety of messages."""
+    missing = [module for module in imports if module not in sys.modules]
+    return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
+
+
 class ComponentConfig(Section):
     """A registered component as a config names it; `groundling list` shows the ids."""
 
@@ -182,7 +203,9 @@ class Registry(Generic[T]):
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
-            origin = _origin(factory)
+            file = getattr(sys.modules.get(factory.__module__), "__file__", None)
+            name = getattr(factory, "__qualname__", repr(factory))
+            origin = name, os.path.realpath(file) if file else factory.__module__
             if self._origins.get(id, origin) != origin:
                 taken = self._factories[id].__module__
                 raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken}: choose another id")
@@ -221,9 +244,8 @@ class Registry(Generic[T]):
         factory, component = self.get(id), f"{self.kind} {id!r}"
         check_arguments(factory, args, component, f"{key}.args.")
         if missing := missing_arguments(factory, {*args, *provided(factory)}):
-            raise ConfigError(
-                f"{component} needs {', '.join(f'{key}.args.{name}' for name in missing)}{self._hint(id)}"
-            )
+            names = ", ".join(f"{key}.args.{name}" for name in missing)
+            raise ConfigError(f"{component} needs {names}{self._hint(id)}")
 
     def _hint(self, id: str) -> str:
         """Add to the message about missing arguments of the component ``id``."""
@@ -239,10 +261,3 @@ class Registry(Generic[T]):
 
     def __contains__(self, id: object) -> bool:
         return id in self._factories or any(id in others for others, _ in self._adapted)
-
-
-def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
-    """Return the name of a definition, and its file or, without one, its module."""
-    file = getattr(sys.modules.get(factory.__module__), "__file__", None)
-    name = getattr(factory, "__qualname__", repr(factory))
-    return name, os.path.realpath(file) if file else factory.__module__

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import gymnasium
 from groundling.agent import Agent
 from groundling.config.compose import compose, from_file
 from groundling.config.overrides import Change
-from groundling.config.schema import Config, WorldConfig
+from groundling.config.schema import Config
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, RunError, did_you_mean
@@ -70,10 +69,15 @@ def train(
     if isinstance(overrides, str):
         raise ConfigError(f"overrides must be a list of words, got a text: overrides=[{overrides!r}]")
     folder = None if config_dir is None else Path(config_dir)
-    chosen = _Chosen(world, model, policy, algorithm, reward, steps, seed, run_dir)
-    changes = chosen.changes(experiment, folder)
-    config = compose(experiment or chosen.experiment, [*changes, *overrides], folder)
-    config.imports += _modules_of(config.world)
+    values = {"training.steps": steps, "seed": seed, "run_dir": None if run_dir is None else str(run_dir)}
+    start, changes = _chosen(
+        experiment, folder, world=world, model=model, policy=policy, algorithm=algorithm, reward=reward, **values
+    )
+    config = compose(start, [*changes, *overrides], folder)
+    spec = gymnasium.registry.get(getattr(config.world, config.world.PLACE))
+    module = "" if spec is None else TextEnvMaker.of(spec.id).module or ""
+    if module and not module.startswith(_KNOWN):  # a user's module, which registers the env
+        config.imports.append(module)
     if not train_run(config, make_console(), warn):
         raise KeyboardInterrupt(f"stopped; the same call continues from the last checkpoint of {config.run_dir}")
     return Run(config.run_dir)
@@ -91,99 +95,70 @@ def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: A
     Raises:
         ConfigError: the world is unknown, or a setting is invalid.
     """
-    chosen = _Chosen(world=place, reward=settings.pop("reward", None), seed=seed)
-    changes = [*chosen.changes(None, None), Change("world", settings), Change("device", device)]
-    return world_of(compose(chosen.experiment, changes))
+    start, changes = _chosen(None, None, world=place, reward=settings.pop("reward", None), seed=seed)
+    return world_of(compose(start, [*changes, Change("world", settings), Change("device", device)]))
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The keywords of `train`, converted to changes of an experiment."""
-
-    world: str | None = None
-    model: str | None = None
-    policy: str | None = None
-    algorithm: str | None = None
-    reward: str | Mapping[str, float] | None = None
-    steps: int | None = None
-    seed: int | None = None
-    run_dir: str | Path | None = None
-
-    @cached_property
-    def kind(self) -> type[World]:
-        """Kind of the named world; the last registered one if several have it, as in `home_of`."""
-        if self.world is None:
-            raise ConfigError("name an experiment, or a world: groundling list experiments, groundling list envs")
-        for one in reversed([kind(id) for id in worlds.in_order()]):
-            if one.has(self.world):
-                return one
-        known = [*gymnasium.registry, *pools]
+def _chosen(
+    experiment: str | None,
+    config_dir: Path | None,
+    *,
+    world: str | None,
+    model: str | None = None,
+    policy: str | None = None,
+    algorithm: str | None = None,
+    reward: str | Mapping[str, float] | None,
+    **values: Any,
+) -> tuple[str, list[Change]]:
+    """Return the experiment to start from, and the changes to it that the keywords of `train` make."""
+    if reward is not None and not isinstance(reward, str | Mapping):
         raise ConfigError(
-            f"there is no world {self.world!r}: {did_you_mean(self.world, known, 0.7)}give an env's id as Gymnasium "
-            "knows it (import the module that registers it first), one of NetHack's tasks, or a pool; see "
+            f"reward must be a part's id, or coefficients by id, got {reward!r:.80}: register a function of yours with "
+            "@groundling.rewards.register(ID), and give ID"
+        )
+    is_named = experiment is not None
+    experiment = experiment or _experiment_of(world, is_small=model is None or model in STARTERS)
+    base = compose(experiment, (), config_dir)
+    home, place, changes = kind(base.world.id), base.world.PLACE, list[Change]()
+    if not is_named:
+        name = "-".join(part for part in (world, policy, algorithm or base.algorithm.id) if part)
+        baselines = ["zero-shot", *({"random"} & {*home.baselines})]
+        changes += [Change("name", name), Change("evaluation.baselines", baselines)]
+    if world is not None and world != getattr(base.world, place):
+        if hasattr(base.world, "args"):
+            changes.append(Change("world.args", takes_out=True))
+        changes.append(Change(f"world.{place}", world))
+    for section, id in (("policy", policy), ("algorithm", algorithm)):
+        if id is not None and id != getattr(base, section).id:
+            changes += [Change(f"{section}.args", takes_out=True), Change(f"{section}.id", id)]
+    pays = "env" in home.offers.evidence
+    if reward is None and not (is_named or pays):
+        raise ConfigError(f'{world} gives no reward: name one, as reward="rouge"; see `groundling list rewards`')
+    if reward is not None or not is_named:
+        coefficients = {reward: 1.0} if isinstance(reward, str) else reward or {}
+        kept = {"env"} if reward is None else {*coefficients}
+        present = {*base.reward, *(["env"] if pays else [])}
+        changes += [Change(f"reward.{name}", None) for name in sorted(present - kept)]
+        changes += [Change(f"reward.{name}.coefficient", value) for name, value in coefficients.items()]
+    values = {"model.path": model, **values}
+    return experiment, [*changes, *(Change(key, value) for key, value in values.items() if value is not None)]
+
+
+def _experiment_of(world: str | None, is_small: bool) -> str:
+    """Return the experiment from which training in a world starts; of kinds that have it, the last registered counts."""
+    if world is None:
+        raise ConfigError("name an experiment, or a world: groundling list experiments, groundling list envs")
+    home = next((one for one in reversed([kind(id) for id in worlds.in_order()]) if one.has(world)), None)
+    if home is None:
+        raise ConfigError(
+            f"there is no world {world!r}: {did_you_mean(world, [*gymnasium.registry, *pools], 0.7)}give an env's id as "
+            "Gymnasium knows it (import the module that registers it first), one of NetHack's tasks, or a pool; see "
             "`groundling list envs` and `… pools`"
         )
-
-    @property
-    def experiment(self) -> str:
-        """The experiment to start from if none is given."""
-        is_small = self.model is None or self.model in STARTERS
-        experiment = (self.kind.starter_experiment if is_small else None) or self.kind.experiment
-        if experiment is None:
-            raise ConfigError(f"a {self.kind.__name__} names no experiment to start from: give one")
-        return experiment
-
-    def changes(self, experiment: str | None, config_dir: Path | None) -> list[Change]:
-        """Return the changes to an experiment, or to the one that the world starts from."""
-        if self.reward is not None and not isinstance(self.reward, str | Mapping):
-            raise ConfigError(
-                f"reward must be a part's id, or coefficients by id, got {self.reward!r:.80}: register a function of "
-                "yours with @groundling.rewards.register(ID), and give ID"
-            )
-        base = compose(experiment or self.experiment, (), config_dir)
-        place, changes = base.world.PLACE, []
-        if experiment is None:
-            parts = (self.world, self.policy, self.algorithm or base.algorithm.id)
-            baselines = ["zero-shot", *({"random"} & {*self.kind.baselines})]
-            changes += [
-                Change("name", "-".join(part for part in parts if part)),
-                Change("evaluation.baselines", baselines),
-            ]
-        if self.world is not None and self.world != getattr(base.world, place):
-            if hasattr(base.world, "args"):
-                changes.append(Change("world.args", takes_out=True))
-            changes.append(Change(f"world.{place}", self.world))
-        for section, id in (("policy", self.policy), ("algorithm", self.algorithm)):
-            if id is not None and id != getattr(base, section).id:
-                changes += [Change(f"{section}.args", takes_out=True), Change(f"{section}.id", id)]
-        changes += self._reward_changes(base, is_named=experiment is not None)
-        run_dir = None if self.run_dir is None else str(self.run_dir)
-        values = {"model.path": self.model, "training.steps": self.steps, "seed": self.seed, "run_dir": run_dir}
-        return [*changes, *(Change(key, value) for key, value in values.items() if value is not None)]
-
-    def _reward_changes(self, base: Config, is_named: bool) -> list[Change]:
-        """Return the changes to the reward; without an experiment it is the world's own reward by default."""
-        pays = "env" in kind(base.world.id).offers.evidence
-        given = {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
-        if given is None and is_named:
-            return []
-        if given is None and not pays:
-            raise ConfigError(
-                f'{self.world} gives no reward: name one, as reward="rouge"; see `groundling list rewards`'
-            )
-        kept = {"env"} if given is None else {*given}
-        present = {*base.reward, *(["env"] if pays else [])}
-        return [
-            *(Change(f"reward.{name}", None) for name in sorted(present - kept)),
-            *(Change(f"reward.{name}.coefficient", value) for name, value in (given or {}).items()),
-        ]
-
-
-def _modules_of(world: WorldConfig) -> list[str]:
-    """Return the user's module that registers the env, for `Config.imports`."""
-    spec = gymnasium.registry.get(getattr(world, world.PLACE))
-    module = None if spec is None else TextEnvMaker.of(spec.id).module
-    return [] if module is None or module.startswith(_KNOWN) else [module]
+    experiment = (home.starter_experiment if is_small else None) or home.experiment
+    if experiment is None:
+        raise ConfigError(f"a {home.__name__} names no experiment to start from: give one")
+    return experiment
 
 
 class Run:

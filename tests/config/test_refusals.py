@@ -236,8 +236,3 @@ def test_a_run_that_is_refused_late_leaves_no_folder_and_no_config(
     monkeypatch.setattr(TextWorld, "logs", refuse)
     assert main([*words, "training.steps=16"]) == 1
     assert (run / "config.yaml").read_text() == before and (run / "checkpoints").is_dir()
-
-
-def test_a_film_is_a_gif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "random", "--gif", str(tmp_path / "film.png")]) == 1
-    assert "ends in .gif" in capsys.readouterr().err

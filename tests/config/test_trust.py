@@ -1,7 +1,5 @@
 """What others' files can do: nothing but set what is harmless. Each attack is one that worked, or might."""
 
-import copy
-import functools
 import json
 import os
 import shutil
@@ -14,68 +12,25 @@ import yaml
 
 from groundling.cli.main import main
 from groundling.config import Config
-from groundling.config.compose import changed, compose, from_file, recorded, to_yaml
-from groundling.config.facts import shareable, shareable_words
+from groundling.config.compose import compose, from_file, recorded, to_yaml
 from groundling.errors import ConfigError, GroundlingError
-from groundling.evaluation.evaluate import played_with
-from groundling.fields import flat
 from groundling.lm import LanguageModel
-from groundling.lm.load.adapters import adapter_base
 from groundling.lm.load.model_files import STARTERS
-from groundling.studies.definition import read_study
-from groundling.training.build import dry_run
+from tests.config.conftest import TRUST, demo_values, refusal
 from tests.judges.asking.chat_server import ChatServer, serving
 
-SECRET = "swordfish-in-the-environment"
 SMALL = [
     *("world.num_envs=2", "training.steps=4", "world.num_steps=2", "algorithm.args.minibatch_size=2"),
     *("algorithm.args.micro_batch_size=null", "device=cpu", "evaluation.num_envs=1", "evaluation.baselines=[]"),
 ]
-TRUST = "model.trust_remote_code=true"
 _ONLINE = "reward.reward_model.args.online"
 ONLINE = ["motif/score", "device=cpu", "world.num_envs=2", "world.num_workers=0", "world.ahead=false"]
-
-
-@functools.cache
-def demo() -> Config:
-    return compose("demo-easy")
-
-
-def demo_values() -> dict[str, Any]:
-    """As a run's file has them."""
-    return copy.deepcopy(_demo_values())
 
 
 def writing_values() -> dict[str, Any]:
     """As a run's file has them that writes texts."""
     values: dict[str, Any] = yaml.safe_load(to_yaml(compose("rl4lms/increasing_numbers_ppo")))
     return values
-
-
-@functools.cache
-def _demo_values() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load(to_yaml(demo()))
-    return values
-
-
-@pytest.fixture(autouse=True)
-def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GROUNDLING_SECRET", SECRET)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the environment's variables that are read."""
-    names: list[str] = []
-    kept: Any = type(os.environ).__getitem__
-
-    def read(environ: Any, name: str) -> str:
-        names.append(name)
-        value: str = kept(environ, name)
-        return value
-
-    monkeypatch.setattr(type(os.environ), "__getitem__", read)
-    return names
 
 
 def hostile_model(folder: Path, marker: Path) -> Path:
@@ -139,16 +94,6 @@ def _modules(tmp_path: Path, marker: Path, received: Path, monkeypatch: pytest.M
     marker.unlink(missing_ok=True)
 
 
-def _line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
-    """The one line of a command that is refused."""
-    capsys.readouterr()
-    assert main(arguments) == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1, captured.err
-    assert SECRET not in captured.err + captured.out
-    return captured.err
-
-
 def _commands(run: Path, tmp_path: Path) -> dict[str, list[str]]:
     return {
         "evaluate": ["evaluate", str(run), "--episodes", "1"],
@@ -170,7 +115,7 @@ def _commands(run: Path, tmp_path: Path) -> dict[str, list[str]]:
 def test_a_received_run_executes_nothing_and_says_which_words_would(
     received: Path, marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    error = _line(capsys, _commands(received, tmp_path)[command])
+    error = refusal(capsys, _commands(received, tmp_path)[command])
     assert f"add to the command: {TRUST}\n" in error and "config.yaml sets model.trust_remote_code" in error
     assert not marker.exists()
     assert not (tmp_path / "new").exists() and not (tmp_path / "data").exists()
@@ -211,15 +156,8 @@ def test_a_run_is_not_gone_on_with_without_its_words(
     received: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = received.parent / "model"
-    error = _line(capsys, ["train", "demo-easy", f"run_dir={received}", f"model.path={model}", *SMALL])
+    error = refusal(capsys, ["train", "demo-easy", f"run_dir={received}", f"model.path={model}", *SMALL])
     assert "model.trust_remote_code=True (now False)" in error and not marker.exists()
-
-
-def test_an_adapter_imports_no_module(tmp_path: Path) -> None:
-    settings = {"base_model_name_or_path": "starter", "megatron_config": {"a": 1}, "megatron_core": "this"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
-    with pytest.raises(GroundlingError, match="megatron_config to null"):
-        adapter_base(str(tmp_path))
 
 
 def test_what_an_adapter_stands_on_has_none_that_imports_a_module(
@@ -282,7 +220,7 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
     with serving(ChatServer()) as server:
         args = {"model": "m", "base_url": server.url, "api_key_env": "GROUNDLING_SECRET"}
         _write(judged, judge="openai", args=args)
-        error = _line(capsys, ["train", str(judged), *more])
+        error = refusal(capsys, ["train", str(judged), *more])
         assert server.bodies == []
     words = [f"{_ONLINE}.judge=openai", f"{_ONLINE}.args.base_url={server.url}"]
     words += [f"{_ONLINE}.args.api_key_env=GROUNDLING_SECRET"]
@@ -312,69 +250,8 @@ def test_a_judge_at_the_default_address_is_not_asked_either(judged: Path) -> Non
 def test_no_key_gets_into_a_runs_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
     for args in (wrong, "api_key_env: sk-hunter2"):
         words = [f"{_ONLINE}.judge=openai", f"{_ONLINE}.args={{model: m, {args}}}"]
-        error = _line(capsys, ["train", *ONLINE, f"run_dir={tmp_path / 'run'}", *words])
+        error = refusal(capsys, ["train", *ONLINE, f"run_dir={tmp_path / 'run'}", *words])
         assert "hunter2" not in error and not (tmp_path / "run").exists()
-
-
-def test_what_is_given_away_names_no_server_and_no_key() -> None:
-    args = {"model": "/home/ada/m", "base_url": "http://10.0.0.7:8000/v1", "api_key_env": "MY_KEY"}
-    assert shareable({"args": args, "list": [r"C:\Users\ada\x", "runs/a", "~/b", "/", "/no\nlines"]}) == {
-        "args": {"model": "m"},
-        "list": ["x", "runs/a", "b", "/", "/no\nlines"],
-    }
-    assert shareable("file:///home/ada/pool.csv") == "pool.csv" and shareable(None) is None
-    assert shareable({"http://host:8000/v1": 1, "a": 2}) == {"a": 2}
-
-
-def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
-    args = {
-        "url": "https://ada:hunter2@levels.intern:8443/v1",
-        "note": "levels\nof http://10.0.0.7",
-        "pools": ["hf://datasets/ada/p", "b", "-file:///home/ada/p.csv"],
-        "options": "cache=/home/ada/secret,maps=C:\\ada\\maps (~/q)",
-        "files": "a=file:///home/ada/p.csv b: file:/home/ada/q.csv",
-        "lines": "look\nat /home/ada/maps",
-        "system": {"base_url": "http://10.0.0.7:8000", "api_key_env": "MY_KEY", "text": "1/2, yes / no, </think>"},
-        "seed": 1,
-    }
-    given = {
-        "pools": ["b"],
-        "options": "cache=secret,maps=maps (q)",
-        "files": "a=p.csv b: q.csv",
-        "lines": "look\nat maps",
-        "system": {"text": "1/2, yes / no, </think>"},
-        "seed": 1,
-    }
-    for node, shared in ((args, given), ({"policy": {"args": args}}, {"policy": {"args": given}})):
-        assert shareable(node) == shared == shareable(shared)  # what was given away is compared with what would be
-    assert shareable(args["url"]) == ""
-
-
-def test_what_a_model_reads_is_given_away_as_it_is() -> None:
-    """Else the agent that is loaded would be another one, and one evaluation would pass for that of another prompt."""
-    args = {
-        "system": "/no_think Answer left/right. The rules: https://rules.example/v1",
-        "replacements": {"http://a": "/home/ada/key"},
-        "thought_ends": "://",
-    }
-    pool = {"prompt_prefix": "See https://a.org: ", "prompt_suffix": " in /usr/bin/x form", "path": "/home/ada/p.csv"}
-    config = {"world": {"actions": ["open https://a.org", "stay"], "args": pool}, "policy": {"args": args}}
-    given = {**config, "world": {**config["world"], "args": {**pool, "path": "p.csv"}}}
-    assert shareable(config) == given and shareable(flat(config)) == flat(given)
-    mine = {"world": {"args": {"actions": "/home/ada/secret/actions.txt", "system": "http://10.0.0.7"}}}  # an env's
-    assert shareable(mine) == {"world": {"args": {"actions": "actions.txt"}}}
-    words = ["policy.args.system='See https://a.org'", "+arms.a.world.system=at /root/agent x"]
-    assert shareable_words([*words, "world.args.system=at /root/agent x"]) == [*words, "world.args.system=at agent x"]
-    played = [compose("demo", [f"policy.args={{prompt: conversation, system: '/{word}/turn'}}"]) for word in "ab"]
-    assert played_with(played[0]) != played_with(played[1])
-
-
-def test_a_command_line_is_given_away_without_places() -> None:
-    words = ["study", "/home/ada/s.yaml", "seeds=1,2", "arms.a.model.path=/home/ada/m", "--runs", "/home/ada/runs"]
-    words += ["x.args={base_url: h, a: 1}", "y.base_url=http://10.0.0.7/v1", "z.api_key_env=MY_KEY", "device=cpu"]
-    words += ["world.args={path: /home/ada/p.csv, b: [~/q, 'C:\\\\Users\\\\ada'], c: 1/2}", "p=a=/home/ada/m"]
-    plain = ["study", "s.yaml", "seeds=1,2", "arms.a.model.path=m", "--runs", "runs", "device=cpu"]
-    assert shareable_words(words) == [*plain, "world.args={path: p.csv, b: [q, 'ada'], c: 1/2}", "p=a=m"]
 
 
 # Other settings that could run code or choose a server
@@ -431,20 +308,6 @@ def test_a_run_that_recorded_its_games_is_played_without_recording(tmp_path: Pat
     assert from_file(path).world.args == {"save_ttyrec_every": 0}
 
 
-@pytest.mark.usefixtures("_modules")
-def test_a_report_has_no_env_write_files(received: Path, tmp_path: Path) -> None:
-    pytest.importorskip("nle")
-    run, games = tmp_path / "run", tmp_path / "games"
-    # Without episodes, which were played in another env.
-    shutil.copytree(received, run, ignore=shutil.ignore_patterns("samples"))
-    values = yaml.safe_load((run / "config.yaml").read_text())
-    values["world"] |= {"env": "NetHackScore-v1", "actions": None}
-    values["world"]["args"] = {"savedir": str(games), "save_ttyrec_every": 1}
-    (run / "config.yaml").write_text(yaml.safe_dump(values))
-    assert main(["report", str(run), "--output", str(tmp_path / "report.html")]) == 0
-    assert not games.exists()
-
-
 def test_the_words_that_are_told_are_safe_in_a_shell(tmp_path: Path) -> None:
     values = demo_values()
     values["policy"]["args"] = {"base_url": "http://x/$(touch y)`touch y`'; touch y; '"}
@@ -483,158 +346,4 @@ def test_a_file_that_is_more_than_settings_is_refused(
     }
     settings.pop(text.partition(":")[0], None)
     path.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()) + text + "\n")
-    _line(capsys, ["train", str(path), f"run_dir={tmp_path / 'new'}", "--dry-run"])
-
-
-# The environment
-
-RESOLVERS = [
-    "${oc.env:GROUNDLING_SECRET}",
-    "${oc.env:GROUNDLING_SECRET,none}",
-    "a ${ oc.env : GROUNDLING_SECRET } b",
-    "${oc.decode:${oc.env:GROUNDLING_SECRET}}",
-    "${oc.create:{a:1}}",
-    "${oc.dict.values:world}",
-    "${oc.deprecated:name}",
-    "${oc.select:name}",
-    "${hydra:runtime.cwd}",
-    "${oc.${policy.id}:GROUNDLING_SECRET}",
-    "${${device}}",
-    r"\${oc.env:GROUNDLING_SECRET}",
-    "${.name}${oc.env:GROUNDLING_SECRET}",
-]
-
-
-@pytest.mark.parametrize("text", RESOLVERS)
-def test_no_file_and_no_override_has_a_resolver(tmp_path: Path, text: str, asked: list[str]) -> None:
-    values = demo_values()
-    for key, value in (
-        ("device", text),
-        ("policy", {"id": text}),
-        ("world", values["world"] | {"args": {"a": [{"b": text}]}}),
-    ):
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {key: value}))
-        for read in (from_file, recorded):
-            with pytest.raises(ConfigError, match="resolvers") as error:
-                read(tmp_path / "config.yaml")
-            assert SECRET not in str(error.value)
-    with pytest.raises(ConfigError, match="resolvers"):
-        compose("demo-easy", [f"device='{text}'"])
-    with pytest.raises(ConfigError, match="resolvers"):
-        changed(demo(), [{"policy.args": {"replacements": {"a": text}}}])
-    assert "GROUNDLING_SECRET" not in asked
-
-
-def test_a_resolver_that_is_put_together_is_none(tmp_path: Path, asked: list[str]) -> None:
-    values = demo_values()
-    pieces = {"name": "$", "run_dir": "{oc.env:GROUNDLING_SECRET}", "device": "${name}${run_dir}"}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | pieces))
-    for read in (from_file, recorded):
-        with pytest.raises(ConfigError, match="resolvers"):
-            read(tmp_path / "config.yaml")
-    assert "GROUNDLING_SECRET" not in asked
-
-
-@pytest.mark.parametrize("command", ["evaluate", "collect", "watch", "dry run", "train", "report", "publish"])
-@pytest.mark.usefixtures("_modules")
-def test_a_received_run_reads_no_environment(
-    received: Path, tmp_path: Path, asked: list[str], capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    run = tmp_path / "copy"
-    shutil.copytree(received, run)
-    values = yaml.safe_load((run / "config.yaml").read_text()) | {"name": RESOLVERS[0]}
-    values["model"]["trust_remote_code"] = False
-    (run / "config.yaml").write_text(yaml.safe_dump(values))
-    assert "name='${oc.env:GROUNDLING_SECRET}' is not read" in _line(capsys, _commands(run, tmp_path)[command])
-    assert "GROUNDLING_SECRET" not in asked
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ("name: ${oc.env:GROUNDLING_SECRET}", "resolvers"),
-        ("defaults: ['/own/${oc.env:GROUNDLING_SECRET}']", "resolvers"),
-        ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not read"),
-        ("hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}", "name"),
-        ("defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}", "name"),
-        ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),
-        (
-            "reward: {reward_model: {args: {online: {args: {base_url: 'http://h/v1'}}}}}",
-            "command: reward.reward_model.args.online.args.base_url=http://h/v1",
-        ),
-    ],
-)
-def test_an_experiment_of_another_is_settings_too(
-    tmp_path: Path, content: str, why: str, asked: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "more.yaml").write_text("# @package _global_\nname: ${oc.env:GROUNDLING_SECRET}\n")
-    (tmp_path / "own" / "copying.yaml").write_text("env_copy: [GROUNDLING_SECRET]\n")
-    text = "# @package _global_\nname: own\nworld: {id: text, env: BabyAI-GoToObj-v0}\n"
-    text = text.replace("name: own\n", "") if "name:" in content else text
-    (tmp_path / "experiment" / "own.yaml").write_text(f"{text}{content}\n")
-    words = ["--config-dir", str(tmp_path), f"run_dir={tmp_path / 'new'}", "--dry-run"]
-    assert why in _line(capsys, ["train", "own", *words])
-    assert "GROUNDLING_SECRET" not in asked
-    if "trust" in content:
-        assert compose("own", [TRUST], tmp_path).model.trust_remote_code
-
-
-@pytest.mark.parametrize("text", ["${oc.env:GROUNDLING_SECRET}", "${other.secret}", "${hydra.run.dir}"])
-def test_files_of_other_systems_read_no_environment(
-    tmp_path: Path, text: str, asked: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    hidden: dict[str, Any] = {"hydra": {"run": {"dir": RESOLVERS[0]}}}
-    if "other" in text:
-        hidden["other"] = {"secret": RESOLVERS[0]}
-    glam = {"rl_script_args": {"name_environment": "BabyAI-GoToObj-v0", "name_experiment": text}}
-    (tmp_path / "glam.yaml").write_text(yaml.safe_dump(glam | hidden))
-    _line(capsys, ["convert", str(tmp_path / "glam.yaml")])
-    rl4lms = {"alg": {"id": "ppo", "model_name": text}, "datapool": {"id": "imdb"}}
-    (tmp_path / "rl4lms.yaml").write_text(yaml.safe_dump(rl4lms | hidden))
-    _line(capsys, ["convert", str(tmp_path / "rl4lms.yaml")])
-    assert "GROUNDLING_SECRET" not in asked
-
-
-def test_a_study_of_another_is_settings_too(tmp_path: Path, asked: list[str]) -> None:
-    path = tmp_path / "study.yaml"
-    arms = {"a": {"experiment": "demo-easy", "overrides": [TRUST]}, "b": {"experiment": "demo-easy"}}
-    path.write_text(yaml.safe_dump({"name": "s", "arms": arms}))
-    with pytest.raises(ConfigError, match=f"add to the command: {TRUST}$"):
-        read_study(str(path))
-    with pytest.raises(ConfigError, match="add to the command"):
-        read_study(str(path), [f"arms.b.{TRUST}"])
-    for words in ([TRUST], [f"arms.a.{TRUST}"]):
-        assert TRUST in read_study(str(path), words)[0].arms["a"].overrides
-    path.write_text(yaml.safe_dump({"name": "s", "title": RESOLVERS[0], "arms": {"a": {"experiment": "demo-easy"}}}))
-    with pytest.raises(ConfigError, match="resolvers"):
-        read_study(str(path))
-    assert "GROUNDLING_SECRET" not in asked
-
-
-def test_overrides_that_lie_in_a_run_change_nothing_dangerous() -> None:
-    """A report makes envs again as the samples say, and samples are files."""
-    config = demo()
-    with pytest.raises(ConfigError, match="trust_remote_code"):
-        changed(config, [TRUST])
-    assert changed(config, [TRUST, "seed=3"], "showing") == changed(config, ["seed=3"])
-    trusted = compose("demo-easy", [TRUST])
-    assert changed(trusted, [TRUST]) == trusted
-
-
-def test_judges_and_distillation_have_no_resolvers_either(
-    tmp_path: Path, asked: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    from groundling.cli.annotate import make_judge
-
-    with pytest.raises(ConfigError, match="resolvers"):
-        make_judge(["openai", "model=${oc.env:GROUNDLING_SECRET}"])
-    words = ["distill", str(tmp_path), "--preferences", "x", "--output", str(tmp_path / "out")]
-    assert "resolvers" in _line(capsys, [*words, "model.args.path=${oc.env:GROUNDLING_SECRET}"])
-    assert "GROUNDLING_SECRET" not in asked
-
-
-def test_a_dry_run_asks_for_no_words_that_were_said() -> None:
-    words = ["model.path=starter-causal", TRUST, *SMALL]
-    assert dry_run(compose("demo-easy", words)).parameters > 0
+    refusal(capsys, ["train", str(path), f"run_dir={tmp_path / 'new'}", "--dry-run"])

@@ -1,8 +1,6 @@
 """Every key of every section, in every world: a run reads it, or it is refused when it is set."""
 
-import itertools
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
 
 from groundling import worlds
 from groundling.cli.main import main
-from groundling.config.compose import compose, from_file, to_yaml
+from groundling.config.compose import compose
 from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, GroundlingError, UnusedKey
 from groundling.evaluation.target import find
@@ -161,7 +158,7 @@ def _defaults(kind: str) -> dict[str, Any]:
             else:
                 yield prefix + name, usual[name]
 
-    return dict(below(config_of(worlds.kind(kind)), ""))
+    return dict(below(config_of(kind), ""))
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -296,43 +293,6 @@ def test_a_run_is_repeatable(walked: _Walked, tmp_path: Path) -> None:
 def test_every_kind_of_world_has_sections_here() -> None:
     bundled = {kind for kind in worlds.worlds if worlds.worlds.get(kind).__module__.startswith("groundling.")}
     assert bundled == set(_SECTIONS) == set(_WORLDS)
-
-
-def _own(kind: str) -> dict[str, type]:
-    """The keys of the sections that are a kind's own, and the class that has each."""
-    sections = zip(("world", "evaluation"), _SECTIONS[kind], strict=True)
-    return {f"{name}.{key}": section for name, section in sections for key in section.model_fields}
-
-
-_OTHERS = [
-    (kind, other, key)
-    for kind, other in itertools.permutations(_SECTIONS, 2)
-    for key in _own(other)
-    if key not in _own(kind)
-]
-
-
-def test_the_kinds_differ() -> None:
-    assert {kind for kind, _, _ in _OTHERS} == set(_SECTIONS)
-    assert ("nethack", "text", "world.history") in _OTHERS and ("text", "writing", "world.pool") in _OTHERS
-
-
-@pytest.mark.parametrize(("kind", "other", "key"), one_in(6, _OTHERS))
-def test_a_key_of_another_kind_is_refused_by_its_name(kind: str, other: str, key: str, tmp_path: Path) -> None:
-    """On the command line, and in a run's file."""
-    experiment, *words = _WORLDS[kind]
-    value = _another(key, _defaults(other)[key])
-    values = yaml.safe_load(to_yaml(compose(experiment, words)))
-    section, name = key.split(".")
-    values[section][name] = value
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    for refused in (
-        lambda: compose(experiment, [*words, f"{key}={_text(value)}"]),
-        lambda: from_file(tmp_path / "config.yaml"),
-    ):
-        with pytest.raises(ConfigError, match=re.escape(key)) as error:
-            refused()
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", _WORLDS)

@@ -138,10 +138,12 @@ def test_lines_are_limited_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_replaced_names_stay_small(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="becomes longer"):
-        documents.check_expansion(dict(line.split(": ") for line in _INTERPOLATIONS.splitlines()), "config.yaml")
+        documents.resolve(dict(line.split(": ") for line in _INTERPOLATIONS.splitlines()), "config.yaml")
     with pytest.raises(DocumentError, match="too often"):
-        documents.check_expansion({f"a{i}": f"${{a{i + 1}}}" for i in range(1000)}, "config.yaml")
-    documents.check_expansion({"a": {"b": "${.c}", "c": "${..d}/${e[0]}"}, "d": "${a}", "e": [1]}, "config.yaml")
+        documents.resolve({f"a{i}": f"${{a{i + 1}}}" for i in range(1000)}, "config.yaml")
+    values = {"a": {"b": "${.c}", "c": "${..d}/${e[0]}"}, "d": "x", "e": [1], "f": "${a}"}
+    found = {"b": "x/1", "c": "x/1"}
+    assert documents.resolve(values, "config.yaml") == {"a": found, "d": "x", "e": [1], "f": found}
 
 
 @pytest.mark.parametrize(

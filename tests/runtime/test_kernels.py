@@ -1,7 +1,4 @@
 import copy
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,7 +7,6 @@ from torch import Tensor, nn
 from groundling.algorithms.trpo import _twice_differentiable
 from groundling.runtime import devices
 from groundling.runtime.devices import FastGRU
-from tests.thorough import THOROUGH
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +46,6 @@ def test_the_fast_gru_and_its_gradients_are_the_same(length: int, batch: int) ->
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_inputs_without_gradients() -> None:
-    _, fast = _pair()
-    x, first = torch.randn(3, 2, 96), torch.zeros(1, 2, 80)
-    states, _ = fast(x, first)
-    states.sum().backward()
-    assert x.grad is None and all(p.grad is not None for p in fast.parameters())
-
-
 def test_second_order_gradients_need_fused_kernels_off() -> None:
     def curvature(layer: nn.GRU) -> tuple[Tensor, ...]:
         states, _ = layer(torch.ones(3, 2, 96), torch.ones(1, 2, 80))
@@ -82,33 +70,3 @@ def test_other_inputs_are_left_to_pytorch() -> None:
     assert torch.equal(got, expected)
     with pytest.raises(RuntimeError, match="Expected"):
         fast(torch.randn(3, 2, 95), first)
-
-
-_OF_MANY_SHAPES = """
-import re
-from pathlib import Path
-import torch
-from groundling.runtime import devices
-
-def resident():
-    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-
-torch.set_num_threads(1)
-devices.configure()
-product, weight, bias = devices._onednn_linear(), torch.ones(256, 256), torch.zeros(256)
-for rows in range(1, 601):
-    product(torch.ones(rows, 256), weight, bias)
-    before = resident() if rows == 100 else before if rows > 100 else 0
-print(resident() - before)
-"""
-
-
-@THOROUGH
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_few_prepared_products_are_kept_in_memory() -> None:
-    settings = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    environment = {name: value for name, value in os.environ.items() if name not in settings}
-    ended = subprocess.run(
-        [sys.executable, "-c", _OF_MANY_SHAPES], env=environment, capture_output=True, text=True, check=True
-    )
-    assert float(ended.stdout) < 60  # MiB; 300 where all are kept

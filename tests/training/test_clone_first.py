@@ -80,11 +80,6 @@ def test_a_run_killed_in_either_phase_resumes_exactly(whole: Path, tmp_path: Pat
         assert_equal_runs(whole / folder, run_dir / folder)
 
 
-def test_the_clone_is_a_baseline(whole: Path) -> None:
-    played = evaluate(find(str(whole), [], print), "held-out", 4)
-    assert list(played) == ["trained", "clone"]
-
-
 def test_forgetting_is_measured_and_reported(whole: Path, tmp_path: Path) -> None:
     target = find(str(whole), [], print)
     figures = measure_forgetting(target)
@@ -102,13 +97,6 @@ def test_forgetting_is_measured_and_reported(whole: Path, tmp_path: Path) -> Non
     assert "perplexity on ordinary text" in page and f"{figures['trained'].perplexity:.2f}" in page
     with pytest.raises(ConfigError, match="zero-shot has not been trained: name a run's folder"):
         measure_forgetting(find("demo-easy", ["device=cpu"], print))
-
-
-@pytest.mark.parametrize("text", ["[]", '{"agents": {"trained": {"perplexity": "low"}}}', '{"agents": 3}'])
-def test_a_damaged_file_of_forgetting_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "forgetting.json").write_text(text)
-    with pytest.raises(RunError, match=r"forgetting\.json"):
-        forgetting.read_forgetting(tmp_path)
 
 
 def test_the_clone_is_a_run_without_settings_of_acting(tmp_path: Path) -> None:

@@ -159,19 +159,6 @@ def test_text_and_choice_objectives_differ_in_normalisation(dataset: Path, tmp_p
     assert losses["choice"] < losses["text"]
 
 
-def test_the_learning_rate_warms_up_and_falls_along_a_cosine(dataset: Path, tmp_path: Path) -> None:
-    config = _config(dataset, tmp_path, "choice", "drrn")
-    policy = policy_of(config)
-    algorithm = create("bc", objective="choice", learning_rate=1.0, warmup=0.1)
-    algorithm.setup(policy)
-    rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
-    rates = [
-        algorithm.update(policy, rollout, generator=torch.Generator(), remaining=1 - done)["learning_rate"]
-        for done in (0, 0.05, 0.1, 0.55, 1)
-    ]
-    assert rates == pytest.approx([0.1, 0.55, 1, 0.5, 0])
-
-
 def test_invalid_cloning_is_reported(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(*overrides: str, experiment: str = "glam/bc") -> str:
         args = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]

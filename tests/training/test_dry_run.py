@@ -2,12 +2,9 @@
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from groundling.algorithms.drrn import DRRN
 from groundling.cli.main import main
 from groundling.config.compose import compose
 from groundling.errors import GroundlingError
@@ -39,37 +36,6 @@ def test_a_dry_run_shows_the_prompt_of_a_policy_that_writes_turns() -> None:
     words = ["policy.id=action_generating", "~policy.args", "policy.args={prompt: brief}", "world.num_envs=2"]
     small = ["algorithm.args.minibatch_size=4", "algorithm.args.micro_batch_size=null", "device=cpu"]
     assert "Goal:" in str(dry_run(compose("demo-easy", [*words, *small])).prompt)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ("{model: m, base_url: nowhere}", "base_url 'nowhere'"),
-        ("{model: m, timeout: abc}", "timeout must be a number, got 'abc'"),
-    ],
-)
-def test_a_dry_run_reports_an_invalid_judge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, message: str
-) -> None:
-    wrong = ["reward.reward_model.args.online.judge=openai", f"reward.reward_model.args.online.args={args}"]
-    assert main(["train", *_RUN, f"run_dir={tmp_path / 'dry'}", *wrong, "--dry-run"]) != 0
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("steps_per_gradient", [5, 16])
-def test_a_dry_run_times_gradient_steps_of_replay(steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, calls = DRRN._step, []
-
-    def slow(*args: Any) -> Any:
-        calls.append(args)
-        return step(*args)
-
-    clock = SimpleNamespace(monotonic=lambda: 0.5 * len(calls))  # nothing else takes time
-    monkeypatch.setattr("groundling.training.build.time", clock)
-    monkeypatch.setattr(DRRN, "_step", slow)
-    few = ["world.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
-    figures = dry_run(compose("glam/drrn", [*few, "training.steps=800"]))
-    assert len(calls) == 1 and figures.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
 
 
 def test_a_dry_run_reports_missing_metrics(

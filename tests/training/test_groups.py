@@ -16,8 +16,7 @@ from groundling.cli.main import main
 from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
-from groundling.rewards import EnvPart, RewardInputs, RewardSum
-from groundling.rewards.part import Part
+from groundling.rewards import EnvPart, RewardSum
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
@@ -110,32 +109,6 @@ def test_only_taken_steps_are_learnt() -> None:
     for advantage, env in zip(batch.advantages.tolist(), columns, strict=True):
         pair = totals[env - env % 2 : env - env % 2 + 2]
         assert np.sign(advantage) == np.sign(float(totals[env] - pair.mean()).__round__(6))
-
-
-class _Captions(Part):
-    """Give rewards of 1, and record the captions."""
-
-    needs = frozenset({"captions"})
-
-    def __init__(self) -> None:
-        self.records: list[tuple[list[str], list[int]]] = []
-
-    def rewards(self, inputs: RewardInputs) -> torch.Tensor:
-        captions = inputs.captions
-        assert captions is not None and captions.places is not None
-        self.records.append((list(captions.read(range(len(captions.goals)))), captions.places.tolist()))
-        return inputs.spread(captions, torch.ones(len(captions.goals)))
-
-
-def test_rewards_read_only_taken_steps() -> None:
-    part = _Captions()
-    collector = _collector(12, reward=RewardSum({"captions": part}))
-    rollout, _ = collector.collect(_policy(), generator=torch.Generator().manual_seed(0))
-    ((read, places),) = part.records
-    assert rollout.mask is not None
-    assert places == rollout.mask.flatten().nonzero().flatten().tolist()
-    assert all("You see a wall" in text for text in read)
-    assert torch.equal(rollout.rewards, rollout.mask.float())
 
 
 def test_a_rollout_whose_episodes_are_over_has_no_empty_segments() -> None:

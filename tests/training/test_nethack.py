@@ -13,17 +13,14 @@ import torch
 from groundling.algorithms import APPO, Rollout
 from groundling.algorithms.optimisation import make_adamw
 from groundling.envs.nethack.observation import EndStatus, message_id
-from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents, NetHackVectorEnv
-from groundling.errors import ConfigError
+from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncidents
 from groundling.judges.online.background import OnlineLearning
 from groundling.judges.online.reward import OnlineReward
 from groundling.judges.preferences.pairs import decode
-from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.message_network import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum
-from groundling.worlds.episode import summarise
 from groundling.worlds.nethack.collect import NetHackCollector
 
 _STATUS = [1, -1, 2, 1]
@@ -166,13 +163,6 @@ def test_each_step_is_stored_at_its_place_and_rollouts_continue() -> None:
         np.testing.assert_allclose(rollout.last_observations.vector[:, 0], begin + 4 + env / 10, rtol=1e-6)
 
 
-def test_groups_are_stepped_alternately() -> None:
-    envs = ScriptedEnvs()
-    _collect(NetHackCollector(envs, 3, _EXTRINSIC), _policy())
-    between = [*([("receive", 0), ("send", 0), ("receive", 1), ("send", 1)] * 2)]
-    assert envs.log == [("send", 0), ("send", 1), *between, ("receive", 0), ("receive", 1)]
-
-
 def test_truncated_episodes_are_bootstrapped_on_request() -> None:
     policy, num_steps = _policy(), 7
     limit = _collect(NetHackCollector(ScriptedEnvs(), num_steps, _EXTRINSIC), policy)[0]
@@ -236,47 +226,6 @@ def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() 
     assert long.figures["intrinsic_return"] == pytest.approx(sum(values))
     assert long.figures["messages"] == 4 and long.figures["score"] == 9
     assert long.episode_return == 4.5 and long.success is None
-
-
-def test_episodes_of_a_task_with_a_goal_have_success() -> None:
-    collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, "NetHackStaircase-v1")
-    _, episodes = _collect(collector, _policy())
-    assert [(e.length, e.success) for e in episodes] == [(2, False), (3, True), (2, False), (4, True)]
-
-
-def test_the_ends_of_episodes_are_summarised_as_rates() -> None:
-    _, episodes = _collect(NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC), _policy())
-    figures = summarise(episodes)
-    assert [e.length for e in episodes] == [2, 3, 2, 4]  # of the envs 0, 1, 0 and 2
-    assert figures["death_rate"] == 0.5 and figures["abort_rate"] == 0.25 and "end_status" not in figures
-
-
-def test_a_restart_with_another_reward_model_is_refused(tmp_path: Path) -> None:
-    def collector() -> tuple[NetHackCollector, LengthModel]:
-        model = LengthModel()
-        return NetHackCollector(ScriptedEnvs(), 8, _reward(model)), model
-
-    one, _ = collector()
-    _collect(one, _policy())
-    one.save_shared(tmp_path)
-    again, model = collector()
-    model.version = 2
-    with pytest.raises(ConfigError, match="another reward model"):
-        again.load_shared(tmp_path)
-
-
-def test_a_restart_with_another_kind_of_online_model_is_refused(tmp_path: Path) -> None:
-    labels = {"normalize": False, "threshold_quantile": 0}
-    collectors = []
-    for kind in ("table", "classifier"):
-        model = reward_models.create(kind)
-        online = OnlineReward(model, lambda questions, contexts: [None] * len(questions))
-        collectors.append(NetHackCollector(ScriptedEnvs(), 4, _reward(model, online, **labels)))
-    collectors[0].save_shared(tmp_path)
-    with pytest.raises(ConfigError, match=r"the kind table .* now has classifier"):
-        collectors[1].load_shared(tmp_path)
-    for collector in collectors:
-        collector.close()
 
 
 def test_the_same_weights_collected_ahead_give_the_same_rollouts() -> None:
@@ -362,27 +311,3 @@ def test_a_model_learns_online_from_a_judge_and_is_restored(tmp_path: Path) -> N
     assert _collect(again, _policy())[0].rewards.any()
     one.close()
     again.close()
-
-
-def test_rollouts_of_two_processes_are_joined() -> None:
-    policy = _policy()
-    parts = [_collect(NetHackCollector(ScriptedEnvs(2), 4, _EXTRINSIC, rank=r), policy)[0] for r in (0, 1)]
-    assert not torch.equal(parts[0].actions, parts[1].actions)
-    whole = Rollout.concatenate(parts)
-    assert isinstance(whole.observations, NetHackObservations)
-    assert whole.actions.shape == (4, 4) and len(whole.observations) == 16 and len(whole.last_observations) == 4
-    times = whole.observations.vector[:, 0].reshape(4, 4)
-    np.testing.assert_allclose(times, np.arange(4)[:, None] + [0, 0.1, 0, 0.1], rtol=1e-6)
-
-
-def test_nethack_itself_is_played_and_learnt_from() -> None:
-    envs = NetHackVectorEnv("NetHackScore-v1", 4, num_workers=1, num_groups=2)
-    collector = NetHackCollector(envs, 8, _reward(LengthModel()))
-    policy, appo = _policy(), APPO(learning_rate=1e-3, minibatch_size=16)
-    appo.setup(policy)
-    for _ in range(2):
-        rollout, _ = _collect(collector, policy)
-        figures = appo.update(policy, rollout, generator=torch.Generator())
-    collector.close()
-    assert figures["grad_norm"] > 0 and len(rollout) == 32
-    assert rollout.observations.chars.max() > 32

@@ -12,10 +12,8 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
-from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import Normalization
-from groundling.rewards import reward_model_part
 from groundling.training.checkpoint import latest
 from groundling.training.tracking import TrainingProgress, read_metrics
 from groundling.training.train import train
@@ -83,20 +81,6 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
     second.collector.close()
 
 
-def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_path: Path) -> None:
-    rewards, truncation_values = {}, None
-    for valued in (False, True):
-        more = ["~reward.reward_model", f"world.bootstrap_truncated={valued}"]
-        run = _run(_config(*more, "algorithm.args.gamma=0.5", "world.args.max_episode_steps=3"), tmp_path)
-        rollout, _ = run.collector.collect(run.policy, generator=run.generators["act"])
-        rewards[valued], truncation_values = rollout.rewards, rollout.truncation_values
-        assert rollout.dones.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
-        assert run.collector._bootstrap == (0.5 if valued else None)
-        run.collector.close()
-    assert rewards[True].equal(rewards[False]) and truncation_values is not None
-    assert (truncation_values[2] != 0).all() and not truncation_values[[0, 1, 3]].any()
-
-
 def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path) -> None:
     more = [f"{_PART}.path={reward_model}", "training.steps=32", f"run_dir={tmp_path}"]
     ended = groundling(2, "train", "motif/score", *_SMALL, *more)
@@ -153,14 +137,6 @@ def test_a_run_may_move_but_not_change_its_reward_model(tmp_path: Path) -> None:
         train(compose("motif/score", [*small, *more, f"{_PART}.path={other}"]), quiet, print)
     with pytest.raises(ConfigError, match=r"algorithm.args.gamma"):
         train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)
-
-
-def test_the_judge_is_asked_by_the_prompt_of_the_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[Question] = []
-    monkeypatch.setattr(reward_model_part, "online_judge", lambda judge, question: asked.append(question) or len)
-    config = _config(f"{_PART}.online.judge=rules", f"{_PART}.online.goal=gold", f"{_PART}.online.prompt=reworded")
-    _run(config, tmp_path).collector.close()
-    assert asked == [Question("gold", "reworded", world="nethack")]
 
 
 def test_evaluation_uses_the_model_learnt_online(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Probabilities in fixed situations, update by update."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -9,23 +8,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from groundling.config.compose import compose
 from groundling.config.schema import Config, TrainingConfig
 from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, RunError
 from groundling.policies import RandomPolicy
 from groundling.registry import ComponentConfig
-from groundling.reports.page import write_report
 from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.frames import ProbeLog, load_probes, observations, read_probes, right_actions
 from tests.building import policy_of
 from tests.runs import error_of, figures
-from tests.thorough import THOROUGH
-
-_THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
-_PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"
-_SENTENCE = re.compile(rf"You carry a {_THING}|You see a (wall|{_THING}|(closed|locked) \w+ door) {_PLACE}")
 
 
 def _world(probes: int | None = 1) -> TextConfig:
@@ -51,24 +43,6 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("probed")
     assert train(_config(run_dir), Console(quiet=True))
     return run_dir
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_situations_are_described_as_by_the_env(number: int) -> None:
-    assert 10 <= len(load_probes()[number]) <= 12
-    for probe in load_probes()[number]:
-        assert len(probe.past_actions) == len(probe.descriptions) - 1
-        assert {*probe.past_actions, *probe.right} <= {*ACTIONS["english"]}
-        for sentence in (s for description in probe.descriptions for s in description):
-            assert _SENTENCE.fullmatch(sentence), sentence
-            assert not re.search(r"\b1 steps|[2-9] step\b", sentence)
-        present = " ".join(probe.descriptions[-1])
-        things = re.findall(_THING + "|door", probe.goal)
-        assert "nothing" in probe.title or "wall" in probe.title or (things and "You see a" in present)
-    rights = {action for probe in load_probes()[number] for action in probe.right}
-    assert rights >= {"turn left", "turn right", "go forward", "pick up"}
-    titles = [probe.title for probes in load_probes().values() for probe in probes]
-    assert len(set(titles)) == len(titles)
 
 
 def test_a_policy_sees_no_more_than_its_history() -> None:
@@ -122,16 +96,6 @@ def test_a_resumed_run_drops_rows_it_computes_again(probed: Path, tmp_path: Path
         read_probes(tmp_path)
 
 
-@THOROUGH
-def test_the_report_draws_probes(probed: Path, tmp_path: Path) -> None:
-    page = write_report([probed], tmp_path / "report.html").read_text()
-    assert "fixed situations" in page and page.count("<svg") == 4  # success, what is first dealt with, figures, these
-    for probe in load_probes()[1]:
-        assert f">{probe.title}<" in page
-    for action in ACTIONS["english"]:
-        assert f">{action}<" in page
-
-
 def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, message in (
         (["world.probes=3"], "must be one of 1, 2, both, got 3"),
@@ -143,14 +107,6 @@ def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     config.policy = ComponentConfig(id="symbolic", args={"channels": 8, "hidden_size": 8, "recurrence": 2})
     with pytest.raises(ConfigError, match=r"world\.probes=null"):
         train(config, Console(quiet=True))
-
-
-def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
-    config = compose("demo-easy", ["world.probes=both", f"run_dir={tmp_path}"]).world
-    assert isinstance(config, TextConfig)
-    ProbeLog(config, RandomPolicy(), tmp_path, 0)
-    titles = [probe.title for probes in load_probes().values() for probe in probes]
-    assert list(read_probes(tmp_path)[0]["probabilities"]) == titles
 
 
 def test_other_actions_have_their_own_names(tmp_path: Path) -> None:

@@ -1,24 +1,19 @@
 """Several processes train one run: like one process, and when one of them dies."""
 
-import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import accelerate
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import distributed
 
-from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
 from groundling.cli.main import main
 from groundling.errors import RunError
@@ -213,27 +208,6 @@ def test_an_error_ends_all_processes(place: str, override: str, message: str, tm
     assert message in first.output
 
 
-def test_a_sweep_trains_all_its_runs_on_the_available_device(tmp_path: Path) -> None:
-    # With GPUs the device is a CPU, as in the other tests.
-    device = "cpu" if torch.cuda.is_available() else "auto"
-    sweep = ["training.steps=40", "seed=1,2", f"device={device}", f"run_dir={tmp_path}/${{seed}}"]
-    ended = groundling(2, *_words(tmp_path, *sweep))
-    assert [process.exit_code for process in ended] == [0, 0], ended
-    assert [process.output.count("done:") for process in ended] == [2, 0]
-    assert [read_metrics(tmp_path / seed)[-1]["step"] for seed in ("1", "2")] == [40, 40]
-
-
-def test_processes_wait_long_for_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[timedelta] = []
-    state = SimpleNamespace(process_index=1, num_processes=2)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    monkeypatch.setattr(atexit, "register", lambda function: None)
-    monkeypatch.setattr(accelerate, "PartialState", lambda cpu, timeout: waits.append(timeout) or state)
-    assert Processes.join("cpu") == Processes(1, 2)
-    assert waits[0] >= timedelta(hours=6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def head(seed: int) -> list[torch.Tensor]:
@@ -258,21 +232,6 @@ def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypa
         sums(head(1), first)
 
 
-def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with model.device_map; "meta" stands in for a second device."""
-    monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
-    summed: list[tuple[torch.device, int]] = []
-    monkeypatch.setattr(distributed, "all_reduce", lambda flat: summed.append((flat.device, len(flat))))
-    devices = [torch.device(name) for name in ("cpu", "cpu", "meta", "cpu")]
-    parameters = [torch.ones(size, device=device) for size, device in zip((1, 2, 4, 8), devices, strict=True)]
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    Processes(0, 2).sum_gradients(parameters)
-    # Each tensor comes with the number of processes that have its gradient.
-    assert summed == [(devices[0], 3 + 2), (devices[2], 4 + 1), (devices[3], 8 + 1)]
-    assert [p.grad.device for p in parameters] == devices
-
-
 @pytest.mark.parametrize("other_has", [False, True])
 def test_a_weight_without_gradients_is_not_changed(other_has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in one process, whatever the optimizer's momentum and weight decay."""
@@ -286,26 +245,6 @@ def test_a_weight_without_gradients_is_not_changed(other_has: bool, monkeypatch:
     assert (unused.grad is None) != other_has
     torch.optim.AdamW([used, unused], weight_decay=0.1).step()
     assert (unused == 1).all() != other_has
-
-
-def test_rollouts_are_joined_over_envs() -> None:
-    def rollout(first_env: int, envs: int) -> Rollout:
-        index = torch.arange(3)[:, None] * 10 + torch.arange(first_env, first_env + envs)  # (3, envs)
-        real = index.float()
-        last = list(range(30 + first_env, 30 + first_env + envs))
-        return Rollout(index.flatten().tolist(), index, real, real, real, real > 5, real[-1], last)
-
-    whole, joined = rollout(0, 5), Rollout.concatenate([rollout(0, 2), rollout(2, 3)])
-    assert whole.observations == joined.observations and whole.last_observations == joined.last_observations
-    assert torch.equal(whole.actions, joined.actions) and torch.equal(whole.last_values, joined.last_values)
-
-
-@pytest.mark.parametrize(("count", "size"), [(9, 4), (20, 8), (64, 12), (5, 5), (7, 2)])
-def test_every_process_gets_a_share_of_equal_prompts(count: int, size: int) -> None:
-    work = [Work(3, "the same")] * count
-    shares = [list(micro_batches(torch.arange(count), 64, work, Processes(rank, size))) for rank in range(size)]
-    assert all(shares)
-    assert sorted(torch.cat([piece for share in shares for piece in share]).tolist()) == list(range(count))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

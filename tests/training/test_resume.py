@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import itertools
-import json
 import multiprocessing
 import os
 import random
@@ -22,10 +21,7 @@ from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
-from groundling.training.folder import open_run, write_settings
-from groundling.training.tracking import read_metrics
 from groundling.training.train import train
-from groundling.training.trainer import Trainer
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
@@ -270,14 +266,6 @@ def test_a_policy_that_never_explored_gets_specific_advice(args: dict[str, Any],
         _train(config)
 
 
-def test_metrics_have_what_the_run_folder_promises(whole_corridor: Path) -> None:
-    rows = [json.loads(line) for line in (whole_corridor / "metrics.jsonl").read_text().splitlines()]
-    assert [row["update"] for row in rows] == list(range(1, _UPDATES + 1))
-    assert [row["step"] for row in rows] == [40 * k for k in range(1, _UPDATES + 1)]
-    assert {"seconds", "return_mean", "success_rate", "entropy", "value_loss", "grad_norm"} <= rows[0].keys()
-    assert (whole_corridor / "config.yaml").exists() and list((whole_corridor / "tensorboard").iterdir())
-
-
 def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
     config.policy.id = "random"
@@ -304,37 +292,6 @@ def test_metrics_without_a_checkpoint_are_kept(damage: Callable[[Path], Any], me
     assert (copied / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_with_only_a_broken_checkpoint_does_not_restart(tmp_path: Path) -> None:
-    config = _corridor(tmp_path)
-    config.training.checkpoint_every = 100
-    with open_run(Path(config.run_dir), config.model_dump()) as folder:  # stops after the first update, and saves
-        assert not Trainer(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
-    before = (tmp_path / "metrics.jsonl").read_text()
-    assert before.count("\n") == 1
-    (tmp_path / "checkpoints" / "000001" / "table.safetensors").unlink()
-    with (
-        pytest.raises(RunError, match=r"no complete checkpoint, only broken ones \(000001\): restore one"),
-        pytest.warns(UserWarning, match="broken"),
-    ):
-        _train(config)
-    assert (tmp_path / "metrics.jsonl").read_text() == before
-
-
-def test_the_recorded_checkpoint_interval_counts(whole_corridor: Path, copied: Path) -> None:
-    """The new interval is for new checkpoints."""
-    shutil.rmtree(copied / "checkpoints")
-    rarely = _corridor(copied)
-    rarely.training.checkpoint_every = 100
-    with pytest.raises(RunError, match="no checkpoint to resume from"):
-        _train(rarely)
-    assert len(read_metrics(copied)) == _UPDATES
-    write_settings(
-        copied, rarely.model_dump()
-    )  # as if the run had begun so, and was killed before its first checkpoint
-    _train(_corridor(copied))
-    assert_equal_runs(whole_corridor, copied)
-
-
 def test_a_run_cannot_be_shortened_below_its_checkpoint(copied: Path) -> None:
     config = _corridor(copied)
     before = (copied / "config.yaml").read_text()
@@ -344,38 +301,6 @@ def test_a_run_cannot_be_shortened_below_its_checkpoint(copied: Path) -> None:
     assert (copied / "config.yaml").read_text() == before
     config.training.steps += 1  # with the last update
     _train(config)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "before", "now"), [("linear", "0", "0.005"), ("cosine", "0", "0.005"), ("constant", "", "")]
-)
-def test_a_jump_of_the_learning_rate_schedule_is_reported(
-    schedule: str, before: str, now: str, tmp_path: Path
-) -> None:
-    config, warnings = _corridor(tmp_path), list[str]()
-    config.algorithm.args["learning_rate_schedule"] = schedule
-    config.training.steps = 80
-    train(config, Console(quiet=True), warnings.append)
-    train(config, Console(quiet=True), warnings.append)
-    assert not warnings
-    config.training.steps = 160
-    for _ in range(2):  # the second time the checkpoint has the new length
-        train(config, Console(quiet=True), warnings.append)
-    jump = f"from 80 to 160, so the {schedule} schedule jumps from a learning rate of {before} to {now} at step 80"
-    assert [jump in text for text in warnings] == [True] * bool(before)
-
-
-@pytest.mark.filterwarnings("ignore:checkpoint")
-def test_broken_checkpoints_are_deleted_with_old_ones(copied: Path) -> None:
-    checkpoints = copied / "checkpoints"
-    last = checkpoints / f"{_UPDATES:06d}"
-    last.rename(checkpoints / "000009")
-    (checkpoints / "000009" / "table.safetensors").unlink()
-    config = _corridor(copied)
-    config.training.keep_checkpoints = 1
-    _train(config)
-    assert [path.name for path in checkpoints.iterdir()] == [last.name]
-    assert checkpoint.find_problem(last) is None
 
 
 def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:

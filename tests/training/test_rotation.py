@@ -1,7 +1,6 @@
 """A run in training deletes old checkpoints, except those that other processes read."""
 
 import json
-import shutil
 import threading
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from groundling.errors import RunError
 from groundling.evaluation.target import find
-from groundling.reports.publish import publish
 from groundling.training import checkpoint
 from tests.training.test_resume import _corridor, _train
 
@@ -41,23 +39,6 @@ def test_a_checkpoint_is_deleted_once_no_process_reads_it(tmp_path: Path) -> Non
     assert checkpoint.list_checkpoints(tmp_path) == [third]
 
 
-def test_a_newer_checkpoint_replaces_one_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _save(tmp_path, 1)
-    list_all, left = checkpoint.list_checkpoints, [2, 3]
-
-    def listed_before_the_next_is_saved(folder: Path) -> list[Path]:
-        there = list_all(folder)
-        if left:
-            update = left.pop(0)
-            monkeypatch.setattr(checkpoint, "list_checkpoints", list_all)
-            _save(folder, update)
-            monkeypatch.setattr(checkpoint, "list_checkpoints", listed_before_the_next_is_saved)
-        return there
-
-    monkeypatch.setattr(checkpoint, "list_checkpoints", listed_before_the_next_is_saved)
-    assert checkpoint.latest(tmp_path, pytest.fail) == tmp_path / "000003"
-
-
 def test_a_loader_never_fails_while_checkpoints_rotate(tmp_path: Path) -> None:
     done = threading.Event()
 
@@ -80,20 +61,6 @@ def test_a_loader_never_fails_while_checkpoints_rotate(tmp_path: Path) -> None:
     finally:
         done.set()
         rotating.join()
-
-
-def test_a_run_in_training_can_be_published(run_dir: Path, tmp_path: Path) -> None:
-    target = find(str(run_dir), [], pytest.fail)
-    assert target.checkpoint is not None
-    newer = int(target.checkpoint.name) + 1
-    checkpoint.save(
-        run_dir / "checkpoints",
-        newer,
-        lambda partial: shutil.copytree(target.checkpoint or run_dir, partial, dirs_exist_ok=True),
-        keep=1,
-    )
-    publish(target, tmp_path / "published")
-    assert checkpoint.find_problem(tmp_path / "published") is None
 
 
 def test_a_deleted_checkpoint_is_reported_with_the_remaining_ones(run_dir: Path) -> None:

@@ -1,19 +1,11 @@
 """Returns of episodes with a KL penalty."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
-from rich.console import Console
 
 from groundling.algorithms import Rollout
-from groundling.config.compose import compose
-from groundling.training.tracking import ShapedReturns, read_metrics
-from groundling.training.train import train
-from tests.thorough import THOROUGH
+from groundling.training.tracking import ShapedReturns
 
 
 def _rollout(rewards: list[list[float]], dones: list[list[int]]) -> Rollout:
@@ -52,21 +44,3 @@ def test_an_episode_in_which_a_group_was_cut_off_counts_as_far_as_it_went() -> N
     for rewards, dones, expected in (([[9.0], [9.0]], [[0], [0]], 18.0), ([[1.0], [2.0]], [[0], [1]], 3.0)):
         rollout = replace(_rollout(rewards, dones), groups=torch.zeros(1).long())
         assert returns.add(rollout, rollout.rewards)["shaped_return_mean"] == expected
-
-
-@THOROUGH
-def test_shaped_returns_are_logged(tmp_path: Path) -> None:
-    small = ["world.num_envs=4", "world.num_steps=24", "algorithm.args.minibatch_size=48"]
-    small += ["algorithm.args.kl_coefficient=0.5", "algorithm.args.epochs=1", "device=cpu"]
-    small += ["algorithm.args.learning_rate_schedule=constant", "algorithm.args.learning_rate=1e-2"]
-
-    config = compose("demo-easy", [*small, "training.steps=384", f"run_dir={tmp_path}"])
-    assert train(config, Console(quiet=True))
-    whole = read_metrics(tmp_path)
-    state = json.loads((tmp_path / "checkpoints" / "000004" / "run.json").read_text())
-    assert np.any(state["shaped"])  # episodes are unfinished
-    for row in (row for row in whole if row["return_mean"] is not None):
-        scaled = 20 * row["return_mean"] + row["shaping_mean"]
-        assert row["shaped_return_mean"] == pytest.approx(scaled, abs=1e-4)
-        assert row["episode_length_min"] <= row["episode_length"] <= row["episode_length_max"]
-    assert any(abs(row["shaping_mean"] or 0) > 1e-3 for row in whole)

@@ -1,7 +1,6 @@
 """Sharded layers; test_processes.py compares such a run with one of one process."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from groundling.errors import ConfigError
 from groundling.runtime.processes import Processes, in_parts
 from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.optimizer_state import _layers_of, shard
-from groundling.training.trainer import Trainer
 from tests.building import policy_of
 from tests.launching import launch
 
@@ -56,12 +54,6 @@ def test_settings_that_exclude_sharding_are_reported(experiment: str, overrides:
     policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=message):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
-
-
-def test_sharding_needs_several_processes(tmp_path: Path) -> None:
-    config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"])
-    with pytest.raises(ConfigError, match="this is one: start it with torchrun"):
-        Trainer(config, tmp_path, print)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
 """Metrics as JSON lines and as TensorBoard reads them."""
 
-import hashlib
 import sys
-import threading
-import tracemalloc
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +9,7 @@ from typing import Any
 import pytest
 
 from groundling.errors import ConfigError
-from groundling.io.row_files import BEFORE_ALL, RowFile, digest_of, read_rows
+from groundling.io.row_files import read_rows
 from groundling.training.tracking import OnlineLog, SampleLog, Tracker, read_metrics, trackio_log, wandb_log
 
 
@@ -34,21 +31,6 @@ def test_tensorboard_reads_figures_and_drops_repeated_updates(tmp_path: Path) ->
     assert [(e.step, e.value) for e in events.Scalars("validation/reward")] == [(30, 0.25)]
     assert "validation/bleu" not in events.Tags()["scalars"]
     assert "success_rate" not in events.Tags()["scalars"]
-
-
-def test_figures_before_a_restart_are_dropped(tmp_path: Path) -> None:
-    """A run that was killed in its first update may begin again with another model."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for value in (0.5, 0.75):
-        tracker = Tracker(tmp_path, 0)
-        rows = RowFile(tmp_path / "validation.jsonl", BEFORE_ALL)
-        rows.append({"update": 0, "step": 0, "reward": value})
-        tracker.log_validation({"validation/reward": value}, 0, 0)
-    assert [row["reward"] for row in read_rows(tmp_path / "validation.jsonl")] == [0.75]
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("validation/reward")] == [(0, 0.75)]
 
 
 class _Talking:
@@ -76,26 +58,6 @@ def test_a_long_training_keeps_few_samples_and_the_same_ones_when_resumed(tmp_pa
     silent = SimpleNamespace(samples=list)
     SampleLog(silent, tmp_path, 0, 10).log({"update": 1, "step": 1})  # type: ignore[arg-type]
     assert not (tmp_path / "samples").exists()
-
-
-def test_the_digest_of_rows_needs_little_memory(tmp_path: Path) -> None:
-    path, row = tmp_path / "metrics.jsonl", b'{"update": 1, "loss": 0.25}\n'
-    path.write_bytes(row * 100_000)
-    tracemalloc.start()
-    try:
-        digest = digest_of(path, 90_000)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert digest == hashlib.sha256(row * 90_000).hexdigest()
-    assert peak < path.stat().st_size / 10
-    assert digest_of(tmp_path / "none.jsonl", 5) == hashlib.sha256(b"").hexdigest()
-
-
-def test_logging_starts_no_thread(tmp_path: Path) -> None:
-    before = threading.enumerate()
-    Tracker(tmp_path, 0).log({"update": 1, "step": 1, "loss": 0.0})
-    assert threading.enumerate() == before
 
 
 class _StandIn(types.ModuleType):

@@ -1,6 +1,5 @@
 """Texts written to a split, and their metrics, during and after a run."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,14 +15,11 @@ from groundling.config.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError, GroundlingError
 from groundling.io.row_files import read_rows
-from groundling.judges.asking.judge import Request
-from groundling.judges.asking.questions import Question
-from groundling.judges.asking.transformers import TransformersJudge
 from groundling.lm import LanguageModel
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
-from groundling.training.build import _parameters, world_of
+from groundling.training.build import world_of
 from groundling.worlds.writing.collect import WrittenTexts
 from groundling.worlds.writing.config import PromptEncoder
 from groundling.worlds.writing.measures import MeasuredTexts, TextMeasures, make_metrics, write_texts
@@ -151,40 +147,6 @@ def test_texts_do_not_depend_on_the_global_generator(
     assert _measure(policy, world, [], None).generations == alone
 
 
-def test_a_judge_does_not_generate_while_validation_texts_are_sampled(
-    make_lm: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    world = _world("evaluation.generation={do_sample:true}")
-    judge = TransformersJudge("starter-causal", "line", device="cpu", max_tokens=2)
-    judging, measuring = threading.Event(), threading.Event()
-    both: list[bool] = []
-    write, judged = policy.lm.generate, judge.lm.generate
-
-    def measured(*arguments: Any, **settings: Any) -> Any:
-        measuring.set()
-        return write(*arguments, **settings)
-
-    def slowly(*arguments: Any, **settings: Any) -> Any:
-        judging.set()
-        both.append(measuring.wait(0.5))
-        return judged(*arguments, **settings)
-
-    monkeypatch.setattr(policy.lm, "generate", measured)
-    monkeypatch.setattr(judge.lm, "generate", slowly)
-    question = Question(world="nethack")
-    request = Request(0, question.conversation("a", "b", "line"), question)
-    thread = threading.Thread(target=judge.ask, args=([request], lambda request, reply: None))
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    thread.start()
-    assert judging.wait(20)
-    _measure(policy, world, [], None)
-    thread.join()
-    assert both == [False] and measuring.is_set()
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_validation_is_logged_to_listeners_also_after_the_last_update(
     tmp_path: Path, make_lm: Callable[..., LanguageModel]
 ) -> None:
@@ -255,10 +217,3 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
     written = _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
     assert len(written.results) == 2
-
-
-def test_a_dry_run_counts_the_frozen_reference(make_lm: Callable[..., LanguageModel]) -> None:
-    lm, reference = make_lm("gpt2"), make_lm("gpt2", seed=1)
-    size = sum(p.numel() for p in reference.parameters())
-    alone, compared = TokenPolicy(lm, value="shared"), TokenPolicy(lm, reference, value="shared")
-    assert sum(p.numel() for p in _parameters(compared)) == sum(p.numel() for p in _parameters(alone)) + size

@@ -19,7 +19,6 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.io.row_files import read_rows
 from groundling.metrics.models import CausalPerplexity
-from groundling.reports.page import _spread
 from groundling.runtime.processes import Processes
 from groundling.training.build import world_of
 from groundling.training.folder import open_run
@@ -163,12 +162,6 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     meanwhile = page.partition("Texts during training")[2].partition("</section>")[0]
     updates = re.findall(r"update (\d+) · reward", meanwhile)
     assert list(map(int, updates)) == [row["update"] for row in read_metrics(tmp_path / "whole")]
-
-
-def test_a_report_shows_the_first_text_of_some_updates() -> None:
-    rows = [{"update": update, "generation": str(text)} for update in range(1, 51) for text in range(4)]
-    assert [row["update"] for row in _spread(rows)] == [1, 8, 15, 22, 29, 36, 43, 50]
-    assert {row["generation"] for row in _spread(rows)} == {"0"}
 
 
 def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from groundling.cli.command import INTERRUPTED, Commands, add_command, add_config_dir, add_overrides, duration
 from groundling.errors import ConfigError
 from groundling.io.terminal import make_console, warn
-from groundling.registry import import_words
+from groundling.registry import import_words, naming_modules
 
 if TYPE_CHECKING:
     from groundling.config.schema import Config
@@ -47,27 +47,34 @@ def run(arguments: argparse.Namespace) -> int:
     runs = sweep(overrides)
     if any(text.startswith("imports") for text in overrides):
         raise ConfigError("imports is set by --import: give --import MODULE instead")
-    configs = [_compose(arguments, words).model_copy(update={"imports": arguments.imports}) for words in runs]
+    configs = [_compose(arguments, words) for words in runs]
+    authors = configs[0].imports
+    configs = [config.model_copy(update={"imports": arguments.imports}) for config in configs]
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
             "two runs of this sweep have the same run_dir: put what differs into it, as in run_dir=runs/${seed}"
         )
-    if arguments.slurm is not None:
-        commands = [_command_words(arguments, words) for words in [overrides, *runs]]
-        return _submit(arguments, commands, [config.run_dir for config in configs])
-    if arguments.dry_run:
-        return max(_dry_run(config) for config in configs)
-    return _train_each(configs)
+    with naming_modules(authors, arguments.experiment):
+        if len(configs) > 1 or arguments.slurm is not None:  # before the first one trains, which checks only itself
+            from groundling.config.checks import check
+
+            for config in configs:
+                check(config)
+        if arguments.slurm is not None:
+            commands = [_command_words(arguments, words) for words in [overrides, *runs]]
+            return _submit(arguments, commands, [config.run_dir for config in configs])
+        if arguments.dry_run:
+            return max(_dry_run(config) for config in configs)
+        return _train_each(configs)
 
 
 def _train_each(configs: list["Config"]) -> int:
     """Train the runs one after the other, until one is asked to stop."""
-    from groundling.training.checkpoint import list_checkpoints
     from groundling.training.slurm import TO_BE_REQUEUED, time_limit
     from groundling.training.train import train
 
     def checkpoints() -> list[list[Path]]:
-        return [list_checkpoints(Path(config.run_dir) / "checkpoints") for config in configs]
+        return [sorted(Path(config.run_dir, "checkpoints").glob("[0-9]*")) for config in configs]
 
     current, before = 0, checkpoints()
 
@@ -94,8 +101,8 @@ def _compose(arguments: argparse.Namespace, overrides: list[str]) -> "Config":
     from groundling.config.compose import compose, from_file
 
     if arguments.experiment.endswith(_YAML):
-        return from_file(Path(arguments.experiment), overrides)
-    return compose(arguments.experiment, overrides, arguments.config_dir)
+        return from_file(Path(arguments.experiment), overrides, checked=False)
+    return compose(arguments.experiment, overrides, arguments.config_dir, checked=False)
 
 
 def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: list[str]) -> int:
@@ -103,12 +110,12 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: 
     from groundling.training import slurm
 
     job, more = slurm.parse(arguments.slurm)
-    submission = slurm.submission(job, more, commands[1:] if job.array else commands[:1], run_dirs)
-    print(submission.text)
+    text, folder = slurm.job_file(job, more, commands[1:] if job.array else commands[:1], run_dirs)
+    print(text)
     if arguments.dry_run:
         print("nothing was written or submitted", file=sys.stderr)
         return 0
-    print(f"submitted job {submission.submit()}; its logs: {submission.folder}", file=sys.stderr)
+    print(f"submitted job {slurm.submit(text, folder)}; its logs: {folder}", file=sys.stderr)
     return 0
 
 

@@ -1,29 +1,25 @@
 """Check a whole config before anything is loaded: components, and settings without effect."""
 
 import inspect
-import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.config.facts import Purpose, components
-from groundling.config.schema import Config
+from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
-from groundling.fields import Section
 from groundling.lm.load.adapters import adapter_base
 from groundling.lm.load.model_files import resolve
 from groundling.policies.policy import has_model, policies
-from groundling.registry import import_words
+from groundling.registry import missing_modules
 from groundling.rewards import check_parts, chosen_parts, parts
 from groundling.rewards.part import check_name
 from groundling.worlds import World, kind
 from groundling.worlds.config import Use
 
 
-def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
+def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "training") -> None:
     """Check a config before anything is loaded; ``said`` has the `leaves` that the command line gives."""
     # Only training needs the modules that register all parts of the reward.
     for name, part in list(config.reward.items()):
@@ -32,53 +28,10 @@ def check(config: Config, said: Mapping[str, Any], purpose: Purpose) -> None:
         if part and purpose != "training" and not is_said and (part.id or name) not in parts:
             config.reward[name] = None
     # Recorded results are shown without the modules that the run was made with.
-    lacking = purpose == "showing" and bool(_missing(config.imports))
-    for key, registry, id, args in components("", type(config), config):
+    lacking = purpose == "showing" and bool(missing_modules(config.imports))
+    for key, registry, id, args in components("", config_of(config.world.id), config):
         if not (lacking and registry in (policies, algorithms)):
             registry.check(id, args, key)
-    _check_reward(config)
-    try:
-        config.world.check()
-    except UnknownEnv:
-        if purpose not in ("acting", "showing"):
-            raise
-    config.evaluation.check()
-    _check_baselines(config)
-    if not lacking:
-        check_used(config)
-    if "training.steps" in said and config.training.epochs is not None:
-        raise UnusedKey(
-            "training.steps",
-            f"training.steps={config.training.steps} does nothing: training.epochs={config.training.epochs} says how "
-            "long to learn from the data; leave it out, or give training.epochs=null, too",
-        )
-
-
-@contextmanager
-def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
-    """Name the modules of ``imports`` that are missing in a `ConfigError`; ``where`` is the config's file or run."""
-    try:
-        yield
-    except UnusedKey:
-        raise
-    except ConfigError as error:
-        missing = _missing(imports)
-        words = " ".join(import_words(missing))
-        if not missing or words in str(error):
-            raise
-        raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
-            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
-            "Python, import them first)"
-        ) from error
-
-
-def _missing(imports: Sequence[str]) -> list[str]:
-    """Return the modules that are not imported; empty if an entry is not a module's name, for safety of messages."""
-    missing = [module for module in imports if module not in sys.modules]
-    return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
-
-
-def _check_reward(config: Config) -> None:
     for name, part in config.reward.items():
         factory = None if part is None else parts.get(part.id or name)
         if part is not None and inspect.isclass(factory):  # its constructor may check its arguments further
@@ -86,31 +39,36 @@ def _check_reward(config: Config) -> None:
                 factory(**part.args)
             except ConfigError as error:
                 raise ConfigError(f"reward.{name}.args: {error}") from error
-
-
-def _check_baselines(config: Config) -> None:
+    try:
+        config.world.check()
+    except UnknownEnv:
+        if purpose not in ("acting", "showing"):
+            raise
+    config.evaluation.check()
     id, baselines = config.world.id, config.evaluation.baselines
-    clone = () if config.cloning.episodes is None else ("clone",)
-    known = (*clone, "zero-shot", *kind(id).baselines)
+    known = (*(() if config.cloning.episodes is None else ("clone",)), "zero-shot", *kind(id).baselines)
     for name in baselines:
         if name not in known:
             raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))
-    if twice := [name for name in known if baselines.count(name) > 1]:
-        raise ConfigError(f"evaluation.baselines names {twice[0]} twice: name each once")
+        if baselines.count(name) > 1:
+            raise ConfigError(f"evaluation.baselines names {name} twice: name each once")
+    if not lacking:
+        check_used(config)
 
 
 def check_used(config: Config) -> None:
     """Raise `UnusedKey` for settings without effect, `ConfigError` for a reward that is 0 or cannot be computed."""
     world, use = kind(config.world.id), _use(config)
-    defaults = type(config).defaults()
+    present, usual = config.model_dump(), config_of(config.world.id).defaults()
     for key, reason in {**config.world.unused(use), **_unused(config, use)}.items():
         section, _, name = key.partition(".")
-        value, usual = getattr(config, section), defaults[section]
-        names = [name] if name else list(type(value).model_fields) if isinstance(value, Section) else []
-        for one in names:
-            _check_default(f"{section}.{one}", getattr(value, one), usual[one], reason)
-        if not names and any(value.values()):
-            _check_default(section, value, usual, reason)
+        names = [name] if name else list(usual[section])  # none of the reward, whose parts are optional
+        pairs = {f"{section}.{one}": (present[section][one], usual[section][one]) for one in names}
+        if not names and any(present[section].values()):
+            pairs = {section: (present[section], usual[section])}
+        for one, (value, default) in pairs.items():
+            if value != default:
+                raise UnusedKey(one, f"{one}={_text(value)} does nothing: {reason}; leave it at {_text(default)}")
     check_parts(config.reward, world.offers)
     chosen = chosen_parts(config.reward, world.offers)
     if (
@@ -118,15 +76,8 @@ def check_used(config: Config) -> None:
         and not any(part.coefficient for part in chosen.values())
         and not penalises(config.algorithm.id, config.algorithm.args)
     ):
-        raise ConfigError(
-            "there is no reward to learn from: the coefficients of "
-            f"{', '.join(f'reward.{name}' for name in chosen)} are all 0; set one of them to another number"
-        )
-
-
-def _check_default(key: str, value: Any, usual: Any, reason: str) -> None:
-    if value != usual:
-        raise UnusedKey(key, f"{key}={_text(value)} does nothing: {reason}; leave it at {_text(usual)}")
+        zeros = ", ".join(f"reward.{name}" for name in chosen)
+        raise ConfigError(f"there is no reward to learn from: the coefficients of {zeros} are all 0; change one")
 
 
 def _use(config: Config) -> Use:
@@ -156,7 +107,8 @@ def _unused(config: Config, use: Use) -> dict[str, str]:
     idle = {}
     if not has_model(policy.id) and _can_act(config, kind(config.world.id)):
         idle["model"] = f"policy {policy.id!r} has no language model"
-    if model.revision is not None and _is_local(model.path):
+    # The base model of a local adapter may be on the hub.
+    if model.revision is not None and Path(resolve(model.path)).is_dir() and adapter_base(resolve(model.path)) is None:
         idle["model.revision"] = f"model.path={model.path} is a folder on this machine, which has no revisions"
     if policy.args.get("prompt") == "conversation":
         idle["model.add_special_tokens"] = "conversations are written by the chat template"
@@ -173,16 +125,8 @@ def _unused(config: Config, use: Use) -> dict[str, str]:
     return idle
 
 
-def _is_local(path: str) -> bool:
-    """Return True if a model is a local folder, and no adapter, whose base model may be on the hub."""
-    folder = Path(resolve(path))
-    return folder.is_dir() and adapter_base(str(folder)) is None
-
-
 def _text(value: Any) -> str:
     """Format a value as in an override."""
-    if isinstance(value, Section):
-        return _text(value.model_dump())
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name}: {_text(one)}" for name, one in value.items()) + "}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -14,137 +14,125 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from groundling.config.checks import check, naming_modules
+from groundling.config.checks import check
 from groundling.config.facts import Purpose, admit, check_plain, types_of
 from groundling.config.overrides import Change, Overrides, apply, given, merged, parse
 from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnusedKey, unknown
 from groundling.fields import TrainingOnly, leaves
-from groundling.io.documents import DocumentError, check_expansion, check_numbers, read_yaml
-from groundling.worlds import World, kind, worlds
+from groundling.io.documents import DocumentError, check_numbers, read_yaml, resolve
+from groundling.registry import naming_modules
+from groundling.worlds import kind, worlds
 
 
 def compose(
-    experiment: str, overrides: Overrides = (), config_dir: Path | None = None, purpose: Purpose = "training"
+    experiment: str,
+    overrides: Overrides = (),
+    config_dir: Path | None = None,
+    purpose: Purpose = "training",
+    *,
+    checked: bool = True,
 ) -> Config:
     """Compose an experiment, bundled or in ``config_dir/experiment/``, with overrides such as ``world.num_envs=16``.
 
     Overrides are words in Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/) or values by dotted
-    key. A dict is merged into the present one; ``~key`` removes an argument or empties a dict.
+    key. A dict is merged into the present one; ``~key`` removes an argument or empties a dict. Unless ``checked``, the
+    caller checks with `checks.check` whether components suit each other.
 
     Raises:
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
-    changes = parse(overrides)
-    return from_values(read_experiment(experiment, config_dir), changes, f"the experiment {experiment}", purpose)
+    changes = parse(overrides)  # whose errors come first
+    values = read_experiment(experiment, config_dir)
+    return from_values(values, changes, f"the experiment {experiment}", purpose, checked=checked)
 
 
-def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training") -> Config:
+def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training", *, checked: bool = True) -> Config:
     """Read a run's ``config.yaml``, which may be another author's; overrides and errors as in `compose`."""
-    return from_values(read_file(path), overrides, str(path), purpose)
-
-
-def from_values(
-    values: Mapping[str, Any], overrides: Overrides = (), where: str = "the config", purpose: Purpose = "training"
-) -> Config:
-    """Check nested, unresolved values over the defaults; overrides and errors as in `compose`."""
-    check_plain(values, where)
-    changes = parse(overrides)
-    return _made(values, changes, given(changes), where, purpose)
+    return from_values(read_file(path), overrides, str(path), purpose, checked=checked)
 
 
 def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
-    """Apply overrides, which may repeat those that ``config`` was made with.
-
-    They may come from a file, so `CommandLineOnly` settings must equal those of ``config``.
-    """
-    values = config.model_dump()
-    return _made(values, parse(overrides), dict(leaves("", values)), "an override", purpose, again=True)
+    """Apply overrides, which may come from a file and may repeat those that ``config`` was made with."""
+    return from_values(config.model_dump(), overrides, "an override", purpose, again=True)
 
 
-def _made(
+def from_values(
     values: Mapping[str, Any],
-    changes: list[Change],
-    said: Mapping[str, Any],
-    where: str,
-    purpose: Purpose,
+    overrides: Overrides = (),
+    where: str = "the config",
+    purpose: Purpose = "training",
+    *,
+    checked: bool = True,
     again: bool = False,
 ) -> Config:
-    world = _world(values, changes, where)
-    model = config_of(world)
+    """Check nested values over the defaults; overrides and errors as in `compose`, ``again`` as in `changed`."""
+    check_plain(values, where)
+    changes = parse(overrides)
+    said = dict(leaves("", values)) if again else given(changes)
+    model = _model(values, changes, where)
     settled = merged(model.defaults(), values)
+    world: Any = worlds.get(values["world"]["id"])
     apply(changes, settled, model, "env" in world.offers.evidence, again)
     admitted = admit(resolve_names(settled, where), said, where, purpose)
     config = _typed(admitted, model, where, said)
+    if "training.steps" in said and not again and config.training.epochs is not None:
+        reason = f"training.epochs={config.training.epochs} says how long to learn from the data"
+        raise UnusedKey(
+            "training.steps", f"training.steps={said['training.steps']} does nothing: {reason}; leave it out"
+        )
     if purpose == "playing":
         usual, unneeded = type(config.world).defaults(), config.world.declared(TrainingOnly)
         config.world = config.world.model_copy(update={name: usual[name] for name in unneeded})
-    with naming_modules(config.imports, where):
-        check(config, {} if again else said, purpose)
+    if checked:
+        with naming_modules(config.imports, where):
+            check(config, {} if again else said, purpose)
     return config
 
 
-def _world(values: Mapping[str, Any], changes: list[Change], where: str) -> type[World]:
-    """Return the kind of world, which overrides cannot change."""
+def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type[Config]:
+    """Return the class of configs of the values' kind of world, which overrides cannot change."""
     section = values.get("world")
     id = section.get("id") if isinstance(section, Mapping) else None
     if not isinstance(id, str) or id == "???":
-        raise ConfigError(
-            f"{where} does not say which kind of world it is for: give world.id, one of {', '.join(worlds)}"
-        )
+        raise ConfigError(f"{where} does not say which kind of world it is for: give world.id ({', '.join(worlds)})")
     try:
-        world = kind(id)
+        model = config_of(id)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     for one in changes:
         section = one.value if one.key == "world" and isinstance(one.value, Mapping) else {}
         value = one.value if one.key == "world.id" and not one.takes_out else section.get("id", id)
         if value != id:
-            raise ConfigError(
-                f"world.id={value}: the world here is {id}, and an override cannot change its kind: begin with an "
-                f"experiment of a {value} world (`groundling list experiments`)"
-            )
-    return world
+            change = f"begin with an experiment of a {value} world (`groundling list experiments`)"
+            raise ConfigError(f"world.id={value}: an override cannot change the kind of world, {id}: {change}")
+    return model
 
 
 def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Resolve each ``${name}``; raise `ConfigError` for unknown names, missing values, or a limit of `io.documents`."""
-    check_expansion(values, where)
     for key, value in leaves("", values):
         if value == "???":
             raise ConfigError(f"{key} is not set: give {key} a value")
     try:
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        resolved = resolve(values, where)
         check_numbers(resolved)
-    except InterpolationKeyError as error:
-        name = str(error).partition("'")[2].partition("'")[0]
-        raise ConfigError(
-            f"{error.full_key}: ${{{name}}} names no key: name one, as in ${{world.env}}, or write the value itself"
-        ) from error
-    except OmegaConfBaseException as error:
-        sentence = str(error).splitlines()[0]
-        raise ConfigError(f"{error.full_key}: {sentence}" if error.full_key else sentence) from error
     except DocumentError as error:  # several files and the command line gave the values
         raise ConfigError(str(error)) from error
     check_plain(resolved, where)  # interpolations may have put a resolver together
-    check_expansion(resolved, where)
-    return dict(resolved)
+    return resolved
 
 
 def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collection[str] = ()) -> Config:
     def refuse(key: str, known: Collection[str]) -> str:
-        owners = [id for id in worlds if types_of(config_of(kind(id)), key)]
+        owners = [id for id in worlds if types_of(config_of(id), key)]
         if not owners:
             is_said = any(f"{one}.".startswith(f"{key}.") for one in said)
             return ("" if is_said else f"{where}: ") + unknown("config key", key, known)
         named = f"{' and '.join(owners)} world{'s' if len(owners) > 1 else ''}"
-        raise UnusedKey(
-            key,
-            f"{key} does nothing in {kind(values['world']['id']).offers.name}, it is a key of {named}: leave it out. "
-            f"The keys here are {', '.join(known)}",
-        )
+        here = f"{kind(values['world']['id']).offers.name}, whose keys are {', '.join(known)}"
+        raise UnusedKey(key, f"{key} does nothing, it is a key of {named}: leave it out in {here}")
 
     return model.of(values, refuse)
 
@@ -152,7 +140,7 @@ def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collec
 def recorded(path: Path) -> dict[str, Any]:
     """Read a run's ``config.yaml`` as plain values, to compare or show them; errors as in `from_file`."""
     values, where = read_file(path), str(path)
-    model = config_of(_world(values, [], where))
+    model = _model(values, [], where)
     return _typed(resolve_names(merged(model.defaults(), values), where), model, where).model_dump()
 
 
@@ -224,10 +212,8 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
         GlobalHydra.instance().clear()
     values = plain_values(composed, f"the experiment {experiment}")
     if "experiment" in values:
-        raise ConfigError(
-            f"the experiment {experiment}: its keys lie under 'experiment': begin the file with the line "
-            "# @package _global_"
-        )
+        begin = "begin the file with the line # @package _global_"
+        raise ConfigError(f"the experiment {experiment}: its keys lie under 'experiment': {begin}")
     return values
 
 
@@ -238,9 +224,7 @@ _bundled = functools.cache(_composed)
 def check_config_dir(config_dir: Path | None) -> None:
     """Raise `ConfigError` if the folder is given and missing."""
     if config_dir is not None and not config_dir.is_dir():
-        raise ConfigError(
-            f"--config-dir {config_dir} is not a folder: name the one that holds your experiment/*.yaml, or leave it out"
-        )
+        raise ConfigError(f"--config-dir {config_dir} is not a folder: name the one with your experiment/*.yaml")
 
 
 def experiments(config_dir: Path | None = None) -> dict[str, str]:

@@ -24,18 +24,15 @@ from groundling.fields import (
 )
 from groundling.io import redaction
 from groundling.registry import Registry, named_parameters
-from groundling.worlds import kind, worlds
+from groundling.worlds import worlds
 
 
 def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
-    """Return the facts of a dotted key, with list entries as ``[i]``, and of the settings that contain it.
-
-    Ids in ``values`` select the components of arguments; without them, or for unregistered ids, all components count.
-    """
+    """Return the facts of a dotted key and of the settings around it; ids in ``values`` select components."""
     world: Any = (values or {}).get("world")
     id = world.get("id") if isinstance(world, Mapping) else None
     names = [name.rstrip("]") for name in re.split(r"[.\[]", key)]
-    models = [config_of(kind(str(one))) for one in ([id] if id in worlds else worlds)]
+    models = [config_of(str(one)) for one in ([id] if id in worlds else worlds)]
     return {fact for model in models for fact in _below(model, names, values, None, "")}
 
 
@@ -92,17 +89,11 @@ def _below(hint: Any, names: Sequence[str], value: Any, owner: Any, name: str) -
             if any(map(is_section, alternatives(hint))):
                 id, args = _entry(value, one.id) or name, _entry(value, "args")
                 rest = names[1:] if names[:1] == ["args"] else []
-            for type_ in _arguments(one.registry, id, rest[0]) if rest else ():
-                yield from _below(type_, rest[1:], _entry(args, rest[0]), args, rest[0])
+            for component in ([id] if id in one.registry else one.registry.in_order()) if rest else ():
+                if (parameter := named_parameters(one.registry.get(component)).get(rest[0])) is not None:
+                    yield from _below(parameter.annotation, rest[1:], _entry(args, rest[0]), args, rest[0])
     for child in children(hint, names[0]) if names else ():
         yield from _below(child, names[1:], _entry(value, names[0]), value, names[0])
-
-
-def _arguments(registry: Registry[Any], id: Any, name: str) -> Iterator[Any]:
-    """Yield the type of an argument for each possible component."""
-    for one in [id] if id in registry else registry.in_order():
-        if (parameter := named_parameters(registry.get(one)).get(name)) is not None:
-            yield parameter.annotation
 
 
 def _metadata(hint: Any) -> list[Any]:
@@ -158,9 +149,8 @@ def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = N
     if value is None or value == 0:  # or False: it is off
         return False
     names = set(re.split(r"[.\[]", key))
-    if not names.isdisjoint(names_with(CommandLineOnly)) or (isinstance(value, str) and _URL.match(value)):
-        return True
-    return _by_value(key, value, values)
+    is_url = isinstance(value, str) and _URL.match(value)
+    return not names.isdisjoint(names_with(CommandLineOnly)) or bool(is_url) or _by_value(key, value, values)
 
 
 def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
@@ -172,16 +162,18 @@ def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
 def admit(
     values: Mapping[str, Any], said: Mapping[str, Any], where: str, purpose: Purpose = "training"
 ) -> dict[str, Any]:
-    """Return a config's settings that may be used; ``said`` has the `leaves` that the command line gives.
-
-    Raises `ConfigError`, with the words to add, if the file ``where`` sets what only the command line may give.
-    """
+    """Return the settings that a file may give; `ConfigError` for others that no leaf of ``said`` repeats."""
     unsaid = {
         key: value
         for key, value in leaves("", values)
         if (key not in said or said[key] != value) and command_line_only(key, value, values)
     }
-    refused = {key: value for key, value in unsaid.items() if not _is_useless(key, purpose)}
+    unused = names_with(TrainingOnly) if purpose in ("playing", "acting") else ()
+    refused = {
+        key: value
+        for key, value in unsaid.items()
+        if purpose != "showing" and set(re.split(r"[.\[]", key)).isdisjoint(unused)
+    }
     if refused:
         raise ConfigError(
             f"{where} sets {', '.join(refused)}, and no file may run code, choose a server, name an API key or have an "
@@ -190,11 +182,6 @@ def admit(
     # A choice such as the judge's stays: it says what a run's reward was.
     left_out = {key for key, value in unsaid.items() if not _by_value(key, value, values)}
     return {name: _without(value, name, left_out) for name, value in values.items()}
-
-
-def _is_useless(key: str, purpose: Purpose) -> bool:
-    is_of_training = not set(re.split(r"[.\[]", key)).isdisjoint(names_with(TrainingOnly))
-    return purpose == "showing" or (purpose != "training" and is_of_training)
 
 
 def _without(node: Any, key: str, keys: Collection[str]) -> Any:

@@ -1,7 +1,7 @@
 """Overrides of settings, such as ``world.num_envs=16``, in Hydra's grammar."""
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,21 +33,20 @@ Overrides = Sequence[str | Mapping[str, Any] | Change]  # Words in Hydra's gramm
 
 def parse(overrides: Overrides) -> list[Change]:
     """Parse overrides; raise `ConfigError` for bad grammar, a resolver, a sweep, or a value that no config can hold."""
-    return [change for override in overrides for change in _changes(override)]
-
-
-def _changes(override: str | Mapping[str, Any] | Change) -> Iterator[Change]:
-    if isinstance(override, str):
-        read_one = read(override)
-        key = read_one.key_or_group
-        if read_one.is_sweep_override():
-            raise ConfigError(f"{key} takes one value, got several: {override}")
-        yield Change(key, takes_out=True) if read_one.is_delete() else Change(key, read_one.value())
-    else:
+    changes = []
+    for override in overrides:
+        if isinstance(override, str):
+            word = read(override)
+            if word.is_sweep_override():
+                raise ConfigError(f"{word.key_or_group} takes one value, got several: {override}")
+            is_delete = word.is_delete()
+            changes.append(Change(word.key_or_group, None if is_delete else word.value(), is_delete))
+            continue
         values = {override.key: override.value} if isinstance(override, Change) else override
         check_plain(values, "an override")
-        for key, value in values.items():
-            yield Change(key, _plain(key, value), isinstance(override, Change) and override.takes_out)
+        takes_out = isinstance(override, Change) and override.takes_out
+        changes += [Change(key, _plain(key, value), takes_out) for key, value in values.items()]
+    return changes
 
 
 def _plain(key: str, value: Any) -> Any:
@@ -57,10 +56,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(key, one) for one in value]
     if not isinstance(value, str | bool | int | float | None):
-        raise ConfigError(
-            f"{key}={value!r:.80} is not a value that a config can hold: give text, numbers, or lists and mappings of "
-            "them"
-        )
+        raise ConfigError(f"{key}={value!r:.80} is not a value that a config can hold: give texts or numbers")
     return value
 
 
@@ -76,14 +72,22 @@ def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config]
     to remove may be missing.
     """
     for one in changes:
-        *parents, name = one.key.split(".")
-        if parents == ["reward"] and (one.takes_out or one.value is None):
-            _check_part(values["reward"], name, pays, again)
-            values["reward"].pop(name, None)
+        above, _, name = one.key.rpartition(".")
+        reward = values["reward"]
+        if above == "reward" and (one.takes_out or one.value is None):
+            parts = dict.fromkeys([*(["env"] if pays else []), *reward])
+            there = [part for part in parts if reward.get(part, {}) is not None]
+            if name not in there and not again:
+                named = "env alone" if there == ["env"] else ", ".join(there)
+                parts_are = f"the parts are {named}" if there else "there is no part"
+                raise ConfigError(f"cannot take reward.{name} out: {parts_are}")
+            reward.pop(name, None)
             if not one.takes_out or (name == "env" and pays):
-                values["reward"][name] = None
+                reward[name] = None
+        elif one.key == "reward" and one.takes_out:
+            values["reward"] = {"env": None} if pays else {}
         elif one.takes_out:
-            _take_out(values, one.key, model, pays, again)
+            _take_out(values, above, name, model, again)
         else:
             set_value(values, one.key, one.value)
 
@@ -117,15 +121,11 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def _take_out(values: dict[str, Any], key: str, model: type[Config], pays: bool, again: bool) -> None:
-    """Apply ``~key``: empty a mapping of free entries, or remove one entry, or all parts of the reward."""
-    if key == "reward":
-        values["reward"] = {"env": None} if pays else {}
-        return
-    above, _, name = key.rpartition(".")
-    node: Any = values
+def _take_out(values: dict[str, Any], above: str, name: str, model: type[Config], again: bool) -> None:
+    """Apply ``~above.name``: empty a mapping of free entries, or remove one of its entries."""
+    key, node = f"{above}.{name}".lstrip("."), dict[str, Any](values)
     for one in above.split("."):
-        node = node.get(one) if isinstance(node, dict) else None
+        node = node.get(one) if isinstance(node, dict) else None  # type: ignore[assignment]
     there = isinstance(node, dict) and name in node
     if there and is_free(model, above):
         del node[name]
@@ -133,15 +133,6 @@ def _take_out(values: dict[str, Any], key: str, model: type[Config], pays: bool,
         node[name] = {}
     elif there or not again:
         raise ConfigError(f"cannot take {key} out: it is no part of the reward and no argument that is set")
-
-
-def _check_part(reward: Mapping[str, Any], name: str, pays: bool, again: bool) -> None:
-    """Raise `ConfigError` if the part to remove is missing; the world's own is present without being named."""
-    there = [one for one in dict.fromkeys([*(["env"] if pays else []), *reward]) if reward.get(one, {}) is not None]
-    if name not in there and not again:
-        named = "env alone" if there == ["env"] else ", ".join(there)
-        parts = f"the parts are {named}" if there else "there is no part"
-        raise ConfigError(f"cannot take reward.{name} out: {parts}")
 
 
 @functools.lru_cache(1024)  # the parser takes a millisecond, and a study reads the same words for every run
@@ -157,21 +148,13 @@ def read(word: str) -> Override:
         ) from error
     if override.package is not None:
         raise ConfigError(f"cannot read the override {word!r}: expected key=value, without @")
-    check_written(word, override)
-    return override
-
-
-def check_written(word: str, override: Override) -> None:
-    """Raise `ConfigError` if a value has a function of Hydra's grammar, such as ``glob(*)``, other than a sweep."""
     if override.is_delete() or (override.is_sweep_override() and not isinstance(override.value(), Glob)):
-        return
+        return override
     check_depth(override.value(), f"the override {word[:60]!r}")
     for key, value in leaves(override.key_or_group, override.value()):
         if not isinstance(value, str | bool | int | float | None):
-            raise ConfigError(
-                f"{key}: {word!r:.200} has a function of Hydra's ({type(value).__name__}), and a setting holds texts, "
-                "numbers, lists and mappings: write the value itself"
-            )
+            raise ConfigError(f"{key}: {word!r:.200} has a function of Hydra's grammar: write the value itself")
+    return override
 
 
 def sweep(words: Sequence[str]) -> list[list[str]]:
@@ -180,7 +163,17 @@ def sweep(words: Sequence[str]) -> list[list[str]]:
     for word in words:
         override, values = read(word), [word]
         if override.is_sweep_override():
-            values = [f"{override.get_key_element()}={value}" for value in _swept(word, override)]
+            swept = override.value()
+            try:
+                if isinstance(swept, RangeSweep) and swept.start is not None and swept.stop is not None:
+                    # A shuffled range is expanded before islice can limit it.
+                    check_runs(int(abs((swept.stop - swept.start) / swept.step)), word)
+                texts = list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
+            except (HydraException, ArithmeticError, ValueError) as error:
+                raise ConfigError(
+                    f"{word:.200} has no values ({error}): write seed=1,2,3 or seed=range(1,4)"
+                ) from error
+            values = [f"{override.get_key_element()}={text}" for text in texts]
         check_runs(len(runs) * len(values), word)
         runs = [[*run, value] for run in runs for value in values]
     return runs
@@ -190,17 +183,3 @@ def check_runs(count: int, where: str) -> None:
     """Raise `ConfigError` if a sweep has too many runs; ``where`` begins the message."""
     if count > _MOST_RUNS:
         raise ConfigError(f"{where:.200} makes more than {_MOST_RUNS:,} runs: give fewer values")
-
-
-def _swept(word: str, override: Override) -> Collection[str]:
-    """Return the values of a sweep; at most one more than allowed."""
-    sweep = override.value()
-    try:
-        if isinstance(sweep, RangeSweep) and sweep.start is not None and sweep.stop is not None:
-            # A shuffled range is expanded before islice can limit it.
-            check_runs(int(abs((sweep.stop - sweep.start) / sweep.step)), word)
-        return list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
-    except (HydraException, ArithmeticError, ValueError) as error:
-        raise ConfigError(
-            f"{word:.200} has no values that runs could be made of ({error}): write seed=1,2,3 or seed=range(1,4)"
-        ) from error

@@ -1,7 +1,7 @@
 """The sections of a run's config. The text under a field is its documentation."""
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, SerializeAsAny, create_model
 
@@ -15,12 +15,13 @@ from groundling.fields import (
     MayChangeOnResume,
     NoEffectOnResults,
     Section,
+    annotation,
 )
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig
 from groundling.rewards import parts
 from groundling.rewards.part import RewardPartConfig
-from groundling.worlds import World
+from groundling.worlds import World, worlds
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 
 
@@ -127,9 +128,12 @@ class Config(Section):
 
 
 @cache
-def config_of(world: type[World]) -> type[Config]:
-    """Return the class of the configs of a kind of world."""
-    fields = Config.model_fields
-    sections = {"world": world.config_class, "evaluation": world.evaluation_class}
+def config_of(id: str) -> type[Config]:
+    """Return the class of the configs of a kind of world; raise `ConfigError` if it is unknown."""
+    fields, world = Config.model_fields, cast(type[World], worlds.get(id))
+    sections = {
+        "world": annotation(world, "config", WorldConfig),
+        "evaluation": annotation(world, "evaluation", EvaluationConfig),
+    }
     typed: dict[str, Any] = {n: (Annotated[one, *fields[n].metadata], ...) for n, one in sections.items()}
     return create_model("Config", __base__=Config, **typed)

@@ -10,12 +10,11 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from groundling.config.facts import check_plain
 from groundling.config.overrides import read
 from groundling.errors import ConfigError, unknown
-from groundling.io.documents import DocumentError, check_expansion, read_yaml
+from groundling.io.documents import DocumentError, read_yaml, resolve
 
 _TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", "device")
 """Keys of texts, which stay texts where they look like numbers."""
@@ -52,14 +51,12 @@ def load(path: Path) -> dict[str, Any]:
         raw: Any = OmegaConf.to_container(read_yaml(path), resolve=False)
         plain = {str(key): value for key, value in raw.items() if key != "hydra"}
         check_plain(plain, str(path))
-        check_expansion(plain, str(path))
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+        return resolve(plain, str(path))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}: name a YAML file of GLAM, Lamorel or RL4LMs") from None
-    except (OSError, DocumentError, OmegaConfBaseException) as error:
+    except (OSError, DocumentError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"cannot read {path} as a YAML file of GLAM, Lamorel or RL4LMs: {reason}") from error
-    return dict(resolved)
 
 
 def read_table(name: str) -> tuple[Format, dict[str, Any]]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.config.checks import naming_modules
 from groundling.config.compose import changed, check_config_dir, compose, experiments, from_file
 from groundling.config.facts import Purpose, has_fact, shareable, shareable_words
 from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown
 from groundling.evaluation import hub
-from groundling.fields import FixedByTraining, NoEffectOnResults, flat
+from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
 from groundling.lm.load.model_files import resolve
 from groundling.policies.policy import Policy, has_model
+from groundling.registry import naming_modules
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.checkpoint import Hold
@@ -236,7 +236,7 @@ def _check_complete(path: Path) -> None:
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
     """Return the config of one of `groundling.worlds.agents`: its main experiment's world, and no model."""
     home = home_of(name, overrides)
-    run_dir = f"run_dir=runs/${{name}}/${{world.{home.config_class.PLACE}}}"
+    run_dir = f"run_dir=runs/${{name}}/${{world.{annotation(home, 'config').PLACE}}}"
     words = [f"name={name}", run_dir, "policy.id=random", "model.path=starter", *overrides]
     experiment = home.experiment
     assert experiment is not None

@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -38,15 +38,11 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
     """Raise `ConfigError` for an invalid URL or one with a secret, or an invalid variable's name (maybe the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
-            "api_key_env is not the name of an environment variable: expected capital letters, digits and _, as in "
-            "OPENAI_API_KEY; put the key into such a variable and give the variable's name"
+            "api_key_env is not the name of an environment variable, as OPENAI_API_KEY: put the key into one and name it"
         )
     parts = urlsplit(base_url)
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError(
-            "base_url holds a user, password or query: give a bare URL, and the key in the environment variable "
-            f"{api_key_env}"
-        )
+        raise ConfigError(f"base_url holds a user, password or query: give a bare URL, and the key in {api_key_env}")
     try:
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # of an invalid port
@@ -89,9 +85,7 @@ class ChatServer:
         check_address(self.base_url, self.api_key_env)
         self._key = os.environ.get(self.api_key_env, "").strip()
         if not all("!" <= c <= "~" for c in self._key):  # the client's own message would show the key
-            raise ConfigError(
-                f"the API key in {self.api_key_env} has characters that no key has: set that variable again"
-            )
+            raise ConfigError(f"the API key in {self.api_key_env} has characters that no key has: set it again")
         # JSON and Python's repr put a backslash before some characters.
         escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)
         self._secret = re.compile(escaped) if len(self._key) >= _SHORTEST_SECRET else None
@@ -148,7 +142,11 @@ class ChatServer:
                 problem = f"{type(error).__name__.lstrip('_')}: {self._excerpt(str(error))}"
                 lost, wait = False, None
             else:
-                reply = _object(content)
+                try:
+                    reply = json.loads(content)
+                except (ValueError, RecursionError):
+                    reply = {}
+                reply = reply if isinstance(reply, dict) else {}
                 code = _error_status(reply) if status == 200 else status
                 if code == 200:
                     if text_of(reply) is not None:
@@ -159,7 +157,8 @@ class ChatServer:
                     self._check_status(code, problem)
                 lost, wait = False, _retry_after(headers)
             if attempt < self.max_retries:
-                await asyncio.sleep(self._pause(attempt, wait))
+                pause = min(60.0, self.backoff * 2**attempt) * random.uniform(0.5, 1.0)  # spreads concurrent requests
+                await asyncio.sleep(max(pause, min(wait or 0.0, _LONGEST_WAIT)))
         if lost:
             raise RunError(f"{self.base_url}: {problem}, {self.max_retries + 1} times: is the server running?")
         raise RequestFailed(problem)
@@ -203,23 +202,9 @@ class ChatServer:
             text = text[: -2 * len(self._key) or None]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 
-    def _pause(self, attempt: int, wait: float | None) -> float:
-        """Return seconds before the next repetition; jitter spreads concurrent requests."""
-        longest = min(60.0, self.backoff * 2**attempt)
-        return max(longest * random.uniform(0.5, 1.0), min(wait or 0.0, _LONGEST_WAIT))
-
 
 class _TooLong(Exception):
     """A reply exceeds its maximum size."""
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    """Parse a reply; return an empty dict unless it is a JSON object."""
-    try:
-        reply = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return reply if isinstance(reply, dict) else {}
 
 
 def text_of(reply: Mapping[str, Any]) -> str | None:
@@ -245,10 +230,8 @@ def _error_status(reply: Mapping[str, Any]) -> int:
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a ``Retry-After``, which may also be a date."""
     text = headers.get("retry-after", "").strip()
-    try:
+    with suppress(ValueError):
         return max(0.0, float(text))
-    except ValueError:
-        pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, IndexError):

@@ -30,7 +30,7 @@ _DEPTH = 32  # Maximum levels of nesting
 _NODES = 10_000  # Maximum number of values in a file of settings; a value repeated by aliases counts each time
 _CARD_NODES = 100_000  # The same for a dataset's card, which may describe hundreds of configurations
 _VALUES = 2**23  # Maximum number of values in a record
-_EXPANDED = 2**20  # Maximum number of characters and values in settings after aliases and ``${name}`` are replaced
+_EXPANDED = 2**20  # Maximum number of characters and values in settings while aliases and ``${name}`` are replaced
 _DIGITS = 4300  # Maximum length of a number in YAML: Python's own limit; base 60 takes quadratic time to read
 _LONGEST_CAUSE = 200
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
@@ -78,9 +78,7 @@ def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
     content = read_json(path, limit)
     if not isinstance(content, dict):
-        kinds: dict[type, str] = {type(None): "null", list: "a list", str: "a text", bool: "a boolean"}
-        kind = kinds.get(type(content), "a number")
-        raise DocumentError(f"{path} holds {kind}: expected an object, {{…}}")
+        raise DocumentError(f"{path} holds {json.dumps(content):.40}: expected an object, {{…}}")
     return content
 
 
@@ -164,53 +162,45 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
             check_numbers(value, where, (*path, place))
 
 
-def check_expansion(values: Any, where: str) -> None:
-    """Raise `DocumentError` if nested settings become too large when OmegaConf replaces each ``${name}`` in them."""
-    sizes: dict[tuple[str, ...], int] = {}
+def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Replace each ``${key}`` in nested settings by that setting, as OmegaConf does; leading dots are relative to it.
 
-    def size(path: tuple[str, ...], depth: int) -> int:
+    Raises `DocumentError` for an unknown key, a result that is too large, or keys that refer to each other in a circle.
+    """
+    left = _EXPANDED
+
+    def resolved(node: Any, path: tuple[str, ...], depth: int) -> Any:
+        nonlocal left
+        left -= 1 + (len(node) if isinstance(node, str) else 0)
+        key = ".".join(path)[:80]
         if depth > 2 * _DEPTH:
-            raise DocumentError(
-                f"{where}: {'.'.join(path)[:80]}: ${{…}} refer to each other too often: write the value"
-            )
-        if path not in sizes:
-            node = _at(values, path)
-            sizes[path] = 1
-            if isinstance(node, Mapping):
-                sizes[path] += sum(size((*path, str(key)), depth + 1) for key in node)
-            elif isinstance(node, list):
-                sizes[path] += sum(size((*path, str(place)), depth + 1) for place in range(len(node)))
-            elif isinstance(node, str):
-                sizes[path] += len(node) + sum(size(to, depth + 1) for to in _named(node, path))
-            if sizes[path] > _EXPANDED:
-                key = ".".join(path)[:80] or "all of it"
-                raise DocumentError(
-                    f"{where}: {key} becomes longer than {_EXPANDED:,} characters when ${{…}} are replaced: write the "
-                    "value itself"
-                )
-        return sizes[path]
-
-    size((), 0)
-
-
-def _named(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths to which each ``${…}`` of the value at ``path`` refers; leading dots are relative to it."""
-    for match in _NAME.finditer(text):
-        dots, names = match.groups()
-        start = path[: max(len(path) - len(dots), 0)] if dots else ()
-        yield (*start, *(name for name in re.split(r"[.\[\]]+", names) if name))
-
-
-def _at(values: Any, path: tuple[str, ...]) -> Any:
-    node = values
-    for name in path:
+            raise DocumentError(f"{where}: {key}: ${{…}} refer to each other too often: write the value")
+        if left < 0:
+            raise DocumentError(f"{where}: {key} becomes longer than {_EXPANDED:,} characters: write the value itself")
         if isinstance(node, Mapping):
-            node = node.get(name, next((value for key, value in node.items() if str(key) == name), None))
-        elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-            node = node[int(name)]
-        else:
-            return None
-    return node
+            return {name: resolved(one, (*path, str(name)), depth + 1) for name, one in node.items()}
+        if isinstance(node, list | tuple):
+            return [resolved(one, (*path, str(place)), depth + 1) for place, one in enumerate(node)]
+        if not isinstance(node, str):
+            return node
+
+        def named(match: re.Match[str]) -> Any:
+            dots, names = match.groups()
+            start = path[: max(len(path) - len(dots), 0)] if dots else ()
+            to = (*start, *(name for name in re.split(r"[.\[\]]+", names) if name))
+            found: Any = values
+            try:
+                for name in to:
+                    found = found[int(name)] if isinstance(found, list) else found[name]
+            except (LookupError, TypeError, ValueError):
+                raise DocumentError(f"{key}: {match[0]} names no key: name one, as in ${{world.env}}") from None
+            return resolved(found, to, depth + 1)
+
+        whole = _NAME.fullmatch(node)
+        return named(whole) if whole else _NAME.sub(lambda match: str(named(match)), node)
+
+    result: dict[str, Any] = resolved(values, (), 0)
+    return result
 
 
 def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) -> Any:
@@ -229,9 +219,7 @@ def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) ->
     except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
         raise DocumentError(f"{path} is not YAML: {_cause(error)}; correct it there") from error
     except (LookupError, AttributeError, TypeError) as error:  # PyYAML's failure on !!bool of something else
-        raise DocumentError(
-            f"{path} is not YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
-        ) from error
+        raise DocumentError(f"{path} is not YAML: a value is not what its tag (!!…) says; leave it out") from error
 
 
 def _check_nesting(path: Path, text: str) -> None:
@@ -259,10 +247,8 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
         if isinstance(node, yaml.ScalarNode):
             characters = len(node.value)
             if characters > _DIGITS and node.tag.endswith((":int", ":float")):
-                raise DocumentError(
-                    f"{path} has a number of more than {_DIGITS:,} characters, {node.value[:20]!r}…: put a text that "
-                    "looks like a number into quotes"
-                )
+                shown = f"{node.value[:20]!r}…: put texts that look like numbers into quotes"
+                raise DocumentError(f"{path} has a number of more than {_DIGITS:,} characters, {shown}")
         else:
             is_mapping = isinstance(node, yaml.MappingNode)
             for child in (one for pair in node.value for one in pair) if is_mapping else node.value:

@@ -35,10 +35,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file of this process, which replaces ``path`` at the end of the block.
-
-    It is locked while it is written: `locks.remove_partial_files` tells it from the leftovers of killed processes.
-    """
+    """Yield the path of a new file, locked while it is written, which replaces ``path`` at the end of the block."""
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
         with partial.open("xb") as file:

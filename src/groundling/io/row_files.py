@@ -37,9 +37,7 @@ def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
     rows, problems = scan_rows(path, consecutive)
     if problems:
         first = problems[0]
-        raise RunError(
-            f"line {first.line} of {path} {first.problem}: {first.advice} (`groundling verify {path.parent}` checks all)"
-        )
+        raise RunError(f"line {first.line} of {path} {first.problem}: {first.advice} (see also `groundling verify`)")
     return rows
 
 
@@ -67,21 +65,17 @@ def _check(
         row = {**content, "update": int(content["update"]), "step": int(content["step"])}
     except (ValueError, TypeError, KeyError, OverflowError):
         return None, ("is not a row of metrics", "correct or delete that line")
-    update, problem = row["update"], None
-    if before is None:
-        if consecutive and update > 1:
-            problem = f"begins at update {update}, and the rows before it are missing", _RESTORE
-    elif consecutive and row == before:
-        problem = f"repeats the row of update {update}", "delete it"
-    elif consecutive and update == before["update"]:
-        problem = (f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_RESTORE}")
-    elif consecutive and update > before["update"] + 1:
-        gap = f"{before['update'] + 1} to {update - 1}"
-        problem = f"is of update {update}, and the rows of updates {gap} before it are missing", _RESTORE
-    elif update < before["update"] or row["step"] < before["step"]:
-        places = f"update {update}, step {row['step']}, after update {before['update']}, step {before['step']}"
-        problem = (f"is out of order ({places})", f"if lines of another run are here, delete them; or {_RESTORE}")
-    return row, problem
+    update, previous = row["update"], 0 if before is None else before["update"]
+    if consecutive and row == before:
+        return row, (f"repeats the row of update {update}", "delete it")
+    if consecutive and before is not None and update == previous:
+        return row, (f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_RESTORE}")
+    if consecutive and update > previous + 1:
+        return row, (f"is of update {update}, and the rows after update {previous} are missing", _RESTORE)
+    if before is not None and (update < previous or row["step"] < before["step"]):
+        places = f"update {update}, step {row['step']}, after update {previous}, step {before['step']}"
+        return row, (f"is out of order ({places})", f"if lines of another run are here, delete them; or {_RESTORE}")
+    return row, None
 
 
 def digest_of(path: Path, count: int) -> str:
@@ -98,27 +92,20 @@ def check_digest(path: Path, count: int, expected: str) -> None:
     """Raise `RunError` unless the first ``count`` lines of a file have the digest that a checkpoint recorded."""
     lines = path.read_bytes().count(b"\n") if path.exists() else 0
     if lines < count:
-        raise RunError(
-            f"{path} has {lines} whole lines of the {count} that it had when the checkpoint was written: {_RESTORE}"
-        )
+        raise RunError(f"{path} has {lines} whole lines of the {count} before the checkpoint: {_RESTORE}")
     if digest_of(path, count) != expected:
         raise RunError(f"the first {count} lines of {path} have changed since the checkpoint was written: {_RESTORE}")
 
 
 class RowFile:
-    """A file of rows, each of which is on the disk when `append` returns.
-
-    Rows after ``update``, where the run resumes, are dropped; ``consecutive`` rows must include that of ``update``.
-    """
+    """Rows that are on the disk when `append` returns; those after ``update``, where the run resumes, are dropped."""
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
         self.path = path
         rows = [row for row in read_rows(path, consecutive) if row["update"] <= update]
         last = rows[-1]["update"] if rows else 0
         if consecutive and last < update:
-            raise RunError(
-                f"{path} ends with update {last}, and the run resumes from a checkpoint of update {update}: {_RESTORE}"
-            )
+            raise RunError(f"{path} ends with update {last}, before the checkpoint of update {update}: {_RESTORE}")
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
         self.last_step: int = rows[-1]["step"] if rows else 0
         self.is_empty = not rows

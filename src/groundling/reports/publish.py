@@ -12,7 +12,6 @@ import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from omegaconf import OmegaConf
 
-from groundling.config.checks import naming_modules
 from groundling.config.compose import recorded
 from groundling.config.facts import shareable
 from groundling.errors import ConfigError
@@ -26,6 +25,7 @@ from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.load.gguf import SMOLLM2
 from groundling.lm.load.model_files import STARTERS
+from groundling.registry import naming_modules
 from groundling.reports.run_folder import read_evaluations
 from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER

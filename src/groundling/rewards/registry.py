@@ -13,22 +13,10 @@ from groundling.rewards.part import SAMPLES, FunctionReward, Reward
 Shaping = str | Mapping[str, Any] | None  # Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``
 
 
-class RewardRegistry(Registry[Scorer]):
-    """Rewards of texts: `Reward` classes, plain functions of texts, and every metric.
+class RewardRegistry(Registry[Any]):
+    """Rewards of texts: `Reward` classes, plain functions of generations (see `FunctionReward`), and every metric.
     All take ``shaping_fn`` (`Shaping`), and metrics also the fields of `RewardOptions`.
     """
-
-    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorate a `Reward`, or a plain function of generations (see `FunctionReward`)."""
-        add = super().register(id)
-
-        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
-            # A plain function takes texts; other functions make a reward.
-            takes_texts = not {"generations", "completions"}.isdisjoint(inspect.signature(factory).parameters)
-            add(_of_function(factory) if inspect.isfunction(factory) and takes_texts else factory)
-            return factory
-
-        return decorate
 
     def get(self, id: str) -> Callable[..., Scorer]:
         return _with_options(id, super().get(id))
@@ -43,8 +31,11 @@ measures.adapt(rewards, rewards.get)
 
 
 @functools.cache
-def _with_options(id: str, factory: Callable[..., Scorer]) -> Callable[..., Scorer]:
-    """Wrap a factory to take also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
+def _with_options(id: str, registered: Callable[..., Any]) -> Callable[..., Scorer]:
+    """Return a factory that takes also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
+    # A plain function takes texts; other functions make a reward.
+    takes_texts = not {"generations", "completions"}.isdisjoint(inspect.signature(registered).parameters)
+    factory = _of_function(registered) if inspect.isfunction(registered) and takes_texts else registered
     signature = inspect.signature(factory)
     is_metric = inspect.isclass(factory) and issubclass(factory, Metric)
     known = inspect.signature(RewardOptions).parameters.values() if is_metric else ()

@@ -4,7 +4,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -64,12 +64,12 @@ class Rewarded:
     by_part: Mapping[str, Tensor]  # By the parts' names, without coefficients
 
 
+@dataclass(eq=False)
 class RewardSum:
     """Σ coefficient · part, both by the parts' names; the default coefficient is 1."""
 
-    def __init__(self, parts: Mapping[str, Part], coefficients: Mapping[str, float] | None = None) -> None:
-        self.parts = dict(parts)
-        self._coefficients = {**dict.fromkeys(parts, 1.0), **(coefficients or {})}
+    parts: Mapping[str, Part]
+    coefficients: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, inputs: RewardInputs) -> Rewarded:
         """Reward steps; raise `GroundlingError` unless each part returns a finite reward for each step of each env."""
@@ -77,7 +77,7 @@ class RewardSum:
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
                 by_part[name] = checked("it", part.rewards(inputs), inputs.shape)
-        weighted = (self._coefficients[name] * rewards for name, rewards in by_part.items())
+        weighted = (self.coefficients.get(name, 1.0) * rewards for name, rewards in by_part.items())
         return Rewarded(functools.reduce(Tensor.add, weighted), by_part)
 
     @property

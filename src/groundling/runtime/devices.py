@@ -53,9 +53,8 @@ def share_of_gpus() -> range:
     processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if not count or count % processes:
         raise ConfigError(
-            f"model.device_map spreads the model of each of the {processes} processes on this machine over GPUs of its "
-            f"own, and there are {count}, expected a multiple of {processes}: start torchrun with a --nproc-per-node "
-            "that divides them, or set model.device_map=null"
+            f"model.device_map gives GPUs to each of the {processes} processes on this machine, and there are {count}, "
+            f"expected a multiple of {processes}: start torchrun with another --nproc-per-node, or leave the map out"
         )
     each, rank = count // processes, launched("LOCAL_RANK", 0)
     return range(rank * each, (rank + 1) * each)

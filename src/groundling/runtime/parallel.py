@@ -67,7 +67,15 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     line.log.parent.mkdir(parents=True, exist_ok=True)
                     line.log.unlink(missing_ok=True)  # not followed, if it is a link
                     log: TextIO = line.log.open("w", encoding="utf-8")
-                    running[_start(line.words, log)] = (line, time.monotonic(), log)
+                    process = subprocess.Popen(
+                        [sys.executable, "-m", "groundling", *line.words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", VARIABLE: str(os.getpid())},
+                        start_new_session=True,  # so that a terminal's Ctrl-C reaches only this process
+                    )
+                    running[process] = (line, time.monotonic(), log)
                     report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} starts")
                     continue
                 for process in [p for p in running if p.poll() is not None]:
@@ -75,7 +83,9 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     log.close()
                     if process.returncode:
                         failed.append(line.name)
-                        report(f"{line.name} failed ({process.returncode}): {_last_lines(line.log)}")
+                        last = line.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+                        lines_of_log = "\n  ".join(["", *last, f"(complete log: {line.log})"])
+                        report(f"{line.name} failed ({process.returncode}): {lines_of_log}")
                     else:
                         report(f"{line.name} is done after {time.monotonic() - started:.0f} s")
                 time.sleep(_POLL_SECONDS)
@@ -86,19 +96,6 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
             for _, _, log in running.values():
                 log.close()
     return [line.name for line in lines if line.name in failed]
-
-
-def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
-    """Start a process in a group of its own, so that a terminal's Ctrl-C reaches only this process."""
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "groundling", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **threads, VARIABLE: str(os.getpid())},
-        start_new_session=True,
-    )
 
 
 def _stop(processes: "list[subprocess.Popen[bytes]]", report: Callable[[str], None]) -> None:
@@ -125,8 +122,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _last_lines(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(complete log: {log})"])

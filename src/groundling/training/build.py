@@ -4,17 +4,18 @@ import inspect
 import logging
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import Parameter
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
+from groundling.config.checks import check
 from groundling.config.schema import Config, ModelConfig
 from groundling.errors import ConfigError
+from groundling.lm.load.adapters import adapter_base
+from groundling.lm.load.model_files import resolve
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy, Turn, check_accepts, has_model, policies
 from groundling.registry import ComponentConfig, provided
@@ -40,9 +41,7 @@ def world_of(config: Config, checkpoint: Path | None = None, suite: str | None =
 
 
 def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
-    """Check that the sections of a config can be trained in its world, before anything is loaded.
-    Raises `ConfigError` with alternatives, or `GroundlingError` if a requirement of the reward is missing.
-    """
+    """Raise `GroundlingError`, before anything is loaded, unless the sections of a config can be trained here."""
     if model.load_in_4bit and not model.lora:
         raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
     check_accepts(policy.id, world.spec)
@@ -50,13 +49,21 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
     for name, one in provided(policies.get(policy.id)).items():
         if one.role == "num_actions":
             _num_actions(policy.args.get(name), policy.id, world.spec)
-    _check_recurrence(policy, world.config.steps_per_row)
+    factory, num_steps = policies.get(policy.id), world.config.steps_per_row
+    parameter = inspect.signature(factory).parameters.get("recurrence")
+    length = policy.args.get(
+        "recurrence", getattr(factory, "recurrence", 1) if parameter is None else parameter.default
+    )
+    if length > 0 and num_steps % length:  # the policy itself refuses others
+        raise ConfigError(
+            f"world.num_steps={num_steps} is no multiple of policy.args.recurrence={length}: make it one"
+        )
     if not getattr(algorithms.get(algorithm.id), "offline", False):
         world.reward.check()
         if world.reward.needs_model and not has_model(policy.id):
+            part = f"reward.{world.reward.needs_model[0]}"
             raise ConfigError(
-                f"reward.{world.reward.needs_model[0]} reads the language model under training, and policy "
-                f"{policy.id!r} has none: name one, reward.{world.reward.needs_model[0]}.args.lm=FOLDER"
+                f"{part} reads the language model under training, and policy {policy.id!r} has none: set {part}.args.lm"
             )
 
 
@@ -97,9 +104,11 @@ def make_policy(
         if "lm" in roles:
             given["lm"] = language_model(world.checkpoint or start)
         if "reference" in roles and learns and penalises(algorithm.id, algorithm.args):
-            is_base = start is None and _has_new_adapter(model)
+            # Without its new, untrained adapter the model is the reference.
+            is_base = start is None and bool(model.lora) and adapter_base(resolve(model.path)) is None
             given["reference"] = given["lm"] if is_base else language_model(start)
-        if "value_base" in roles and _needs_value_base(policy.args, given):
+        adapts_values = policy.args.get("critic", needs_values) and policy.args.get("value") == "lora"
+        if "value_base" in roles and adapts_values and not given["lm"].has_adapter and "reference" not in given:
             given["value_base"] = language_model(start)
         args = {roles[role]: value for role, value in given.items() if role in roles} | policy.args
         made = policies.create(policy.id, **args)
@@ -120,40 +129,13 @@ def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {policy!r} has an output for each action, and those of {spec.name} are texts of any "
-                "number: set policy.args.num_actions to the length of its longest list"
+                f"policy {policy!r} has an output for each action, of which {spec.name} has any number: set "
+                "policy.args.num_actions to the most"
             )
         return given
     if given not in (None, most):
         raise ConfigError(f"policy.args.num_actions={given}, and {spec.name} has {most}: leave it out")
     return most
-
-
-def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
-    """Raise `ConfigError` if rollouts of ``num_steps`` cannot be cut into a recurrent policy's segments."""
-    factory = policies.get(policy.id)
-    parameter = inspect.signature(factory).parameters.get("recurrence")
-    usual = getattr(factory, "recurrence", 1) if parameter is None else parameter.default
-    length = policy.args.get("recurrence", usual)
-    if length > 0 and num_steps % length:  # the policy itself refuses others
-        raise ConfigError(
-            f"world.num_steps={num_steps} is no multiple of the policy's recurrence, which is {length}: make "
-            "it one, or set policy.args.recurrence"
-        )
-
-
-def _needs_value_base(args: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return True if an adapter of the values needs the initial weights, and no reference has them."""
-    adapted = args.get("critic", given["critic"]) and args.get("value") == "lora"
-    return adapted and not given["lm"].has_adapter and "reference" not in given
-
-
-def _has_new_adapter(model: ModelConfig) -> bool:
-    """Return True if the initial adapter is untrained, so that the model without it is the reference."""
-    from groundling.lm.load.adapters import adapter_base
-    from groundling.lm.load.model_files import resolve
-
-    return bool(model.lora) and adapter_base(resolve(model.path)) is None
 
 
 def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Processes | None = None) -> Algorithm:
@@ -220,6 +202,7 @@ class DryRun:
 
 def dry_run(config: Config) -> DryRun:
     """Build everything, take a few steps and one optimizer step; write nothing and ask no judge."""
+    check(config)
     # Compilation is slower for so few steps.
     config = config.model_copy(update={"model": config.model.model_copy(update={"compile": False})})
     world = world_of(config)
@@ -248,7 +231,9 @@ def dry_run(config: Config) -> DryRun:
     seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
     first = rollout.observations[0]
     prompts = policy.prompts([first.observation if isinstance(first, Turn) else first])
-    parameters = _parameters(policy)
+    reference = getattr(policy, "reference", None)
+    both = [*policy.parameters(), *(() if reference is None else reference.parameters())]
+    parameters = {id(parameter): parameter for parameter in both}.values()  # the two may share weights
     return DryRun(
         device=str(find_device(config.device)),
         parameters=sum(p.numel() for p in parameters),
@@ -258,10 +243,3 @@ def dry_run(config: Config) -> DryRun:
         seconds=seconds * steps,
         prompt=prompts[0] if prompts else None,
     )
-
-
-def _parameters(policy: Policy) -> list[Parameter]:
-    """Return the parameters of a policy and its reference, each once; the two may share weights."""
-    reference = getattr(getattr(policy, "reference", None), "language_model", None)
-    parameters = [*policy.parameters(), *(() if reference is None else reference.parameters())]
-    return list({id(parameter): parameter for parameter in parameters}.values())

@@ -42,9 +42,7 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
-    """Read the states that `save_random_states` wrote.
-    NumPy does not check the position of its generator, so `ValueError` if it is out of bounds.
-    """
+    """Read the states that `save_random_states` wrote; raise `ValueError` for a bad position, which NumPy takes."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         others = parse_json((file.metadata() or {})["others"], str(path))
@@ -56,9 +54,7 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
             torch.cuda.set_rng_state(tensors[f"cuda.{i}"], i)
     position = others["numpy"][0]
     if type(position) is not int or not 0 <= position <= _NUMPY_WORDS:
-        raise ValueError(
-            f"NumPy's generator is at position {position!r:.80} of its state, expected 0 to {_NUMPY_WORDS}"
-        )
+        raise ValueError(f"NumPy's generator is at position {position!r:.80}, expected 0 to {_NUMPY_WORDS}")
     np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
     version, gauss = others["python"]
     random.setstate((version, tuple(tensors["python"].tolist()), gauss))
@@ -69,9 +65,7 @@ _ATTEMPTS = 20  # Listings of a folder whose checkpoints a run in training keeps
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
-    """Write the checkpoint ``folder/NNNNNN`` of an update, complete or not at all, and keep the latest ones.
-    Raises `RunError` if it could not be written, as on a full disk; earlier checkpoints are unchanged.
-    """
+    """Write the checkpoint ``folder/NNNNNN``, complete or not at all (`RunError`), and keep the latest ones."""
     target = folder / f"{update:06d}"
     try:
         shutil.rmtree(target, ignore_errors=True)  # a broken one; a complete one would have been resumed from
@@ -80,8 +74,8 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
             seal(partial)
     except (OSError, SafetensorError) as error:
         raise RunError(
-            f"could not write checkpoint {target}: {error}; what was written before is intact: free some space "
-            "(or set run_dir to another disk) and run the same command again to resume from the last checkpoint"
+            f"could not write checkpoint {target}: {error}; what was written before is intact: free some space and run "
+            "the same command again to resume from the last checkpoint"
         ) from error
     _delete_old(folder, update, keep)
     return target
@@ -127,10 +121,8 @@ def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] 
         else:
             if not checkpoints:
                 return None
-            raise RunError(
-                f"{folder} holds no complete checkpoint, only broken ones "
-                f"({', '.join(path.name for path in checkpoints)}): restore one, or start again in a new folder"
-            )
+            names = ", ".join(path.name for path in checkpoints)
+            raise RunError(f"{folder} holds no complete checkpoint, only broken ones ({names}): restore one")
     raise RunError(
         f"the run in training deleted the checkpoints of {folder} while they were read, {_ATTEMPTS} times in a row: "
         "try again, or train with a larger training.keep_checkpoints"
@@ -172,10 +164,7 @@ def find_problem(folder: Path) -> str | None:
     except FileNotFoundError as error:
         return f"{Path(error.filename or '').name} is missing"
     except PermissionError as error:
-        raise RunError(
-            f"{error.filename} is not readable by you: ask its owner for permission (chmod -R g+rX RUN), or copy the "
-            "run to a folder of yours"
-        ) from error
+        raise RunError(f"{error.filename} is not readable by you: ask its owner for permission") from error
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     return None
@@ -232,9 +221,7 @@ def length_of(folder: Path) -> dict[str, int] | None:
 
 @contextmanager
 def fitting(folder: Path, name: str) -> Iterator[None]:
-    """Turn any failure to read a file of a checkpoint into a `RunError` that names the file.
-    A manifest proves that files are as they were sealed, not that this run sealed them.
-    """
+    """Turn any failure to read a file of a checkpoint, which another run may have sealed, into a `RunError`."""
     try:
         yield
     except Exception as error:
@@ -266,9 +253,7 @@ def _hash(path: Path) -> str:
 
 
 def _delete_old(folder: Path, update: int, keep: int) -> None:
-    """Delete checkpoints before the last ``keep``, and those after ``update``, from before the run was set back.
-    A checkpoint that another process reads (`Hold`) stays until a later call.
-    """
+    """Delete checkpoints before the last ``keep`` and after ``update``, except those that are held (`Hold`)."""
     checkpoints = list_checkpoints(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
     for path in earlier[:-keep]:

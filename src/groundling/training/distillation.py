@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from accelerate.utils import set_seed
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from groundling.config.facts import shareable
 from groundling.errors import ConfigError
@@ -52,10 +52,7 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
 
 
 def distill(config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Train, or resume, the reward model that ``config`` describes, and write it into ``output``.
-    Returns the last epoch's figures, as in ``output/metrics.jsonl``. Raises `GroundlingError` if it cannot start or be
-    resumed; the last checkpoint stays.
-    """
+    """Train, or resume, the reward model of ``config`` in ``output``; return the last epoch's figures."""
     pairs = read_pairs(config)
     is_other = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if (output.exists() and not output.is_dir()) or (is_other and not (output / _CONFIG).exists()):
@@ -106,14 +103,7 @@ class DistillationRun:
             console.print(f"resuming after epoch {self.counters['epoch']}", highlight=False)
         else:
             tracker.log({"update": 0, "step": 0, **self._validate()})
-        bar = Progress(
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        bar = Progress(console=console, disable=not console.is_terminal)
         try:
             with bar:
                 total = self.epochs * len(self.train)
@@ -123,9 +113,12 @@ class DistillationRun:
                     tracker.log(self.row)
                     checkpoints = self.folder / "checkpoints"
                     checkpoint.save(checkpoints, self.counters["epoch"], self._write, self.config.keep_checkpoints)
-                    bar.update(task, description=_epoch_line(self.row))
+                    line = f"epoch {self.row['update']} · loss {self.row['train_loss']:.4f}"
+                    if has_accuracy(self.row):
+                        line += f" · held-out accuracy {self.row['validation_accuracy']:.3f}"
+                    bar.update(task, description=line)
                     if not console.is_terminal:
-                        console.print(_epoch_line(self.row), highlight=False)
+                        console.print(line, highlight=False)
         finally:
             tracker.close()
         return self.row
@@ -211,10 +204,11 @@ def _as_dict(config: DistillationConfig) -> dict[str, Any]:
 def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
     """Write the configuration; raise `ConfigError` if the folder belongs to other settings or other pairs."""
     path = folder / _CONFIG
-    facts, wanted = (
-        declarations(DistillationConfig),
-        json.loads(json.dumps(shareable(_as_dict(config)))) | {"pairs": _fingerprint(pairs)},
-    )
+    digest = hashlib.sha256(json.dumps(pairs.captions).encode())
+    for tensor in (pairs.indices, pairs.targets):
+        digest.update(tensor.contiguous().numpy().data)
+    facts = declarations(DistillationConfig)
+    wanted = json.loads(json.dumps(shareable(_as_dict(config)))) | {"pairs": digest.hexdigest()[:16]}
     if path.exists() and (folder / "checkpoints").exists():
         present = shareable(read_object(path, SETTINGS))
         different = [
@@ -223,25 +217,10 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
             if present.get(key) != wanted.get(key) and MayChangeOnResume not in facts.get(key, ())
         ]
         if different:
-            raise ConfigError(
-                f"{folder} holds a reward model of {', '.join(different)}: name a new folder, or give the same "
-                "command to resume"
-            )
+            raise ConfigError(f"{folder} holds a reward model of {', '.join(different)}: name a new folder")
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
-
-
-def _fingerprint(pairs: TrainingPairs) -> str:
-    digest = hashlib.sha256(json.dumps(pairs.captions).encode())
-    for tensor in (pairs.indices, pairs.targets):
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()[:16]
 
 
 def has_accuracy(row: dict[str, Any]) -> bool:
     """Return True if an epoch's figures have an accuracy: pairs are held out, and not all are ties."""
     return not math.isnan(row.get("validation_accuracy", math.nan))
-
-
-def _epoch_line(row: dict[str, Any]) -> str:
-    held_out = f"held-out accuracy {row['validation_accuracy']:.3f} · " if has_accuracy(row) else ""
-    return f"epoch {row['update']} · loss {row['train_loss']:.4f} · {held_out}{row['pairs_per_second']:,.0f} pairs/s"

@@ -24,10 +24,7 @@ DEMONSTRATIONS, CLONE = "demonstrations", "clone"
 
 @contextmanager
 def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Create or reopen a run's folder, and exclude other processes from training in it.
-    If the run is refused before `write_settings`, a folder created here is removed. Raises `ConfigError` if the folder
-    belongs to a run with another configuration, `RunError` if another process trains in it, or it cannot be written.
-    """
+    """Create or reopen a run's folder, and lock it; a folder of a run that is refused at once is removed again."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     with locked(folder / LOCK, f"is training in {folder}", "set run_dir to another folder"):
         try:
@@ -35,16 +32,11 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             yield folder
         except GroundlingError:
             if missing and not (folder / SETTINGS_FILE).exists():
-                _remove(folder, missing)
+                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # another run may be there by now
+                    for path in missing[1:]:
+                        path.rmdir()
             raise
-
-
-def _remove(folder: Path, missing: Sequence[Path]) -> None:
-    """Remove the folder of a run that does not start, and its parents among the ``missing`` ones."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # another run may be there by now
-        for path in missing[1:]:
-            path.rmdir()
 
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -56,16 +48,14 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     there, wanted = flat(recorded(path)), flat(settings)
+    free = (MayChangeOnResume, NoEffectOnResults)
     different = [
         f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
         for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key) and not may_change(key, settings)
+        if there.get(key) != wanted.get(key) and not any(has_fact(fact, key, settings) for fact in free)
     ]
     if different:
-        raise ConfigError(
-            f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
-            "same configuration to resume"
-        )
+        raise ConfigError(f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder")
     _check_length(folder, rows, settings["training"])
 
 
@@ -83,10 +73,8 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
         length = checkpoint.length_of(newest)
         wanted = math.inf if length is None else wanted * length["steps"] / length["epochs"]
     if before and before[-1] >= wanted:
-        raise ConfigError(
-            f"{folder} holds a run that is longer than {key}={training[key.partition('.')[2]]}: set "
-            "run_dir to a new folder, or give the same length or more"
-        )
+        asked = f"{key}={training[key.partition('.')[2]]}"
+        raise ConfigError(f"{folder} holds a run that is longer than {asked}: set run_dir to a new folder")
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -96,8 +84,3 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
-
-
-def may_change(key: str, settings: Mapping[str, Any]) -> bool:
-    """Return True if a run may be resumed with another value of a key."""
-    return any(has_fact(fact, key, settings) for fact in (MayChangeOnResume, NoEffectOnResults))

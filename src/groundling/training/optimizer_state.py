@@ -15,41 +15,29 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import distribute_tensor
 from transformers import PreTrainedModel
 
 from groundling.config.schema import ModelConfig
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import parse_json
-from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
 from groundling.runtime.processes import Processes, in_parts
 
-_MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum"}
-"""Moments of PyTorch's optimizers that have the shape of their parameter; Adafactor's are smaller."""
-
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors, named ``<parameter index>.<name>``; empty where ``keep`` is False.
-    All processes must call it, because sharded tensors are gathered. Raises `RunError` if the state has other values
-    than tensors, or entries of no parameter.
-    """
-    refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
+    """Return the tensors, named ``<parameter>.<name>``, if ``keep``; all processes must call it to gather shards."""
+    refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
         if not isinstance(index, int):
-            raise RunError(
-                f"{refused}: its state is also of {index!r:.80}, expected of parameters alone; keep that in their "
-                "groups, or use an optimizer such as torch.optim.AdamW"
-            )
+            raise RunError(f"{refused}: its state is also of {index!r:.80}, expected of parameters alone")
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
-                raise RunError(
-                    f"{refused}: its {name} is of type {type(value).__name__}, expected a tensor; use an optimizer "
-                    "such as torch.optim.AdamW"
-                )
+                raise RunError(f"{refused}: its {name} is of type {type(value).__name__}, expected a tensor")
             whole = value.full_tensor().cpu() if in_parts(value) else value  # type: ignore[attr-defined]
             if keep:
                 tensors[f"{index}.{name}"] = whole
@@ -64,16 +52,11 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts.
-    Raises `RunError` if it has other groups than initially, or a setting that JSON cannot hold.
-    """
+    """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     now = settings_of(optimizer)
     if len(now) != len(initial):
-        raise RunError(
-            f"{refused}: it was created with {len(initial)} parameter groups and has {len(now)}; create all of them in "
-            "the algorithm's setup"
-        )
+        raise RunError(f"{refused}: it was created with {len(initial)} parameter groups and has {len(now)}")
     changed = [
         {key: value for key, value in group.items() if key not in before or value != before[key]}
         for group, before in zip(now, initial, strict=True)
@@ -81,11 +64,15 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
     for group, values, before in zip(optimizer.param_groups, changed, initial, strict=True):
         for key, value in values.items():
             # A tensor can be restored only in the place of a tensor.
-            if not _is_json(value if key in before else group[key]):
+            plain = value if key in before else group[key]
+            try:
+                is_kept = json.loads(json.dumps(plain)) == plain
+            except (TypeError, ValueError):
+                is_kept = False
+            if not is_kept:
                 raise RunError(
                     f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a number, "
-                    "a text or a list of them; set it when the optimizer is created, or keep it in the algorithm's "
-                    "state_dict"
+                    "a text or a list of them; set it when the optimizer is created"
                 )
     return changed
 
@@ -106,29 +93,23 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         written = parse_json((file.metadata() or {})["optimizer"], str(path))
     parameters = {str(i): p for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    is_pytorch = type(optimizer).__module__.startswith("torch.optim.")
     state: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(path).items():
         index, _, name = key.partition(".")
         if index not in parameters:
             raise ValueError(f"{key!r} belongs to none of the {len(parameters)} parameters")
-        expected = parameters[index].shape if name in _MOMENTS else torch.Size() if name == "step" else None
-        if is_pytorch and expected is not None and tensor.shape != expected:
-            raise ValueError(f"{key} has the shape {tuple(tensor.shape)}, expected {tuple(expected)}")
-        state.setdefault(index, {})[name] = _part(tensor, parameters[index])
-    for index in sorted(state.keys() | written["moments"].keys()):
-        found, wanted = sorted(state.get(index, ())), written["moments"].get(index, [])
-        if found != wanted:
-            raise ValueError(f"parameter {index} has {found}, expected {wanted}")
+        parameter: Any = parameters[index]
+        if in_parts(parameter) and tensor.shape == parameter.shape:  # this process keeps its part
+            tensor = distribute_tensor(
+                tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+            )
+        state.setdefault(index, {})[name] = tensor
     groups = optimizer.state_dict()["param_groups"]
     if len(written["settings"]) != len(groups):
         raise ValueError(f"{len(written['settings'])} parameter groups, expected {len(groups)}")
     for group, changed in zip(groups, written["settings"], strict=True):
         for name, value in changed.items():
-            try:
-                group[name] = _restored(value, group[name]) if name in group else value
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{name}: {error}") from error
+            group[name] = _restored(value, group[name]) if name in group else value
     optimizer.load_state_dict({"state": {int(i): s for i, s in state.items()}, "param_groups": groups})
 
 
@@ -141,14 +122,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _is_json(value: Any) -> bool:
-    """Return True if a value is the same after it has been written as JSON and read."""
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError):
-        return False
-
-
 def _restored(value: Any, present: Any) -> Any:
     """Convert a setting from a checkpoint to the type of the present value, or raise `ValueError`."""
     if isinstance(present, Mapping) and isinstance(value, Mapping):
@@ -159,22 +132,8 @@ def _restored(value: Any, present: Any) -> Any:
             raise ValueError(f"shape {tuple(restored.shape)}, expected {tuple(present.shape)}")
         return restored
     if isinstance(present, tuple | list):
-        restored_items = [_restored(item, one) for item, one in zip(value, present, strict=True)]
-        return type(present)(restored_items)
-    if isinstance(present, int | float) and not isinstance(value, int | float):
-        raise ValueError(f"{value!r:.80}, expected a number such as {present}")
+        return type(present)(_restored(item, one) for item, one in zip(value, present, strict=True))
     return value
-
-
-def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """Return this process's part of a tensor if its parameter is sharded."""
-    if not in_parts(parameter) or tensor.shape != parameter.shape:
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(
-        tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-    )
 
 
 def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:
@@ -182,9 +141,7 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     if not hasattr(FSDPModule, "reset_iter_state"):
         raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
-        raise ConfigError(
-            f"model.fsdp=true is for policies that write (policy.id=token), and {type(policy).__name__} chooses actions"
-        )
+        raise ConfigError(f"model.fsdp=true is for policies that write, and {type(policy).__name__} chooses actions")
     if algorithm == "trpo":
         raise ConfigError("model.fsdp=true: trpo takes second derivatives, which sharded layers do not give")
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
@@ -208,21 +165,18 @@ class Shards:
         self._layers: list[FSDPModule] = []
         self._used: set[FSDPModule] = set()
         for lm in policy.language_models:
-            self._shard(lm, mesh)
+            layers = _layers_of(lm.model)
+            inside = {p for layer in layers for p in layer.parameters()}
+            outside = {p for p in lm.model.parameters() if p not in inside}
+            self._layers += [fully_shard(layer, mesh=mesh) for layer in layers]
+            # The stacks, too, so that the next layer's weights are fetched while a layer computes.
+            for stack in [lm.model.get_decoder(), *([lm.model.get_encoder()] if lm.is_encoder_decoder else [])]:
+                fully_shard(stack, mesh=mesh, ignored_params=outside)
+                stack.register_forward_pre_hook(lambda stack, _: self._used.add(stack))
         for layer in self._layers:
             # The losses of all processes add up to the minibatch's mean, so gradients are summed.
             layer.set_force_sum_reduction_for_comms(True)
             layer.set_gradient_divide_factor(1.0)
-
-    def _shard(self, lm: LanguageModel, mesh: DeviceMesh) -> None:
-        layers = _layers_of(lm.model)
-        inside = {p for layer in layers for p in layer.parameters()}
-        outside = {p for p in lm.model.parameters() if p not in inside}
-        self._layers += [fully_shard(layer, mesh=mesh) for layer in layers]
-        # The stacks, too, so that the next layer's weights are fetched while a layer computes.
-        for stack in [lm.model.get_decoder(), *([lm.model.get_encoder()] if lm.is_encoder_decoder else [])]:
-            fully_shard(stack, mesh=mesh, ignored_params=outside)
-            stack.register_forward_pre_hook(lambda stack, _: self._used.add(stack))
 
     @contextmanager
     def sharded(self) -> Iterator[None]:

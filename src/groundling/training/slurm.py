@@ -6,7 +6,6 @@ resumes from the last checkpoint. submitit writes the sbatch file and reads the 
 used, because they hand a pickled function to the job, and a command needs none.
 """
 
-import re
 import shlex
 import shutil
 import signal
@@ -26,11 +25,6 @@ from groundling.registry import check_bounds
 
 TO_BE_REQUEUED = 75  # Exit status of a run that stopped before its time limit (EX_TEMPFAIL)
 _SIGNAL = signal.SIGUSR2
-_SET_BY_JOB = {
-    *("array", "chdir", "error", "open-mode", "output", "requeue", "signal", "wckey", "job-name"),
-    *("ntasks-per-node", "partition", "account", "qos", "constraint", "time"),
-    *("nodes", "gpus-per-node", "cpus-per-task"),
-}  # Parameters of sbatch that ``sbatch.…`` may not set
 
 
 @dataclass
@@ -59,36 +53,26 @@ class Job:
         check_bounds(self, "--slurm ")
         if self.array not in (None, "seeds"):
             raise ConfigError(f"--slurm array must be seeds (one task for each run of the sweep), got {self.array!r}")
-        if self.time is not None and _seconds(self.time) <= self.signal_delay_s:
-            raise ConfigError(
-                f"--slurm time={self.time} is over before the signal to stop, {self.signal_delay_s} seconds before its "
-                "end: give more time, or a smaller signal_delay_s"
-            )
         self.tasks_per_node = self.tasks_per_node or max(self.gpus_per_node, 1)
 
 
-@dataclass
-class Submission:
-    text: str
-    folder: Path
-
-    def submit(self) -> str:
-        """Submit the job; return its number, under which the job file stays next to the logs."""
-        if shutil.which("sbatch") is None:
-            raise RunError("sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run")
-        file = self.folder / f"submission-{time.time_ns()}.sh"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(self.text, encoding="utf-8")
-        done = subprocess.run(["sbatch", str(file)], capture_output=True, text=True)
-        if done.returncode:
-            raise RunError(f"sbatch refused {file}: {done.stderr.strip() or f'exit status {done.returncode}'}")
-        submitit = _submitit()
-        try:
-            number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(done.stdout)
-        except submitit.core.utils.FailedSubmissionError:
-            raise RunError(f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}") from None
-        file.rename(submitit.core.utils.JobPaths(self.folder, job_id=number).submission_file)
-        return number
+def submit(text: str, folder: Path) -> str:
+    """Submit a job; return its number, under which the job file stays next to the logs in ``folder``."""
+    if shutil.which("sbatch") is None:
+        raise RunError("sbatch is not on PATH: submit from a node of the cluster, or show the job with --dry-run")
+    file = folder / f"submission-{time.time_ns()}.sh"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    done = subprocess.run(["sbatch", str(file)], capture_output=True, text=True)
+    if done.returncode:
+        raise RunError(f"sbatch refused {file}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    submitit = _submitit()
+    try:
+        number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(done.stdout)
+    except submitit.core.utils.FailedSubmissionError:
+        raise RunError(f"sbatch took {file}, but printed no job number: {done.stdout.strip()!r}") from None
+    file.rename(submitit.core.utils.JobPaths(folder, job_id=number).submission_file)
+    return number
 
 
 def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
@@ -102,16 +86,12 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
             raise ConfigError(f"--slurm takes key=value, such as partition=gpu, got {setting!r}")
         if key.startswith("sbatch."):
             name = key.removeprefix("sbatch.").replace("_", "-")
-            if name in _SET_BY_JOB:
-                raise ConfigError(f"--slurm {key} cannot be set: the job sets {name} itself, by its own keys")
             more[name] = text
             continue
         key = "gpus_per_node" if key == "gpus" else key
         if key not in types:
-            raise ConfigError(
-                f"{unknown('--slurm key', key, types)}; sbatch.{key}={text} passes it on to sbatch, and overrides "
-                "of the experiment go before --slurm"
-            )
+            other = f"sbatch.{key}={text} passes it on to sbatch, and overrides of the experiment go before --slurm"
+            raise ConfigError(f"{unknown('--slurm key', key, types)}; {other}")
         try:
             values[key] = int(text) if "int" in types[key] else float(text) if "float" in types[key] else text
         except ValueError:
@@ -119,16 +99,24 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
     return Job(**values), more
 
 
-def submission(
+def job_file(
     job: Job, more: dict[str, str], commands: Sequence[Sequence[str]], run_dirs: Sequence[str]
-) -> Submission:
-    """Write the job file: a job for one command, or an array with a task for each command.
-    ``more`` are further parameters of sbatch, ``commands`` the words of each command after ``groundling``.
-    """
+) -> tuple[str, Path]:
+    """Return a job file, of one command or an array of them, and the folder for it; ``more`` is for sbatch."""
     if job.array is not None and len(commands) < 2:
         raise ConfigError("--slurm array=seeds needs a sweep of several runs, such as seed=1,2,3")
     folder = (Path(job.folder) if job.folder else Path(run_dirs[0]).parent / "slurm").resolve()
     processes = job.nodes * job.tasks_per_node
+    setup = [f"set -- {shlex.join([sys.executable, '-m', 'groundling', *words])}" for words in commands]
+    if job.array is not None:
+        cases = [f"  {number}) {line} ;;" for number, line in enumerate(setup)]
+        setup = ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
+    if processes > 1:  # the variables of torchrun, which itself would die of the signal to stop
+        setup += [
+            'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+            'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
+            f"export WORLD_SIZE={processes} LOCAL_WORLD_SIZE={job.tasks_per_node}",
+        ]
     srun = ["--wait=120"]  # seconds; if one process fails, the others do not wait for ever
     if job.cpus_per_task:
         srun.append(f"--cpus-per-task={job.cpus_per_task}")  # srun does not inherit it from sbatch
@@ -150,7 +138,7 @@ def submission(
         map_count=len(commands) if job.array else None,
         array_parallelism=job.array_parallelism,
         signal_delay_s=job.signal_delay_s,
-        setup=[*_select_command(job, commands), *(_rendezvous(job) if processes > 1 else [])],
+        setup=setup,
         teardown=_REQUEUE,
         srun_args=srun,
         additional_parameters={
@@ -160,7 +148,7 @@ def submission(
             **more,
         },
     )
-    return Submission(text, folder)
+    return text, folder
 
 
 @contextmanager
@@ -203,36 +191,8 @@ _REQUEUE = [
 ]
 
 
-def _select_command(job: Job, commands: Sequence[Sequence[str]]) -> list[str]:
-    """Return Bash that puts the command of the job, or of the array's task, into ``"$@"``."""
-    lines = [f"set -- {shlex.join([sys.executable, '-m', 'groundling', *words])}" for words in commands]
-    if job.array is None:
-        return lines
-    cases = [f"  {number}) {line} ;;" for number, line in enumerate(lines)]
-    return ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
-
-
-def _rendezvous(job: Job) -> list[str]:
-    """Return Bash that sets the variables of torchrun, which itself would die of the signal to stop."""
-    return [
-        'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
-        'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
-        f"export WORLD_SIZE={job.nodes * job.tasks_per_node} LOCAL_WORLD_SIZE={job.tasks_per_node}",
-    ]
-
-
 _PROCESS = """bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' process "$@\""""
 """Sets the variables that differ between processes."""
-
-
-def _seconds(limit: str) -> int:
-    if limit.isdecimal():
-        return 60 * int(limit)
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)
-    if match is None:
-        raise ConfigError(f"--slurm time must be minutes or [days-]hours:minutes:seconds, got {limit!r}")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 def _submitit() -> ModuleType:

@@ -10,14 +10,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
@@ -40,13 +39,23 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class Tracker:
-    """Append to ``metrics.jsonl`` and ``tensorboard/``, after the update from which a run resumes."""
+    """Append to ``metrics.jsonl`` and ``tensorboard/``, after the update from which a run resumes.
+    Both are on the disk when a method returns; earlier event files count only before the next step. PyTorch's
+    ``SummaryWriter`` writes from a thread, up to two minutes later, and never reports a full disk.
+    """
 
     def __init__(self, run_dir: Path, update: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         self._rows = RowFile(run_dir / METRICS, update, consecutive=True)
-        self._events = EventFile(
-            run_dir / "tensorboard", purge_step=0 if self._rows.is_empty else self._rows.last_step + 1
-        )
+        folder = run_dir / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000}.{platform.node()}.{os.getpid()}"
+        self._events = RecordWriter((folder / name).open("wb"))
+        self._add(Event(file_version="brain.Event:2"))
+        next_step = 0 if self._rows.is_empty else self._rows.last_step + 1
+        self._add(Event(step=next_step, session_log=SessionLog(status=SessionLog.START)))
 
     def log(self, row: dict[str, Any]) -> None:
         """Write the figures of one update; NaN and infinity, which JSON lacks, become null."""
@@ -57,20 +66,26 @@ class Tracker:
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
         """Write figures to TensorBoard alone."""
-        finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in figures.items() if math.isfinite(v)]
         try:
-            self._events.write(finite, step)
+            self._add(Event(step=step, summary=Summary(value=values)))
         except OSError as error:
             raise unwritable(self._rows.path, error) from error
 
     def close(self) -> None:
         self._events.close()
 
+    def _add(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._events.write(event.SerializeToString())
+        self._events.flush()
+
 
 class SampleLog:
-    """Write the first samples of some rollouts to the run's ``samples/train.jsonl``, if its world has any.
-    The updates are spread evenly over the training, and depend on steps alone: a resumed run keeps the same ones.
-    """
+    """Write samples of some rollouts, evenly spread over the steps, to the run's ``samples/train.jsonl``."""
 
     def __init__(self, collector: Collector, run_dir: Path, update: int, num_steps: int) -> None:
         self._collector, self._num_steps = collector, num_steps
@@ -109,9 +124,7 @@ class OnlineLog:
 
 
 def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) -> OnlineLog:
-    """Log to Weights & Biases, as one run there that continues when this one is resumed.
-    ``wandb.json`` in the run's folder keeps its id. ``config`` is sent, so pass it through `shareable`.
-    """
+    """Log to one run of Weights & Biases, whose id ``wandb.json`` keeps; ``config`` is sent: `shareable` it first."""
     wandb, path = _client("wandb", project), run_dir / "wandb.json"
     if not path.exists():
         write_atomically(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
@@ -127,9 +140,7 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
 
 
 def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
-    """Log to Trackio, which keeps figures on this machine (``trackio show``) unless its variables say otherwise.
-    A resumed run continues under its name. ``config`` may be sent, so pass it through `shareable`.
-    """
+    """Log to Trackio, under a name that a resumed run continues; ``config`` may be sent: `shareable` it first."""
     # By default it also logs the load of the whole machine.
     run = _client("trackio", project).init(
         project=project, name=name, config=config, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
@@ -141,41 +152,7 @@ def _client(name: str, project: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"training.{name}={project} needs pip install 'groundling[{name}]'; training.{name}=null turns it off"
-        ) from None
-
-
-class EventFile:
-    """Scalars for TensorBoard, on the disk when `write` returns; earlier files count only before ``purge_step``.
-    PyTorch's ``SummaryWriter`` writes from a thread, up to two minutes later: a killed run loses figures, and a full
-    disk is never reported.
-    """
-
-    def __init__(self, folder: Path, purge_step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        folder.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns() // 1000}.{platform.node()}.{os.getpid()}"
-        self._records = RecordWriter((folder / name).open("wb"))
-        self._add(Event(file_version="brain.Event:2"))
-        self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
-
-    def write(self, figures: dict[str, float], step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
-        self._add(Event(step=step, summary=Summary(value=values)))
-
-    def close(self) -> None:
-        self._records.close()
-
-    def _add(self, event: Any) -> None:
-        event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
-        self._records.flush()
+        raise ConfigError(f"training.{name}={project} needs pip install 'groundling[{name}]'") from None
 
 
 _LOW_ENTROPY_UPDATES = 5  # Consecutive updates below the floor before the run is stopped
@@ -189,12 +166,6 @@ class Counters:
     episodes: int = 0
     seconds: float = 0.0
     low_entropy_updates: int = 0  # Consecutive ones below ``world.entropy_floor`` in which episodes failed
-
-    def add(self, steps: int, episodes: int, seconds: float) -> None:
-        self.update += 1
-        self.step += steps
-        self.episodes += episodes
-        self.seconds += seconds
 
     def count_entropy(self, entropy: float, floor: float, episodes: Sequence[Episode]) -> None:
         """Count an update of low entropy, in nats; updates without episodes that can fail are ignored."""
@@ -212,49 +183,19 @@ class Counters:
         if self.low_entropy_updates >= self.update:  # from the beginning, which a lower learning rate does not change
             advice = policy.exploration_advice() or advice
             since = "from the first update on, while episodes fail: it never explored"
-        raise RunError(
-            f"the policy's entropy was below world.entropy_floor={floor} {since}. To fix it, {advice}; or set "
-            "world.entropy_floor=0 to continue nevertheless"
-        )
+        below = f"the policy's entropy was below world.entropy_floor={floor} {since}"
+        raise RunError(f"{below}. To fix it, {advice}; or set world.entropy_floor=0 to continue nevertheless")
 
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
     """Convert figures of a component, also scalars of torch and NumPy, to numbers; `RunError` on others."""
-    if not isinstance(given, Mapping):
+    try:
+        return {str(name): one if isinstance(one, int | float) else one.item() for name, one in given.items()}
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        shown = " ".join(repr(given).split())
         raise RunError(
-            f"the {giver} gives {given!r:.80} as the figures of an update, expected a mapping of names to numbers: "
-            "return one such as {'loss': 0.5}, or {} if there is nothing to report"
-        )
-    figures = dict[str, float]()
-    for name, value in given.items():
-        if not isinstance(name, str):
-            raise RunError(f"the {giver} gives a figure called {name!r:.80}, expected a text: give it a name")
-        try:
-            if isinstance(value, str | bytes | bytearray):  # which float would parse
-                raise TypeError
-            figures[name] = value if isinstance(value, int | float) else float(value)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            shown = " ".join(repr(value).split())
-            raise RunError(
-                f"the {giver} gives the figure {name} as {shown:.80}, expected a number: return one such as 0.5 (of "
-                "several, their mean), or leave it out"
-            ) from error
-    return figures
-
-
-def merge_figures(
-    row: dict[str, Any], shaped: Mapping[str, Any], given: Mapping[str, Mapping[str, float]]
-) -> dict[str, Any]:
-    """Add figures of the policy, of shaped returns, and of the algorithm to a row; `RunError` on equal names."""
-    present = row.keys() | shaped.keys()
-    for giver, figures in given.items():
-        if doubled := sorted(present & figures.keys()):
-            raise RunError(
-                f"the {giver} gives a figure called {doubled[0]}, which the run has already: give it another name"
-            )
-        present |= figures.keys()
-    of_policy, of_algorithm = given.values()
-    return {**row, **of_policy, **shaped, **of_algorithm}
+            f"the {giver} gives {shown:.200} as the figures of an update, expected numbers by name, as {{'loss': 0.5}}"
+        ) from error
 
 
 class ShapedReturns:
@@ -288,24 +229,22 @@ class ShapedReturns:
 
 class TrainingProgress:
     """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
-    The time left is estimated from whole updates, since steps advance only while an update collects, and without the
-    first one, which also compiles and fills caches, once there are others. Steps are env steps, or tokens.
+    The time left is estimated from whole updates, since steps, of envs or tokens, advance only while one collects.
     """
 
     def __init__(
         self, console: Console, total_steps: int, step: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._total, self._clock = console, total_steps, clock
-        self._step = step
-        # Seconds and steps at the start and at the ends of updates: the first two and the latest.
-        self._marks = [(clock(), step)]
+        self._step = self._first_step = step
+        self._began = clock()
+        self._speed = 0.0  # Steps per second of all updates so far
         self._recent: deque[Episode] = deque(maxlen=100)
         self._rewards: Mapping[str, float] = {}
         self._bar = Progress(
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.description}"),
-            _Computed(self._time_left),
             console=console,
             disable=not is_live(console),
         )
@@ -326,10 +265,10 @@ class TrainingProgress:
         self._recent.extend(episodes)
         self._rewards = rewards or {}
         self._step = step
-        self._marks = [*self._marks[:2], (self._clock(), step)]
+        self._speed = (step - self._first_step) / max(self._clock() - self._began, 1e-9)
         self._bar.update(self._task, completed=step, description=self._describe())
         if not is_live(self._console):
-            self._console.print(f"{self._describe()} · {self._time_left()}", highlight=False, soft_wrap=True)
+            self._console.print(self._describe(), highlight=False, soft_wrap=True)
 
     def _describe(self) -> str:
         parts = [f"step {self._step:,}/{self._total:,}"]
@@ -342,38 +281,14 @@ class TrainingProgress:
             if firsts:
                 parts.append(f"precision {sum(firsts) / len(firsts):.2f}")
         parts += [f"{name} {value:.2f}" for name, value in self._rewards.items()]
-        if (rate := self._rate()) is not None:
-            parts.append(f"{rate:,.0f} steps/s")
+        if self._speed:
+            left = timedelta(seconds=round(max(self._total - self._step, 0) / self._speed))
+            parts.append(f"{self._speed:,.0f} steps/s · {left} left")
         return " · ".join(parts)
 
-    def _rate(self) -> float | None:
-        """Return steps per second, or None before the first update has ended."""
-        if len(self._marks) == 1:
-            return None
-        (began, first), (ended, last) = self._marks[-2:]
-        return (last - first) / max(ended - began, 1e-9)
-
-    def _time_left(self) -> str:
-        if not (rate := self._rate()):
-            return ""
-        ended, step = self._marks[-1]
-        seconds = round(max((self._total - step) / rate - (self._clock() - ended), 0))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
-
-    def __enter__(self) -> "TrainingProgress":
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
-
-
-class _Computed(ProgressColumn):
-    """A text that is computed whenever the bar is drawn."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self._text())

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rich.console import Console
 
 from groundling.algorithms.bc import BehaviouralCloning
+from groundling.config.checks import check
 from groundling.config.facts import shareable
 from groundling.config.schema import CloningConfig, Config
 from groundling.errors import RunError
@@ -20,13 +20,11 @@ from groundling.runtime.processes import Processes
 from groundling.training import checkpoint
 from groundling.training.build import check_suits, world_of
 from groundling.training.folder import CLONE, DEMONSTRATIONS, open_run, write_settings
-from groundling.training.tracking import read_metrics
 from groundling.training.trainer import Trainer
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Demonstrator, Player
 
 _CLONE_CHECKPOINTS = 10  # Approximate number of checkpoints that the clone's run writes
-_COMPARED_UPDATES = 2  # Least length of the fifths of a run that `_did_not_improve` compares
 
 
 def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
@@ -38,6 +36,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     Raises:
         GroundlingError: it cannot start or be resumed; the last checkpoint stays.
     """
+    check(config)
     world = world_of(config)
     check_suits(config.policy, config.model, config.algorithm, world)
     processes = Processes.join(world.device)
@@ -49,12 +48,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
             start = _clone(config, processes, console, warn)
             if start is None:
                 return False
-        complete = _loop(Trainer(config, folder, warn, processes, start), console)
-        learns_from_success = "env" not in config.reward or config.reward["env"] is not None
-        may_doubt = complete and learns_from_success and processes.is_main
-        if may_doubt and (doubt := _did_not_improve(read_metrics(folder))) is not None:
-            warn(doubt)
-        return complete
+        return _loop(Trainer(config, folder, warn, processes, start), console)
 
 
 def clone_of(config: Config) -> Config:
@@ -75,12 +69,11 @@ def clone_of(config: Config) -> Config:
 
 
 def _clone(config: Config, processes: Processes, console: Console, warn: Callable[[str], None]) -> Path | None:
-    """Record demonstrations and clone them, as far as that is not done yet.
-    Returns the clone's last checkpoint; None if it was asked to stop.
-    """
-    clone, episodes = clone_of(config), config.cloning.episodes
+    """Record demonstrations and clone them; return the clone's last checkpoint, or None if asked to stop."""
+    clone, world, episodes = clone_of(config), world_of(config), config.cloning.episodes
+    assert episodes is not None
     check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))
-    world_of(config).check_player(Player(config.cloning.agent))
+    world.check_player(Player(config.cloning.agent))
     folder = Path(config.run_dir)
     checkpoints = Path(clone.run_dir) / "checkpoints"
     last = processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
@@ -90,8 +83,12 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
         raise RunError(f"{checkpoints} is missing, from which {folder} began: restore it")
     processes.from_main(lambda: write_settings(folder, config.model_dump()))
     console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
-    processes.from_main(lambda: _record(config))
-    per_epoch = episode_recorder(world_of(config)).recorded(folder / DEMONSTRATIONS).transitions / clone.world.num_rows
+    player = Demonstrator(
+        config.cloning.agent, world=world, settings=flat(shareable({"seed": config.seed, "world": world.settings}))
+    )
+    recorder = episode_recorder(world)
+    processes.from_main(lambda: recorder.record_episodes(player, episodes, folder / DEMONSTRATIONS))
+    per_epoch = recorder.recorded(folder / DEMONSTRATIONS).transitions / clone.world.num_rows
     every = max(1, round(per_epoch * config.cloning.epochs / _CLONE_CHECKPOINTS))
     clone = clone.model_copy(update={"training": clone.training.model_copy(update={"checkpoint_every": every})})
     with ExitStack() as stack:
@@ -101,29 +98,6 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
         if not _loop(Trainer(clone, clone_folder, warn, processes), console):
             return None
     return processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
-
-
-def _record(config: Config) -> None:
-    cloning, folder, world = config.cloning, Path(config.run_dir) / DEMONSTRATIONS, world_of(config)
-    assert cloning.episodes is not None
-    about = flat(shareable({"seed": config.seed, "world": world.settings}))
-    player = Demonstrator(cloning.agent, world=world, settings=about)
-    episode_recorder(world).record_episodes(player, cloning.episodes, folder)
-
-
-def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
-    """Return a warning if episodes succeed no more often in the last fifth of the updates than in the first."""
-    rates = [row["success_rate"] for row in rows if row.get("success_rate") is not None]
-    fifth = len(rates) // 5
-    if fifth < _COMPARED_UPDATES:
-        return None
-    first, last = (sum(part) / fifth for part in (rates[:fifth], rates[-fifth:]))
-    if last > min(first, 0.5):
-        return None
-    return (
-        f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
-        "last; see 'My run does not learn' in the docs"
-    )
 
 
 def _loop(trainer: Trainer, console: Console) -> bool:

@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
-from groundling.algorithms.optimisation import learning_rate_factor
 from groundling.algorithms.rollout import Rollout
-from groundling.config.compose import recorded
 from groundling.config.facts import shareable
 from groundling.config.schema import Config
 from groundling.errors import ConfigError, RunError, foreign
@@ -28,7 +26,7 @@ from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json
-from groundling.training.folder import SETTINGS_FILE, write_settings
+from groundling.training.folder import write_settings
 from groundling.training.tracking import (
     METRICS,
     Counters,
@@ -37,7 +35,6 @@ from groundling.training.tracking import (
     Tracker,
     TrainingProgress,
     checked_figures,
-    merge_figures,
     read_metrics,
     trackio_log,
     wandb_log,
@@ -47,15 +44,7 @@ from groundling.worlds.protocols import TrainingMeasures
 
 
 class Trainer:
-    """The components of a run and its progress. Of several processes, each steps its share of the envs.
-
-    Args:
-        config: The run's config.
-        folder: The run's folder, opened.
-        warn: Called with warnings.
-        processes: The processes that share the work; None for this one alone.
-        start: See `make_policy`.
-    """
+    """The components of a run and its progress; of several processes, each steps its share of the envs."""
 
     def __init__(
         self,
@@ -140,7 +129,10 @@ class Trainer:
         algorithm, policy = f"algorithm {self.config.algorithm.id!r}", f"policy {self.config.policy.id!r}"
         figures = self._learn(rollout, algorithm)
         seconds = time.monotonic() - started
-        self.counters.add(rollout.num_transitions, len(episodes), seconds)
+        self.counters.update += 1
+        self.counters.step += rollout.num_transitions
+        self.counters.episodes += len(episodes)
+        self.counters.seconds += seconds
         self.counters.count_entropy(figures.get("entropy", 1.0), self.world.entropy_floor, episodes)
         parts = rollout.part_means()
         # Where the env pays, the shown return is its reward: the bar shows the other rewards as well.
@@ -158,8 +150,13 @@ class Trainer:
             **rollout.turn_means(),
         }
         with foreign(policy):
-            acted = self.policy.figures()
-        return merge_figures(row, shaped, {policy: checked_figures(acted, policy), algorithm: figures})
+            acted = checked_figures(self.policy.figures(), policy)
+        taken = row.keys() | shaped.keys()
+        for giver, given in ((policy, acted), (algorithm, figures)):
+            if doubled := sorted(taken & given.keys()):
+                raise RunError(f"the {giver} gives a figure called {doubled[0]}, which the run has already: rename it")
+            taken |= given.keys()
+        return {**row, **acted, **shaped, **figures}
 
     def save(self) -> None:
         """Write a checkpoint, from which a run of the same number of processes resumes to the last bit."""
@@ -199,15 +196,9 @@ class Trainer:
     def _find_checkpoint(self) -> Path | None:
         """Return the checkpoint to resume from; `RunError` if all are broken, or missing in spite of metrics."""
         latest = checkpoint.latest(self.folder / "checkpoints", self.warn)
-        path = self.folder / SETTINGS_FILE
-        every = recorded(path)["training"]["checkpoint_every"] if path.exists() else None
-        if not isinstance(every, int):
-            every = self.config.training.checkpoint_every
-        if latest is None and len(read_metrics(self.folder)) > every:
-            raise RunError(
-                f"{self.folder} holds metrics of a run but no checkpoint to resume from: restore one, or set run_dir "
-                "to a new folder to start again"
-            )
+        if latest is None and len(read_metrics(self.folder)) > self.config.training.checkpoint_every:
+            lost = "holds metrics of a run but no checkpoint to resume from"
+            raise RunError(f"{self.folder} {lost}: restore one, or set run_dir to a new folder to start again")
         return latest
 
     def _check_processes(self) -> None:
@@ -217,19 +208,11 @@ class Trainer:
         if self.config.model.fsdp and size == 1:
             raise ConfigError(
                 "model.fsdp=true shards the layers over several processes, and this is one: start it with torchrun "
-                "--nproc-per-node N -m groundling train …; one process can start a new run from its last checkpoint "
-                "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW model.fsdp=false)"
+                "--nproc-per-node N -m groundling train …"
             )
 
     def _begin(self, stack: ExitStack) -> list[Log]:
-        """Open the logs and claim the folder; nothing can be refused after that."""
-        logs = self._logs(stack)
-        write_settings(self.folder, self._settings)
-        checkpoint.remove_partial(self.folder / "checkpoints")
-        return logs
-
-    def _logs(self, stack: ExitStack) -> list[Log]:
-        """Return the loggers called after each update; ``stack`` closes them."""
+        """Open the loggers called after each update, closed by ``stack``, and claim the folder."""
         config, update, last_step = self.config, self.counters.update, self.config.training.steps
         if self.rows_digest is not None:
             check_digest(self.folder / METRICS, update, self.rows_digest)
@@ -242,15 +225,15 @@ class Trainer:
         if config.training.wandb is not None:
             online.append(wandb_log(config.training.wandb, name, shared, self.folder))
         if config.training.trackio is not None:
-            name = f"{name}-{self.folder.resolve().name}"
-            online.append(trackio_log(config.training.trackio, name, shared))
+            online.append(trackio_log(config.training.trackio, f"{name}-{self.folder.resolve().name}", shared))
         for one in online:
             stack.callback(one.close)
-            logs.append(one)
-            listeners.append(one)
-        world = self.world
-        if isinstance(world, TrainingMeasures):
-            logs += world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners)
+        logs += online
+        listeners += online
+        if isinstance(self.world, TrainingMeasures):
+            logs += self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners)
+        write_settings(self.folder, self._settings)
+        checkpoint.remove_partial(self.folder / "checkpoints")
         return logs
 
     def _collect(self, progress: TrainingProgress) -> tuple[Rollout, list[Episode], dict[str, int]]:
@@ -276,10 +259,8 @@ class Trainer:
         figures = checked_figures(learnt, name)
         for key, value in figures.items():
             if not math.isfinite(value):
-                raise RunError(
-                    f"{key} became {value}: the run stops before it saves weights that may be spoilt. Start again from "
-                    "the last checkpoint with a lower learning rate, in float32"
-                )
+                advice = "start again from the last checkpoint with a lower learning rate, in float32"
+                raise RunError(f"{key} became {value}, so the weights may be spoilt and are not saved: {advice}")
         return figures
 
     def _load(self, folder: Path) -> None:
@@ -288,7 +269,6 @@ class Trainer:
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))
             self.rows_digest = state.get("rows_sha256")
-            self._warn_of_schedule(int(state["length"]["steps"]))
             self.shaped.sums[:] = state["shaped"]
             envs: list[dict[str, Any]] = list(state["envs"])
             if len(envs) != self.config.world.num_rows:
@@ -314,20 +294,3 @@ class Trainer:
             self.collector.load_shared(folder)
         with fitting(folder, "random.safetensors"):
             load_random_states(self.generators, folder / "random.safetensors")
-
-    def _warn_of_schedule(self, steps_before: int) -> None:
-        """Warn of a learning rate that jumps because ``training.steps`` has changed since the checkpoint."""
-        step, steps, algorithm = self.counters.step, self.config.training.steps, self.algorithm
-        schedule = getattr(algorithm, "learning_rate_schedule", None)
-        if schedule is None or not 0 < step <= min(steps, steps_before):
-            return
-        rate, warmup = getattr(algorithm, "learning_rate", 0.0), getattr(algorithm, "warmup", 0.0)
-        before, now = (
-            rate * learning_rate_factor(schedule, warmup, 1 - step / total) for total in (steps_before, steps)
-        )
-        if not math.isclose(before, now):
-            self.warn(
-                f"training.steps changed from {steps_before} to {steps}, so the {schedule} schedule jumps from a "
-                f"learning rate of {before:.3g} to {now:.3g} at step {step}; training may lose what it had reached. "
-                f"One run of {steps} steps in a new folder (run_dir=NEW) has no such jump"
-            )

@@ -1,14 +1,15 @@
 """`groundling verify`: check that written files are complete, and say what to do if they are not."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from groundling.config.compose import from_file
 from groundling.errors import ConfigError, GroundlingError
-from groundling.io.documents import DocumentError, read_object, read_parquet
+from groundling.io.documents import read_object, read_parquet
 from groundling.io.files import LOCK, PARTIAL, is_locked, output_lock
 from groundling.io.row_files import digest_of, scan_rows
 from groundling.judges.preferences import open_pairs
@@ -61,32 +62,43 @@ def _is_written_to(folder: Path) -> bool:
 
 def _findings(folder: Path) -> list[Finding]:
     has_config = (folder / "config.yaml").exists()
+    checks = list[Iterator[Finding]]()
     if (folder / checkpoint.MANIFEST).exists():
-        checks: Iterator[Finding] = chain([_manifest(folder)], _config(folder) if has_config else ())
+        checks = [iter([_manifest(folder)]), *([_config(folder)] if has_config else [])]
     elif has_config:
-        checks = chain(_config(folder), _trained(folder))
+        checks = [_config(folder), _trained(folder)]
     elif (folder / REWARD_MODEL).exists() or (folder / "checkpoints").is_dir():
-        checks = chain(_reward_model(folder), _trained(folder))
+        checks = [_reward_model(folder), _trained(folder)]
     elif (folder / _COLLECTION).exists():
-        checks = _episodes(folder)
+        checks = [_episodes(folder)]
     elif (folder / "data").is_dir():
-        checks = _pairs(folder)
+        checks = [_pairs(folder)]
     else:
         raise ConfigError(
             f"{folder} is neither a run (config.yaml) nor a published policy ({checkpoint.MANIFEST}), a reward model "
             f"({REWARD_MODEL}) or a dataset (data/)"
         )
-    return [*checks, *_leftovers(folder)]
+    left = [path for path in sorted(folder.rglob(f"*{PARTIAL}*")) if not is_locked(path)]
+    advice = "was left by a process that was killed while it wrote", "delete it"
+    return [*chain(*checks), *(Finding(str(path), *advice) for path in left)]
+
+
+def _read(path: Path, advice: str, read: Callable[[], str]) -> Iterator[Finding]:
+    """Yield the sentence that ``read`` returns, or its error as a problem of ``path``."""
+    try:
+        yield Finding(read())
+    except (GroundlingError, OSError, ValueError) as error:
+        yield Finding(str(path), " ".join(str(error).split()), advice)
 
 
 def _config(folder: Path) -> Iterator[Finding]:
-    path, is_published = folder / "config.yaml", (folder / checkpoint.MANIFEST).exists()
-    try:
-        from_file(path, (), "playing" if is_published else "training")
-    except ConfigError as error:
-        yield Finding(str(path), str(error))
-    else:
-        yield Finding(f"config.yaml: can be {'played' if is_published else 'run'} as it is")
+    is_published = (folder / checkpoint.MANIFEST).exists()
+
+    def read() -> str:
+        from_file(folder / "config.yaml", (), "playing" if is_published else "training")
+        return f"config.yaml: can be {'played' if is_published else 'run'} as it is"
+
+    return _read(folder / "config.yaml", "", read)
 
 
 def _trained(folder: Path) -> Iterator[Finding]:
@@ -110,8 +122,6 @@ def _trained(folder: Path) -> Iterator[Finding]:
                 yield from _rows_of_checkpoint(folder, path, steps)
     if checkpoints and not complete:
         yield Finding(str(folder / "checkpoints"), "holds no complete checkpoint", "restore one from a copy")
-    if complete:
-        yield from _versions(complete[-1])
 
 
 def _rows_of_checkpoint(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[Finding]:
@@ -139,57 +149,29 @@ def _manifest(path: Path) -> Finding:
     return Finding(str(path), problem, "copy it again from its source")
 
 
-def _versions(path: Path) -> Iterator[Finding]:
-    written, here = read_object(path / "run.json").get("versions", {}), checkpoint.versions()
-    other = [
-        f"{name} {written[name]} (here {here[name]})" for name in here if written.get(name, here[name]) != here[name]
-    ]
-    if other:
-        yield Finding(
-            str(path),
-            f"was written with {', '.join(other)}",
-            "the run can be resumed, but gives the same figures to the last bit only with the earlier versions",
-        )
-
-
 def _reward_model(folder: Path) -> Iterator[Finding]:
-    path, advice = folder / REWARD_MODEL, "run the same `groundling distill` again to the end"
-    if not path.exists():
-        yield Finding(str(path), "is missing", advice)
-        return
-    try:
-        model = load_reward_model(folder)
-    except GroundlingError as error:
-        yield Finding(str(path), str(error), advice)
-    else:
-        yield Finding(f"{REWARD_MODEL}: a {model.id} with its weights")
+    advice = "run the same `groundling distill` again to the end"
+    return _read(
+        folder / REWARD_MODEL, advice, lambda: f"{REWARD_MODEL}: a {load_reward_model(folder).id} with its weights"
+    )
+
+
+def _count(path: Path) -> str:
+    return f"{path.name}: {read_parquet(path).num_rows:,} transitions"
 
 
 def _episodes(folder: Path) -> Iterator[Finding]:
-    count, files = 0, sorted((folder / "data").glob("*.parquet"))
+    files = sorted((folder / "data").glob("*.parquet"))
+    advice = "delete this file and those after it, and run the same `groundling collect` again"
     for path in files:
-        try:
-            count += read_parquet(path).num_rows
-        except DocumentError as error:
-            advice = "delete this file and those after it, and run the same `groundling collect` again"
-            yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", advice)
-            return
-    yield Finding(f"data: {count:,} transitions in {len(files)} files")
+        yield from _read(path, advice, partial(_count, path))
 
 
 def _pairs(folder: Path) -> Iterator[Finding]:
-    try:
+    def read() -> str:
         pairs = open_pairs(folder)
-        count = len(pairs)
         labels = {name: len(pairs.preferences(name)) for name in pairs.annotators()}
-    except (GroundlingError, OSError, ValueError) as error:
-        yield Finding(str(folder), str(error), "restore the file from a copy, or collect into a new folder")
-    else:
         labelled = f", labelled by {', '.join(labels)}" if labels else ""
-        yield Finding(f"data: {count:,} pairs{labelled}")
+        return f"data: {len(pairs):,} pairs{labelled}"
 
-
-def _leftovers(folder: Path) -> Iterator[Finding]:
-    for path in sorted(folder.rglob(f"*{PARTIAL}*")):
-        if not is_locked(path):  # `report`, for instance, writes without a lock of the folder
-            yield Finding(str(path), "was left by a process that was killed while it wrote", "delete it")
+    return _read(folder, "restore the file from a copy, or collect into a new folder", read)

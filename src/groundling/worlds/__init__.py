@@ -7,8 +7,9 @@ from typing import cast
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
+from groundling.fields import annotation
 from groundling.io.documents import read_bundled
-from groundling.judges.asking.questions import Subject, register_subject
+from groundling.judges.asking.questions import Subject, subjects
 from groundling.registry import Registry
 from groundling.worlds.config import WorldConfig
 from groundling.worlds.episode import Episode, Frame
@@ -28,7 +29,7 @@ for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).ite
         goal: [(pattern, worth) for name in names for pattern, worth in _tables[name]]
         for goal, names in _texts.pop("rules", {}).items()
     }
-    register_subject(_world, Subject(**_texts, rules=_rules))
+    subjects[_world] = Subject(**_texts, rules=_rules)
 
 
 def kind(id: str) -> type[World]:
@@ -51,7 +52,7 @@ def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
     kinds = [kind(id) for id in worlds.in_order()]
     homes = [one for one in kinds if one.baselines and one.experiment is not None]
     for one in reversed(homes):
-        key = f"world.{one.config_class.PLACE}="
+        key = f"world.{annotation(one, 'config').PLACE}="
         if any(one.has(text.removeprefix(key)) for text in overrides if text.startswith(key)):
             return one
     home = next((one for one in homes if agent in one.baselines), None)

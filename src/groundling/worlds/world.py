@@ -1,6 +1,5 @@
 """The contract of a world; `groundling.worlds.protocols` has its optional abilities."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from groundling.rewards import RewardContext, RewardSum, make_parts
 from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
 from groundling.runtime.processes import Processes
-from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import Episode, Frame, Presentation
 
 
@@ -162,8 +160,6 @@ class World(ABC):
     suite: str | None = None
     """Test suite that the world's config was changed for; None while training."""
 
-    config_class: ClassVar[type[WorldConfig]] = WorldConfig
-    evaluation_class: ClassVar[type[EvaluationConfig]] = EvaluationConfig
     offers: ClassVar[WorldSpec]
     """Everything that this kind of world can offer policies and rewards."""
     suites: ClassVar[Mapping[str, str]] = {"held-out": "held-out episodes of the run's own world"}
@@ -177,12 +173,6 @@ class World(ABC):
     starter_experiment: ClassVar[str | None] = None
     """Experiment that `groundling.train` starts from instead with a starter model, or none."""
     presentation: ClassVar[Presentation] = Presentation()
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        annotations = inspect.get_annotations(cls, eval_str=True)
-        cls.config_class = annotations.get("config", cls.config_class)
-        cls.evaluation_class = annotations.get("evaluation", cls.evaluation_class)
 
     # The contract
 

@@ -87,14 +87,6 @@ def test_retry_after_is_heeded() -> None:
     assert _retry_after({"retry-after": in_a_minute}) == pytest.approx(60, abs=2)
 
 
-def test_pauses_grow_and_differ() -> None:
-    server = judge(ChatServer(url="http://127.0.0.1:1/v1"), backoff=1.0).server
-    for attempt, longest in ((0, 1), (1, 2), (3, 8), (20, 60)):
-        pauses = [server._pause(attempt, None) for _ in range(50)]
-        assert longest / 2 <= min(pauses) < max(pauses) <= longest
-    assert server._pause(0, 30.0) == 30 and server._pause(0, 1e9) == 300
-
-
 def test_concurrency_is_bounded() -> None:
     with serving(ChatServer(latency=0.02)) as server:
         ask(judge(server, concurrency=3), 20)

@@ -93,6 +93,7 @@ _WHOLE_ROW = (1 << _VIEW) - 1
 _ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # first bit of each row, the agent's own row first
 
 
+@lru_cache
 def _spread() -> list[tuple[bytes, int]]:
     """Tabulate how visibility spreads in a row, as in `minigrid.core.grid.Grid.process_vis`.
 

@@ -27,20 +27,15 @@ class Subject:
     rules: Mapping[str, Table] = field(default_factory=dict)  # tables of the judge by rules, by goal
 
 
-_SUBJECTS: dict[str, Subject] = {}
-
-
-def register_subject(world: str, subject: Subject) -> None:
-    """Describe a kind of world for judges, by its name in datasets and in `WorldSpec.subject`."""
-    if _SUBJECTS.setdefault(world, subject) != subject:
-        raise ConfigError(f"a world {world!r} is registered for judges already, with other texts: choose another name")
+subjects: dict[str, Subject] = {}
+"""Kinds of world by their names in datasets and in `WorldSpec.subject`; add your own."""
 
 
 def find_subject(world: str) -> Subject:
-    if world not in _SUBJECTS:
-        hint = "" if _SUBJECTS else "; import groundling.worlds, which registers all bundled kinds"
-        raise ConfigError(unknown("kind of world", world, _SUBJECTS) + hint)
-    return _SUBJECTS[world]
+    if world not in subjects:
+        hint = "" if subjects else "; import groundling.worlds, which registers all bundled kinds"
+        raise ConfigError(unknown("kind of world", world, subjects) + hint)
+    return subjects[world]
 
 
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
