@@ -1,5 +1,6 @@
 """Protocols of abilities that only some worlds have; commands check for them with `isinstance`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,12 @@ class PairSettings:
     format: Format | None = None  # file format
     screens: bool = False  # keep the screen of each step (NetHack)
 
-    def refuse_screens(self) -> None:
+    def check_texts(self) -> None:
+        """Raise `ConfigError` if an option is for NetHack only."""
         if self.screens:
             raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
+        if self.format not in (None, "parquet"):
+            raise ConfigError(f"--format {self.format} is NetHack's: pairs of texts are written as parquet")
 
 
 @runtime_checkable
@@ -138,21 +142,22 @@ class RandomPlay(Protocol):
         """Return observations of training episodes with uniformly drawn actions."""
 
 
-class Actor(Protocol):
+class Actor(ABC):
     """An agent in a custom loop."""
+
+    probabilities: Mapping[str, float] | None = None
+    """Probabilities of the actions at the last `act`; None of an agent without any."""
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
         """Make an env of its world; these keyword arguments replace the world's."""
+        raise ConfigError("a writer acts in no env: give `act` a prompt")
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 (optional)
         """Begin an episode."""
 
+    @abstractmethod
     def act(self, observation: Any, info: Mapping[str, Any]) -> Any:
         """Return the action, or the text, for an observation."""
-
-    @property
-    def probabilities(self) -> Mapping[str, float] | None:
-        """Probabilities of the actions at the last `act`; None of an agent without any."""
 
 
 @runtime_checkable

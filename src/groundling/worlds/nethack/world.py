@@ -32,7 +32,7 @@ from groundling.worlds.nethack.frames import (
     top_messages,
     view,
 )
-from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
+from groundling.worlds.nethack.pairs import record
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Collector, Demonstrator, Player, World
 
@@ -180,7 +180,7 @@ class NetHackWorld(World):
             for one in players:
                 stack.enter_context(_unchanged(one.policy))
             pairs = record(
-                acting[0] if len(acting) == 1 else mixed(acting),
+                mixed(acting),
                 settings.output,
                 name=settings.name,
                 players=[one.identity for one in players],
@@ -191,7 +191,7 @@ class NetHackWorld(World):
                 task_args=self.config.args,
                 seed=self.seed,
                 deterministic=self.evaluation.deterministic,
-                keys=KEYS + SCREENS if settings.screens else KEYS,
+                screens=settings.screens,
                 format=settings.format or "motif",
                 on_segment=on_segment,
             )

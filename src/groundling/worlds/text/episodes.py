@@ -15,14 +15,15 @@ from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
 from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Outputs, Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import Episode
+from groundling.worlds.protocols import Actor
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.world import Demonstrator, Player
 
 
-class TextActor:
+class TextActor(Actor):
     """A policy that remembers the part of the present episode that its prompt quotes. The env need not be registered
     in this process; without it, and without ``world.actions``, actions are texts.
     """
@@ -45,52 +46,35 @@ class TextActor:
         return TextEnvMaker.of(config.env, **{**config.args, "language": config.language, **args})()
 
     def reset(self) -> None:
-        self._state = EpisodeState(self._config.history)
-        self._memory = self._policy.initial_memory(1)
-        self._probabilities: dict[str, float] | None = None
-
-    @property
-    def probabilities(self) -> Mapping[str, float] | None:
-        """Probabilities of the actions at the last `act`; None if the choice depends on more than the observation."""
-        return self._probabilities
+        self._state, self._memory = EpisodeState(self._config.history), self._policy.initial_memory(1)
+        self.probabilities = None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int | str:
-        """Choose an action.
-
-        Args:
-            observation: The env's observation, or a `TextObservation`, which has its own past.
-            info: The env's info; empty with a `TextObservation`.
-
-        Returns:
-            The argument of the env's ``step``: an action's number, or its text if the env takes texts.
-
-        Raises:
-            ConfigError: The env gives no goal, no descriptions or no actions.
+        """Return the argument of the env's ``step``: an action's number, or its text if the env takes texts. Raise
+        `ConfigError` if the env gives no goal, no descriptions or no actions.
         """
-        is_given = isinstance(observation, TextObservation)
-        seen = observation if is_given else self._observe(observation, info)
-        with torch.no_grad():
-            action = self._policy.act(
-                [seen], memory=self._memory, deterministic=self._deterministic, generator=self._generator
-            )
-            outputs = self._policy.outputs([seen])
-        self._memory = action.memory
-        self._probabilities = None
-        if outputs is not None:
-            probabilities = outputs.log_probs[0].exp().tolist()
-            self._probabilities = dict(zip(seen.actions, probabilities, strict=False))
-        place = int(action.actions[0])
-        if not is_given:
-            self._state.take(place, keep_choices=self._names is None)
-        return seen.actions[place] if self._last is None else min(place, self._last)
-
-    def _observe(self, observation: Any, info: Mapping[str, Any]) -> TextObservation:
         shown = read_text_step(observation, info, self._state.goal or None, has_lists=self._names is None)
         actions = self._names if shown.actions is None else shown.actions
         if actions is None:
             raise ConfigError(f"info lists no admissible actions: expected a list of texts, as {', '.join(ACTIONS)}")
         self._state.show(observation, shown, actions)
-        return self._state.observation()
+        seen = self._state.observation()
+        with torch.no_grad():
+            action = self._policy.act(
+                [seen], memory=self._memory, deterministic=self._deterministic, generator=self._generator
+            )
+            outputs = self._policy.outputs([seen])
+        self._memory, self.probabilities = action.memory, probabilities_of(outputs, seen)
+        place = int(action.actions[0])
+        self._state.take(place, keep_choices=self._names is None)
+        return seen.actions[place] if self._last is None else min(place, self._last)
+
+
+def probabilities_of(outputs: Outputs | None, observation: TextObservation) -> dict[str, float] | None:
+    """Return the probabilities of one observation's actions by name; None of a policy without any."""
+    if outputs is None:
+        return None
+    return dict(zip(observation.actions, outputs.log_probs[0].exp().tolist(), strict=False))
 
 
 def actions_of(config: TextConfig) -> ActionNames:

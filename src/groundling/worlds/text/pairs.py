@@ -52,8 +52,7 @@ def record(
     if stride is not None and stride < length:
         raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
     stride = stride or length
-    if settings.format not in (None, "parquet"):
-        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
+    settings.check_texts()
     parquet.check_installed()  # before anything is played
     world = players[0].world
     config: TextConfig = world.config

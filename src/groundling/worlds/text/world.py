@@ -212,7 +212,6 @@ class TextWorld(World):
     ) -> int:
         for player in players:
             self.check_player(player)
-        settings.refuse_screens()
         return pairs.record(players, settings, on_segment)
 
     # Evaluation

@@ -59,11 +59,10 @@ def record(
     the same call continues with the unfinished batch. ``on_segment`` is called once for each text, including those
     recorded before.
     """
+    settings.check_texts()
     for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:
             raise ConfigError(f"--{name} does nothing where texts are written whole: leave it out")
-    if settings.format not in (None, "parquet"):
-        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
     world = players[0].world
     config: WritingConfig = world.config
     description = {

@@ -20,13 +20,12 @@ from groundling.policies.token import TokenPolicy
 from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.config import ValidationLog
 from groundling.worlds.episode import Episode, Frame, Played, Presentation, Summary
-from groundling.worlds.protocols import PairSettings
+from groundling.worlds.protocols import Actor, PairSettings
 from groundling.worlds.world import Collector, Demonstrator, Player, World
 from groundling.worlds.writing import pairs
-from groundling.worlds.writing.actor import WritingActor
 from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths, reward_inputs
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation, make_prompt_encoder
-from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write_rows, write_texts
+from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write, write_rows, write_texts
 from groundling.worlds.writing.references import References
 from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
 
@@ -69,6 +68,23 @@ def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Itera
         worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"
     yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))
+
+
+class WritingActor(Actor):
+    """A policy that writes to a prompt as in evaluation."""
+
+    def __init__(self, world: World, policy: TokenPolicy, generator: torch.Generator) -> None:
+        self._policy, self._generator = policy, generator
+        self._encode = make_prompt_encoder(world.config, policy)
+        self._num_tokens, self._generation = world.config.num_tokens, world.evaluation.generation
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> str:
+        """Write a text to a prompt; raise `ConfigError` if the prompt is not a string."""
+        if not isinstance(observation, str):
+            raise ConfigError(f"expected a prompt, a text, got {observation!r:.80}")
+        encoded = self._encode([Sample("prompt", observation)])
+        (ids,) = write(self._policy, encoded, self._num_tokens, self._generation, self._generator)
+        return self._policy.lm.continuation(encoded[0].ids).append(*ids)
 
 
 _SHORT_TEXTS = 8
@@ -189,7 +205,6 @@ class WritingWorld(World):
     def record_pairs(
         self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
-        settings.refuse_screens()
         return pairs.record(players, settings, on_segment)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
