@@ -5,9 +5,6 @@ import json
 import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,32 +166,6 @@ def test_the_study_reports_every_arm(folder: Path) -> None:
     assert "explorer" in (results / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_studys_results_have_the_committed_layout(folder: Path) -> None:
-    committed, ours = DOCS.parents[1] / "results" / "motif", folder / "results" / "motif"
-
-    def header(path: Path) -> str:
-        return path.read_text(encoding="utf-8").splitlines()[0]
-
-    def prose(path: Path) -> list[str]:
-        """A page without its figures, tables, findings and command."""
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [
-            re.sub(r"[\d, ]+", " ", line)
-            for line in lines
-            if line and not line.startswith(("| ", "- ", "ground", "*Episode seeds: "))
-        ]
-
-    def labels(path: Path) -> set[str]:
-        return set(re.findall(r">([a-z ]+)</text>", path.read_text(encoding="utf-8")))
-
-    for name in ("curves.csv", "summary.csv"):
-        assert header(ours / name) == header(committed / name)
-    assert labels(ours / "training.svg") == labels(committed / "training.svg")
-    assert prose(ours / "README.md") == prose(committed / "README.md")
-    keys = [list(json.loads((path / "summary.json").read_text())) for path in (ours, committed)]
-    assert keys[0] == keys[1] and "frames" in keys[0]
-
-
 @THOROUGH
 def test_every_root_env_has_a_command_that_trains(folder: Path, tmp_path: Path) -> None:
     trained = []
@@ -248,16 +219,6 @@ def _training(run_dir: Path, reward_model: Path, *more: str) -> list[str]:
     return ["train", "motif/laptop", *_SMALL, _NETWORK, *given, *more]
 
 
-def _start(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "groundling", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def _wait_for_rows(run_dir: Path, count: int, process: Any) -> None:
     deadline = time.monotonic() + 120
     while not (run_dir / "metrics.jsonl").exists() or len(read_metrics(run_dir)) < count:
@@ -279,23 +240,6 @@ def test_a_killed_training_resumes_from_its_last_checkpoint(
     assert f"resuming after update {last}" in capsys.readouterr().out
     rows = read_metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # each once
-
-
-@THOROUGH
-def test_a_crashed_worker_costs_only_its_episodes(tmp_path: Path, reward_model: Path) -> None:
-    process = _start(_training(tmp_path, reward_model, "training.steps=480", "world.num_workers=1"))
-    _wait_for_rows(tmp_path, 2, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    workers = [int(pid) for pid in children if b"nethack" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert workers, children
-    os.kill(workers[0], signal.SIGSEGV)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    rows = read_metrics(tmp_path)
-    assert "worker" in err and len(rows) == 30
-    assert rows[-1]["dead_workers"] == 1 and rows[-1]["cut_episodes"] > 0
-    state = json.loads(sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1].joinpath("run.json").read_text())
-    assert state["envs"][0]["incidents"]["dead_workers"] == 1
 
 
 _SECTION = re.compile(r"^### (Annotate|Train a reward model|Train an agent): `(scripts\.\w+)`$", re.MULTILINE)

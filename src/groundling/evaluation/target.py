@@ -102,34 +102,26 @@ class Target:
 
     def demonstrator(self) -> Demonstrator:
         """Return the agent as a source of recorded episodes."""
-        checkpoint = self.checkpoint
-        named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
-        return Demonstrator(
-            self.agent,
-            self.policy(self.agent),
-            world=self.world,
-            settings=flat(shareable(self.config.model_dump())),
-            run=named[0],
-            checkpoint=named[1],
-        )
+        settings, checkpoint = flat(shareable(self.config.model_dump())), self.checkpoint
+        made = Demonstrator(self.agent, self.policy(self.agent), world=self.world, settings=settings)
+        return made if checkpoint is None else replace(made, run=self.run_dir.name, checkpoint=checkpoint.name)
 
     def policy(self, agent: str) -> Policy | None:
         """Make the policy of one of its `players`, or None; `CannotPlay` if the initial model or clone is missing."""
         if agent in agents():
             return None
-        config, checkpoint_of = self.config, self.checkpoint
+        config, loaded = self.config, None if agent == "zero-shot" else self.checkpoint
         if agent == "clone":
-            checkpoint_of = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
-            if checkpoint_of is None:
+            loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
+            if loaded is None:
                 raise CannotPlay(f"the run of the clone, {self.run_dir / CLONE}, is not here")
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
             try:
                 resolve(config.model.path)
             except GroundlingError as error:
                 raise CannotPlay(f"the model that training began with is not here ({error})") from error
-        world = world_of(config, None if agent == "zero-shot" else checkpoint_of)
         with naming_modules(config.imports, self.run_dir):
-            return make_policy(config.policy, config.model, config.algorithm, world)
+            return make_policy(config.policy, config.model, config.algorithm, world_of(config, loaded))
 
 
 def _key(override: str) -> str:

@@ -122,15 +122,8 @@ class TrainingMeasures(Protocol):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> Iterable[Log]:
-        """Return the logs that measure the policy, each with its own file in the run's folder.
-
-        Args:
-            policy: The policy that learns.
-            algorithm: The algorithm that trains it.
-            run_dir: The run's folder.
-            update: Update from which the run continues.
-            last_step: Step at which the run ends.
-            listeners: Receive the figures of validation splits.
+        """Return the logs that measure the policy, each with its own file in the run's folder. The run continues from
+        ``update``, and ends at ``last_step``; listeners receive the figures of validation splits.
         """
 
 

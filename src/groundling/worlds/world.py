@@ -16,6 +16,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs import seeds
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError, unknown
+from groundling.fields import OfEvaluation
 from groundling.metrics.metric import Document
 from groundling.policies.policy import Policy
 from groundling.registry import ComponentConfig
@@ -232,12 +233,14 @@ class World(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that evaluations must share to be comparable, as JSON."""
-        return {self.config.PLACE: getattr(self.config, self.config.PLACE)}
+        place, seeding = {self.config.PLACE: getattr(self.config, self.config.PLACE)}, {"episode_seeds": seeds.SCHEME}
+        return place | self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | seeding
 
     @property
     def entropy_floor(self) -> float:
         """Entropy in nats below which a policy that still fails has stopped exploring; 0 if unknown."""
-        return 0.0
+        floor: float = getattr(self.config, "entropy_floor", 0.0)
+        return floor
 
     # Seeds and suites
 

@@ -174,26 +174,25 @@ class NetHackCollector(Collector):
         for step, env in np.argwhere(steps.seen["dones"][1:]).tolist():  # in the order of steps
             sums = self._sums[:, env] + per_step[:, begins[env] : step + 1, env].sum(1)
             self._sums[:, env], begins[env] = 0.0, step + 1
-            if (step, env) in steps.episodes:  # not if an env was lost
-                ended.append(self._episode(steps.episodes[step, env], float(sums[0]), int(sums[1])))
+            episode = steps.episodes.get((step, env))
+            if episode is None:  # the env was lost
+                continue
+            figures: dict[str, float] = dict(episode.figures)
+            status = figures.pop("end_status")
+            figures |= {
+                "death_rate": float(status == EndStatus.DEATH),
+                "abort_rate": float(status == EndStatus.ABORTED),
+                "intrinsic_return": float(sums[0]),
+                "messages": int(sums[1]),
+                "return": episode.episode_return,
+                "length": episode.length,
+            }
+            if self._goal != "score":
+                figures["success"] = float(episode.episode_return > 0)
+            ended.append(Episode(figures))
         for env, first in enumerate(begins.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
         return ended
-
-    def _episode(self, episode: NetHackEpisode, intrinsic_return: float, messages: int) -> Episode:
-        figures: dict[str, float] = dict(episode.figures)
-        status = figures.pop("end_status")
-        figures |= {
-            "death_rate": float(status == EndStatus.DEATH),
-            "abort_rate": float(status == EndStatus.ABORTED),
-            "intrinsic_return": intrinsic_return,
-            "messages": messages,
-            "return": episode.episode_return,
-            "length": episode.length,
-        }
-        if self._goal != "score":
-            figures["success"] = float(episode.episode_return > 0)
-        return Episode(figures)
 
 
 @dataclass

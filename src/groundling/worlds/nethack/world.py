@@ -13,7 +13,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
 from groundling.envs.nethack import RECORDING, TASKS
 from groundling.envs.nethack.vector import NetHackVectorEnv
-from groundling.envs.seeds import SCHEME, held_out_seed
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError, unknown
 from groundling.fields import CommandLineOnly, Ge, MayChangeOnResume, NoEffectOnResults, OfEvaluation, TrainingOnly
@@ -130,14 +130,6 @@ class NetHackWorld(World):
     @cached_property
     def spec(self) -> WorldSpec:
         return replace(self.offers, name=self.config.env, num_actions=len(nethack.ACTIONS))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | {"episode_seeds": SCHEME}
-
-    @property
-    def entropy_floor(self) -> float:
-        return self.config.entropy_floor
 
     @cached_property
     def message_scores(self) -> MessageScores | None:

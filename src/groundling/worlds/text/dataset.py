@@ -35,7 +35,10 @@ Written by `groundling collect`; one row is one step of an episode. `datasets.lo
 
 def schema() -> "pyarrow.Schema":
     """Return the columns of a dataset; raise `ConfigError` if pyarrow is not installed."""
-    pa = _pyarrow()
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
     texts = pa.list_(pa.string())
     return pa.schema(
         {
@@ -58,49 +61,42 @@ def schema() -> "pyarrow.Schema":
     )
 
 
-class DatasetFolder:
-    """A folder of episodes, which grows by one complete file of each split at a time (that of the first split last).
-    ``description``: agent and world, as JSON; raise `ConfigError` if the folder has another one.
-    """
+def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
+    """Describe a new dataset; raise `ConfigError` if the folder has another one, or something else."""
+    schema()  # raises if pyarrow is missing
+    if folder.is_file() or (folder.exists() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists()):
+        raise ConfigError(f"{folder} is a file or holds other files: name a new folder for the dataset")
+    if count_episodes(folder):  # without episodes the description may change
+        there, wanted = read_description(folder), json.loads(json.dumps(description))
+        different = ", ".join(
+            f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
+            for key in sorted({*there, *wanted})
+            if there.get(key) != wanted.get(key)
+        )
+        if different:
+            raise ConfigError(
+                f"{folder} holds another dataset ({different}): name a new folder, or repeat the same command"
+            )
+        return
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
+    agent, env = description["agent"], description["world.env"]
+    card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
+    write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(folder / "README.md", card)
 
-    def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
-        self.path, self.splits = path, splits
-        self._schema = schema()
-        description_path = path / DESCRIPTION
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file: name a folder for the dataset")
-        if path.exists() and any(path.iterdir()) and not description_path.exists():
-            raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
-        if self.num_episodes:  # without episodes the description may change
-            different = _difference(read_description(path), json.loads(json.dumps(description)))
-            if different:
-                raise ConfigError(
-                    f"{path} holds another dataset ({different}): name a new folder, or repeat the same command"
-                )
-            return
-        path.mkdir(parents=True, exist_ok=True)
-        files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
-        agent, env = description["agent"], description["world.env"]
-        card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
-        write_atomically(description_path, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
-        write_atomically(path / "README.md", card)
-        (path / "data").mkdir(exist_ok=True)
 
-    @property
-    def num_episodes(self) -> int:
-        return count_episodes(self.path, self.splits[0])
+def _append(folder: Path, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the transitions of some episodes by split; the file of the first split, written last, completes them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        for split in reversed(self.splits):
-            table = pa.Table.from_pylist(rows[split], schema=self._schema)
-            path = self.path / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-            # Files that a killed process left before that of the first split.
-            for stale in path.parent.glob(f"*{split}-{first:08d}-*"):
-                stale.unlink()
-            replace_file(path, partial(pq.write_table, table, compression="zstd"))
+    for split in reversed(rows):
+        table = pa.Table.from_pylist(rows[split], schema=schema())
+        path = folder / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
+        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # of a process that was killed here
+            stale.unlink()
+        replace_file(path, partial(pq.write_table, table, compression="zstd"))
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
@@ -115,7 +111,7 @@ def count_episodes(folder: Path, split: str = "train") -> int:
 
 def count_transitions(folder: Path, split: str = "train") -> int:
     """Return the number of rows of a dataset's files; raise `ConfigError` if pyarrow is not installed."""
-    _pyarrow()
+    schema()
     import pyarrow.parquet as pq
 
     return sum(pq.ParquetFile(path).metadata.num_rows for path in files_of(folder, split))
@@ -137,22 +133,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         return read_object(path, SETTINGS)
     except ValueError as error:
         raise RunError(f"{path} cannot be read ({error}): collect into a new folder") from error
-
-
-def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-        for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key)
-    )
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
-    return pyarrow
 
 
 _EPISODES_PER_FILE = 256
@@ -188,9 +168,8 @@ def collect_dataset(
         "validation_fraction": validation_fraction,
         **{key: value for key, value in player.settings.items() if key != "run_dir"},
     }
-    folder = DatasetFolder(output, description, splits)
-    total = Collected()
-    first = folder.num_episodes
+    _begin(output, description, splits)
+    total, first = Collected(), count_episodes(output)
     for _ in range(first):
         on_episode()
     while first < num_episodes:
@@ -210,7 +189,7 @@ def collect_dataset(
                     total.transitions += len(steps)
                 last += 1
             if last > first:
-                folder.append(first, last - 1, rows)
+                _append(output, first, last - 1, rows)
                 total.episodes += last - first
         first += count
     return total

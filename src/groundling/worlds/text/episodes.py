@@ -1,7 +1,7 @@
 """Making a text world's envs, and playing episodes there: by a policy, by BabyAI's expert, or at random."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import Episode
 from groundling.worlds.protocols import Actor
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.world import Demonstrator, Player
+from groundling.worlds.world import CannotPlay, Demonstrator, Player
 
 
 class TextActor(Actor):
@@ -188,31 +188,35 @@ def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[C
         yield choose
 
 
-@contextmanager
-def expert_chooser() -> Iterator[Chooser]:
-    """Choose by BabyAI's bot, which sees the env's state; raise `ExpertError` for an unknown env or unnamed action."""
+def expert_chooser() -> Chooser:
+    """Choose by BabyAI's bot, which sees the env's state; raise `CannotPlay` in other envs, or if an action that it
+    wants has no name.
+    """
     experts: dict[int, Expert] = {}
 
     def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
         if not envs.envs:
-            raise ExpertError("the expert needs the env itself, which is in a worker process: set world.num_workers=0")
-        experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
-        actions = [experts[i].act() for i in indices]
+            raise CannotPlay("the expert needs the env itself, which is in a worker process: set world.num_workers=0")
+        try:
+            experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
+            actions = [experts[i].act() for i in indices]
+        except ExpertError as error:
+            raise CannotPlay(str(error)) from error
         assert envs.actions is not None  # those of BabyAI's
         if max(actions) >= len(envs.actions):
-            raise ExpertError(
+            raise CannotPlay(
                 f"the expert wants action {max(actions)} of the env, and world.actions names 0 to "
                 f"{len(envs.actions) - 1} ({', '.join(envs.actions)}): name more of them"
             )
         return Choice(actions)
 
-    yield choose
+    return choose
 
 
 def chooser_of(player: Player, deterministic: bool, seed: int) -> AbstractContextManager[Chooser]:
     if player.policy is not None:
         return policy_chooser(player.policy, deterministic, seed)
-    return expert_chooser() if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
+    return nullcontext(expert_chooser()) if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
 
 
 def episode_of(number: int, episode: TextEpisode) -> Episode:
@@ -238,10 +242,10 @@ def play_training_episodes(
     def seed_of(env: int, episode: int) -> int:
         return world.training_seed(0, first + episode * num_envs + env)
 
-    envs = make_envs(world.config, num_envs, seed_of)
-    try:
-        with chooser_of(player, world.evaluation.deterministic, seed) as choose:
-            for number, episode in play(choose, envs, count, on_step):
-                yield first + number, episode
-    finally:
-        envs.close()
+    envs, chooser = (
+        make_envs(world.config, num_envs, seed_of),
+        chooser_of(player, world.evaluation.deterministic, seed),
+    )
+    with closing(envs), chooser as choose:
+        for number, episode in play(choose, envs, count, on_step):
+            yield first + number, episode

@@ -1,7 +1,7 @@
 """Pairs of segments of play in text envs, for a judge: Motif's phase 0 for worlds described in words."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,8 +99,9 @@ def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
     return [place for pair in rng.permutation(len(pairs)) for place in pairs[pair]]
 
 
-@dataclass(frozen=True)
-class _CaptionedStep:
+class _Captioned(NamedTuple):
+    """A step of an episode."""
+
     context: str
     caption: str
     outcome: str  # descriptions after the step
@@ -108,8 +109,10 @@ class _CaptionedStep:
 
 
 def _play_round(player: Demonstrator, number: int, length: int, stride: int) -> list[Recorded]:
-    """Play a round's episodes, and return their segments in the order in which the episodes ended."""
-    steps: dict[int, list[_CaptionedStep]] = {}  # of the present episodes, by env
+    """Play a round's episodes, and return their segments, one of every ``stride`` steps or of each episode, in the
+    order in which the episodes ended.
+    """
+    present: dict[int, list[_Captioned]] = {}  # of the present episodes, by env
     segments: list[Recorded] = []
     seed = player.world.training_seed(1, number)
     rng = np.random.default_rng(seed)
@@ -117,29 +120,18 @@ def _play_round(player: Demonstrator, number: int, length: int, stride: int) -> 
     def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
         for env, observation, action in zip(indices, observations, choice.actions, strict=True):
             seen = step.final_observations.get(env, step.observations[env])
-            captioned = _CaptionedStep(
-                context(observation),
-                caption(observation, observation.actions[action]),
-                "\n".join(seen.descriptions[-1]),
-                float(step.rewards[env]),
-            )
-            steps.setdefault(env, []).append(captioned)
+            text, outcome = caption(observation, observation.actions[action]), "\n".join(seen.descriptions[-1])
+            one = _Captioned(context(observation), text, outcome, float(step.rewards[env]))
+            present.setdefault(env, []).append(one)
 
     first = number * _EPISODES_PER_ROUND
-    for _, episode in play_training_episodes(player, first, _EPISODES_PER_ROUND, seed, note):
-        segments += _cut(steps.pop(episode.env_index), length, stride, rng)
-    return segments
-
-
-def _cut(episode: list[_CaptionedStep], length: int, stride: int, rng: np.random.Generator) -> list[Recorded]:
-    """Cut an episode into segments of ``length``, one of every ``stride`` steps; 0: the whole episode."""
-    begins = [0]
-    if length:
-        begins = [start + int(rng.integers(stride - length + 1)) for start in range(0, len(episode), stride)]
-    segments = []
-    for begin in begins:
-        if steps := episode[begin : begin + (length or len(episode))]:
-            segment = TextSegment(steps[0].context, [one.caption for one in steps], steps[-1].outcome)
-            figures = {"return": sum(one.reward for one in steps), "steps": float(begin + len(steps))}
-            segments.append(Recorded(segment, figures))
+    for _, ended in play_training_episodes(player, first, _EPISODES_PER_ROUND, seed, note):
+        episode, begins = present.pop(ended.env_index), [0]
+        if length:
+            begins = [start + int(rng.integers(stride - length + 1)) for start in range(0, len(episode), stride)]
+        for begin in begins:
+            if steps := episode[begin : begin + (length or len(episode))]:
+                segment = TextSegment(steps[0].context, [one.caption for one in steps], steps[-1].outcome)
+                figures = {"return": sum(one.reward for one in steps), "steps": float(begin + len(steps))}
+                segments.append(Recorded(segment, figures))
     return segments

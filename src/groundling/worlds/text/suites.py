@@ -37,7 +37,15 @@ class Suite:
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
         """Return overrides of a run for `config.compose.changed`; raise without translations of its actions."""
         if self.synonyms:
-            return [{"world.actions": self._by_synonyms(config)}]
+            usual = ACTIONS[check_language(config.language)]
+            others = dict(zip(usual, self.synonyms[config.language], strict=True))
+            actions = config.actions or usual
+            if strange := [action for action in actions if action not in others]:
+                raise ConfigError(
+                    f"it has no synonym of the action {strange[0]!r}, only of {', '.join(usual)}: leave the suite out, "
+                    "and evaluate held-out with world.actions=[…], the names that you choose"
+                )
+            return [{"world.actions": [others[action] for action in actions]}]
         if self.replacements:
             return [{"policy.args.replacements": dict(self.replacements[config.language])}]
         kept = [f"world.args={{{name}: {config.args[name]}}}" for name in self.keeps if name in config.args]
@@ -47,17 +55,6 @@ class Suite:
         if config.actions is not None:
             spoken["world.actions"] = translate_actions(config.actions, self.language)
         return [*self.overrides, *kept, spoken]
-
-    def _by_synonyms(self, config: TextConfig) -> list[str]:
-        usual = ACTIONS[check_language(config.language)]
-        others = dict(zip(usual, self.synonyms[config.language], strict=True))
-        for action in config.actions or usual:
-            if action not in others:
-                raise ConfigError(
-                    f"it has no synonym of the action {action!r}, only of {', '.join(usual)}: leave the suite out, and "
-                    "evaluate held-out with world.actions=[…], the names that you choose"
-                )
-        return [others[action] for action in config.actions or usual]
 
 
 _TABLE = read_bundled(Path(__file__).with_suffix(".yaml"))
@@ -102,8 +99,7 @@ def suite_overrides(
     """
     if suite in CONTROLS and any("world.args.control" in text for text in overrides):
         raise ConfigError("it sets world.args.control itself: take yours out, or evaluate held-out")
-    _check_env(SUITES[suite], config)
-    _check_prompt(SUITES[suite], config, policy)
+    _check_suits(SUITES[suite], config, policy)
     if any(text.startswith("world.actions=") for text in overrides):
         config = config.model_copy(update={"actions": None})  # the caller's need no translation
     by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
@@ -113,19 +109,16 @@ def suite_overrides(
         raise ConfigError(str(error)) from error
 
 
-def _check_env(suite: Suite, config: TextConfig) -> None:
+def _check_suits(suite: Suite, config: TextConfig, policy: ComponentConfig) -> None:
+    """Raise `ConfigError` if a suite would change nothing, or is of another env."""
     if suite.of_grids and not inspect_env(config.env, config.args, config.language).is_grid:
         raise ConfigError(
             f"it replaces words of BabyAI's and MiniGrid's envs, and the run's env is {config.env}: to test other "
             "words, evaluate held-out with policy.args.replacements={word: other}, or world.actions=[…]"
         )
-    levels = (text.partition("=")[2] for text in suite.overrides if text.startswith("world.env="))
-    level = next(levels, None)
-    if level is not None and not config.env.startswith("BabyAI-"):
-        raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {config.env}")
-
-
-def _check_prompt(suite: Suite, config: TextConfig, policy: ComponentConfig) -> None:
+    levels = [text.partition("=")[2] for text in suite.overrides if text.startswith("world.env=")]
+    if levels and not config.env.startswith("BabyAI-"):
+        raise ConfigError(f"it is BabyAI's level {levels[0]}, and the run's env is {config.env}")
     if suite.form and policy.id != "symbolic":
         prompt = policy.args.get("prompt", "glam")
         texts, form = PromptReader(prompt, config.language).forms(BLANK), suite.form[config.language]

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,13 +13,11 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.envs.babyai_text import ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import inspect_env
-from groundling.envs.seeds import SCHEME, training_seed
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError, UnknownEnv
-from groundling.fields import OfEvaluation
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
@@ -50,7 +48,7 @@ from groundling.worlds.text.suites import (
     control_table,
     suite_overrides,
 )
-from groundling.worlds.world import CannotPlay, Collector, Demonstrator, Player, World
+from groundling.worlds.world import Collector, Demonstrator, Player, World
 
 _BY_REWARD = (
     "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
@@ -118,14 +116,6 @@ class TextWorld(World):
             group_size=config.group_size,
         )
 
-    @property
-    def entropy_floor(self) -> float:
-        return self.config.entropy_floor
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | {"episode_seeds": SCHEME}
-
     # Training
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
@@ -192,17 +182,8 @@ class TextWorld(World):
         usual = TextConfig.defaults()
         return config.model_copy(update={name: usual[name] for name in idle if name in usual})
 
-    def record_episodes(
-        self,
-        player: Demonstrator,
-        num_episodes: int,
-        output: Path,
-        *,
-        only_success: bool = False,
-        validation_fraction: float = 0.0,
-        on_episode: Callable[[], None] = lambda: None,
-    ) -> Collected:
-        return collect_dataset(player, num_episodes, output, only_success, validation_fraction, on_episode)
+    def record_episodes(self, player: Demonstrator, num_episodes: int, output: Path, **options: Any) -> Collected:
+        return collect_dataset(player, num_episodes, output, **options)
 
     def recorded(self, output: Path) -> Collected:
         return Collected(count_episodes(output), transitions=count_transitions(output))
@@ -233,22 +214,13 @@ class TextWorld(World):
         self.check_player(player)
         num_envs = min(self.evaluation.num_envs, num_episodes)
         envs = make_envs(self.config, num_envs, held_out_seed_of(num_envs))
-        try:
-            with chooser_of(player, self.evaluation.deterministic, self.seed) as choose:
-                for number, episode in play(choose, envs, num_episodes):
-                    yield episode_of(number, episode)
-        except ExpertError as error:
-            raise CannotPlay(str(error)) from error
-        finally:
-            envs.close()
+        with closing(envs), chooser_of(player, self.evaluation.deterministic, self.seed) as choose:
+            for number, episode in play(choose, envs, num_episodes):
+                yield episode_of(number, episode)
 
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
         self.check_player(player)
-        deterministic = self.evaluation.deterministic
-        try:
-            yield from watch(self.config, player, number, deterministic=deterministic, seed=self.seed)
-        except ExpertError as error:
-            raise CannotPlay(str(error)) from error
+        yield from watch(self.config, player, number, self.evaluation.deterministic, self.seed)
 
     def actor(self, policy: Policy, generator: torch.Generator) -> TextActor:
         return TextActor(self.config, policy, self.evaluation.deterministic, generator)

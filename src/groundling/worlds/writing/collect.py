@@ -133,7 +133,7 @@ def _padded(rewards: Tensor, num_tokens: int) -> Tensor:
     return torch.nn.functional.pad(rewards, (0, 0, 0, num_tokens - len(rewards)))
 
 
-def as_writer(policy: Policy) -> TokenPolicy:
+def as_writer(policy: Policy | None) -> TokenPolicy:
     """Return a policy that writes; raise `ConfigError` if it does not."""
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(f"{type(policy).__name__} does not write texts: set policy.id=token for a pool")

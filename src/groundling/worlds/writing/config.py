@@ -89,12 +89,8 @@ class WritingEvaluation(EvaluationConfig):
 
     def check(self) -> None:
         check_generation("evaluation.generation", self.generation)
-        self._check_lengths()
         if self.post_process is not None:
             post_processors.get(self.post_process)
-
-    def _check_lengths(self) -> None:
-        """Check that one text of a known length is measured to each prompt."""
         if "max_length" in self.generation:
             raise ConfigError(
                 f"evaluation.generation.max_length={self.generation['max_length']} does nothing next to "

@@ -91,33 +91,25 @@ class TextMeasures:
         per_token = self.reward is not None and self.reward.per_token
         so_far = texts_so_far(self.policy.lm, [text.prompt for text in texts], rows, per_token)
         generations = [process(text[-1] if text else "") for text in so_far]
+        prompts, meta = [sample.prompt for sample in samples], [dict(sample.meta) for sample in samples]
+        references = [list(sample.references) for sample in samples]
+        results: dict[str, MetricResult] = {}
+        owners: dict[str, Scorer] = {}
+        for metric in self.metrics:
+            computed = metric.compute(prompts, generations, references, meta)
+            if both := sorted(results.keys() & computed):
+                raise ConfigError(
+                    f"evaluation.metrics: {owners[both[0]]!r} and {metric!r} both give {both[0]}, which can be "
+                    "reported only once: keep one of them"
+                )
+            results, owners = {**results, **computed}, owners | dict.fromkeys(computed, metric)
         rewards: list[float] | None = None
-        results = _compute(self.metrics, samples, generations)
         if self.reward is not None:
             # At every token, as training's return_mean: as they were written, not after post-processing.
             so_far = so_far if per_token else [[text] for text in generations]
             rewarded = self.reward(reward_inputs(samples, so_far, rows if per_token else ()))
             rewards = rewarded.total.sum(0).tolist()
         return MeasuredTexts(samples, generations, rewards, results)
-
-
-def _compute(
-    metrics: Sequence[Scorer], samples: Sequence[Sample], generations: Sequence[str]
-) -> dict[str, MetricResult]:
-    prompts = [sample.prompt for sample in samples]
-    references = [list(sample.references) for sample in samples]
-    meta = [dict(sample.meta) for sample in samples]
-    results: dict[str, MetricResult] = {}
-    owners: dict[str, Scorer] = {}
-    for metric in metrics:
-        for name, result in metric.compute(prompts, generations, references, meta).items():
-            if name in results:
-                raise ConfigError(
-                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be reported "
-                    "only once: keep one of them"
-                )
-            results[name], owners[name] = result, metric
-    return results
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -197,16 +189,11 @@ def make_metrics(
     named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
 ) -> list[Scorer]:
     """Make each metric once, for texts to some of ``samples``; its default language model is the policy's."""
-    distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
-    made = [_made(metric, policy) for metric in distinct]
-    for metric in made:
-        metric.read_corpus(samples)
-    return made
-
-
-def _made(metric: ComponentConfig, policy: TokenPolicy) -> Scorer:
-    """Make a metric, and raise if something that it needs is missing, before anything is written for it."""
-    given = {name: policy.lm for name, one in provided(measures.get(metric.id)).items() if one.role == "lm"}
-    made = measures.create(metric.id, **given | metric.args)
-    made.check()
+    made = []
+    for metric in [metric for place, metric in enumerate(named) if metric not in named[:place]]:
+        given = {name: policy.lm for name, one in provided(measures.get(metric.id)).items() if one.role == "lm"}
+        made.append(measures.create(metric.id, **given | metric.args))
+        made[-1].check()  # before anything is written for it
+    for scorer in made:
+        scorer.read_corpus(samples)
     return made

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.columns import FilePool
@@ -66,11 +66,7 @@ class _Samples(Sequence[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         return (self[place] for place in range(len(self)))
 
-    @overload
-    def __getitem__(self, place: int) -> Sample: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Sample]: ...
-    def __getitem__(self, place: int | slice) -> Sample | list[Sample]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(len(self)))]
         with foreign(self._asked):

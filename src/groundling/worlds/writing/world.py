@@ -13,7 +13,6 @@ from groundling.envs.text_env import WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
-from groundling.fields import OfEvaluation
 from groundling.io.row_files import BEFORE_ALL, Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
@@ -30,44 +29,6 @@ from groundling.worlds.writing.references import References
 from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
 
 _ALTERNATIVES = 5
-
-
-@torch.no_grad()
-def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Iterator[Frame]:
-    """Write to a prompt of a split as in training; each frame has a token and the likeliest alternatives."""
-    config = world.config
-    samples = samples_of(config, split)
-    if number >= len(samples):
-        raise RunError(f"the {split} split of pool {config.pool!r} has {len(samples)} samples: ask for fewer")
-    sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
-    num_tokens = config.num_tokens
-    generator = torch.Generator().manual_seed(world.seed + number)
-    uniforms = torch.rand(1, num_tokens, dtype=torch.float64, generator=generator)
-    writing = policy.write(prompts, uniforms, num_tokens)
-    ids = writing.token_ids()[0].tolist()
-    actions = writing.actions[: len(ids)].T  # (1, length)
-    likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
-    tokenizer, read = policy.lm.tokenizer, () if policy.lm.is_encoder_decoder else prompts[0].ids
-    text, written = "", Continuation(tokenizer, read)
-    for position, token in enumerate(ids):
-        values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
-        likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
-        likeliest[token] = likely[position, token].item()
-        before = [*read, *ids[:position]]
-        named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
-        text = written.append(token)
-        yield Frame(
-            [sample.prompt, f"> {text}"],
-            action=named[token],
-            probabilities={named[one]: value for one, value in likeliest.items()},
-            is_notable=False,
-        )
-    title = f"text {number} · {len(ids)} tokens"
-    reward = make_measured_reward(world, policy, samples)
-    if reward is not None and not reward.per_token:
-        worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
-        title += f" · reward {worth:.4g}"
-    yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))
 
 
 class WritingActor(Actor):
@@ -132,10 +93,9 @@ class WritingWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        settings = self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation)
-        # Metrics change no text, and only a chat template has a system prompt.
-        left_out = ("metrics",) if self.config.chat else ("metrics", "chat", "system")
-        return {name: value for name, value in settings.items() if name not in left_out}
+        # A pool has no seeds, metrics change no text, and only a chat template has a system prompt.
+        left_out = ("episode_seeds", "metrics", *(() if self.config.chat else ("chat", "system")))
+        return {name: value for name, value in super().settings.items() if name not in left_out}
 
     @cached_property
     def _training_samples(self) -> Sequence[Sample]:
@@ -210,7 +170,6 @@ class WritingWorld(World):
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         """Write texts; `measure` computes their figures."""
         self.check_player(player)
-        assert player.policy is not None
         writer = as_writer(player.policy)
         self._measures = TextMeasures.of_split(self, writer, self._split)
         texts = write_texts(writer, self, self._measures.samples[:num_episodes])
@@ -227,10 +186,42 @@ class WritingWorld(World):
             measured.figures(),
         )
 
+    @torch.no_grad()
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
+        """Write to a prompt as in training; each frame has a token and the likeliest alternatives."""
         self.check_player(player)
-        assert player.policy is not None
-        yield from watch(self, as_writer(player.policy), self._split, number)
+        policy, config = as_writer(player.policy), self.config
+        samples = samples_of(config, self._split)
+        if number >= len(samples):
+            raise RunError(f"the {self._split} split of {self.spec.name} has {len(samples)} samples: ask for fewer")
+        sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
+        generator = torch.Generator().manual_seed(self.seed + number)
+        uniforms = torch.rand(1, config.num_tokens, dtype=torch.float64, generator=generator)
+        writing = policy.write(prompts, uniforms, config.num_tokens)
+        ids = writing.token_ids()[0].tolist()
+        actions = writing.actions[: len(ids)].T  # (1, length)
+        likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
+        tokenizer, read = policy.lm.tokenizer, () if policy.lm.is_encoder_decoder else prompts[0].ids
+        text, written = "", Continuation(tokenizer, read)
+        for position, token in enumerate(ids):
+            values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
+            likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+            likeliest[token] = likely[position, token].item()
+            before = [*read, *ids[:position]]
+            named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
+            text = written.append(token)
+            yield Frame(
+                [sample.prompt, f"> {text}"],
+                action=named[token],
+                probabilities={named[one]: value for one, value in likeliest.items()},
+                is_notable=False,
+            )
+        title = f"text {number} · {len(ids)} tokens"
+        reward = make_measured_reward(self, policy, samples)
+        if reward is not None and not reward.per_token:
+            worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
+            title += f" · reward {worth:.4g}"
+        yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))
 
     def actor(self, policy: Policy, generator: torch.Generator) -> WritingActor:
         return WritingActor(self, as_writer(policy), generator)
