@@ -91,13 +91,11 @@ def most_frequent(
     messages: Mapping[str, Sequence[Mapping[bytes, int]]], scores: MessageScores | None
 ) -> list[dict[str, Any]]:
     """Return all agents' most frequent messages, with rewards, as JSON; ``messages``: counts by agent and episode."""
-    occurrences: dict[str, Counter[bytes]] = {}
-    episodes: dict[str, Counter[bytes]] = {}
-    for name, played in messages.items():
-        occurrences[name], episodes[name] = Counter(), Counter()
-        for counts in played:
-            occurrences[name].update(counts)
-            episodes[name].update(counts.keys())
+    occurrences: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
+    episodes: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
+    for name, counts in ((name, counts) for name, played in messages.items() for counts in played):
+        occurrences[name].update(counts)
+        episodes[name].update(counts.keys())
     top = [m for counts in occurrences.values() for m, _ in counts.most_common(_MOST + 1) if message_text(m)]
     return [
         {
@@ -236,13 +234,11 @@ def _summary(last: NetHackStep, number: int, scores: MessageScores | None) -> Su
     title = f"episode {number} · {last.step:,} steps · return {last.episode_return:.5g}"
     if scores is not None:
         title += f" · intrinsic return {scores.intrinsic_return(last.counts):.4g}"
-    header, rows = ["times", "message"], []
-    if scores is not None:
-        header.append("normalised reward")
-    for row in top_messages(last.counts, scores, _SHOWN_MESSAGES):
-        rows.append([str(row["count"]), row["message"] or "(none)"])
-        if scores is not None:
-            rows[-1].append(f"{row['normalised_reward']:+.2f}")
+    header = ["times", "message", "normalised reward"][: 2 if scores is None else 3]
+    rows = [
+        [str(row["count"]), row["message"] or "(none)", signed(row["normalised_reward"])][: len(header)]
+        for row in top_messages(last.counts, scores, _SHOWN_MESSAGES)
+    ]
     return Summary(f"{title} · {len(last.counts)} distinct messages", header, rows)
 
 

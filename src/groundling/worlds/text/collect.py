@@ -80,7 +80,6 @@ class EnvCollector(Collector):
     """Lets a policy act for ``num_steps`` steps in every env, continuing where the last rollout ended.
 
     Args:
-        envs: The envs, reset already or about to be loaded.
         memory: A recurrent policy's memory ``(num_envs, memory_size)`` at the beginning of episodes.
         others: Numbers of envs before and after these that other processes step. Their random numbers are drawn here
             and dropped, so that an env's draw does not depend on the process that steps it.

@@ -148,16 +148,9 @@ def collect_dataset(
     on_episode: Callable[[], None] = lambda: None,
 ) -> Collected:
     """Play training episodes 0 to ``num_episodes``, write their transitions into ``output``, and return what was
-    added.
-
-    Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written first. The
-    same call continues after the last file, also with a larger ``num_episodes``.
-
-    Args:
-        player: Draws its actions unless ``evaluation.deterministic``.
-        num_episodes: Number of episodes that the dataset comes from in the end.
-        validation_fraction: Share of the episodes that form the split ``validation``, evenly spread.
-        on_episode: Called once for each episode, including those played before.
+    added. Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written
+    first. The same call continues after the last file, also with a larger ``num_episodes``. A share of the episodes,
+    evenly spread, forms the split ``validation``. ``on_episode`` is also called for episodes played before.
     """
     splits = ("train", "validation") if validation_fraction else ("train",)
     description = {

@@ -46,12 +46,10 @@ _ROWS = TypeAdapter(list[_Row])
 
 
 class Demonstrations(Collector):
-    """A dataset's split as rollouts, in another order in each epoch; its position is one counter.
+    """A split of a dataset of `groundling collect` as rollouts, in another order in each epoch.
 
     Args:
-        folder: A dataset of `groundling collect`, or files ``data/SPLIT-*.parquet`` with the same columns.
-        num_envs: Transitions in a step of a rollout, of all processes together.
-        local_rows: The transitions that this process reads.
+        num_envs: Transitions in a step of a rollout, of all processes together; this one reads ``local_rows``.
         actions: The admissible actions; None: the envs list them at each step.
         history: Number of observations that the policy sees at most. None: all of an episode; its rows are then in
             sequence, so that they are read as one text.

@@ -109,14 +109,8 @@ class WritingEvaluation(EvaluationConfig):
 
 
 class PromptEncoder:
-    """Encodes samples' prompts for a language model.
-
-    Args:
-        tokenizer: The model's tokenizer; without a padding token it pads with its end token, which masks exclude.
-        max_prompt_length: Number of tokens at most; longer prompts are truncated.
-        prompt_truncation_side: "left" keeps a prompt's end, "right" its beginning.
-        chat: Chat template, by which a prompt is a user's message; None: plain prompts.
-        ends: End tokens of the model; None: those of its tokenizer.
+    """Encodes samples' prompts for a language model, truncated to ``max_prompt_length`` tokens. With a chat template a
+    prompt is a user's message. A tokenizer without a padding token pads with its end token, which masks exclude.
 
     Attributes:
         end_token: End token of answers in training data: that of a turn with ``chat``, else that of a text.
@@ -144,7 +138,12 @@ class PromptEncoder:
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Return the token ids of each prompt; raise if one is empty, or a conversation leaves no room for it."""
         if self._chat is not None:
-            return [self._in_conversation(self._chat, sample) for sample in samples]
+            conversations = [(self._system if s.system is None else s.system, s.earlier, s.prompt) for s in samples]
+            limits = self.max_prompt_length, self._side
+            try:
+                return [TokenPrompt(tuple(self._chat.conversation(*said, *limits))) for said in conversations]
+            except GroundlingError as error:
+                raise ConfigError(f"{error}: raise world.max_prompt_length") from error
         for sample in samples:
             if sample.earlier or sample.system is not None:
                 raise ConfigError(
@@ -152,14 +151,6 @@ class PromptEncoder:
                 )
         encoded = encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens)
         return TokenPrompt.unpad(*encoded)
-
-    def _in_conversation(self, chat: Chat, sample: Sample) -> TokenPrompt:
-        system = self._system if sample.system is None else sample.system
-        try:
-            ids = chat.conversation(system, sample.earlier, sample.prompt, self.max_prompt_length, self._side)
-        except GroundlingError as error:
-            raise ConfigError(f"{error}: raise world.max_prompt_length") from error
-        return TokenPrompt(tuple(ids))
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
         """Return a pool template's control tokens; None if the sample does not mark a dataset's parts."""

@@ -32,13 +32,9 @@ def warn_about_shared_prompts(config: WritingConfig, training: Sequence[Sample],
     (``validated``), and all splits of files.
     """
     pool = pools.create(config.pool, **config.args)
-    splits: list[Split] = ["val"] if validated else []
-    if isinstance(pool, FilePool):
-        splits = ["val", "test"]
-    if not splits or not getattr(pool, "has_splits", True):
-        return
-    trained = set(map(_question, training))
-    for split in splits:
+    splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
+    trained = set(map(_question, training)) if splits else set()
+    for split in splits if getattr(pool, "has_splits", True) else ():
         try:
             held_out = [_question(sample) for sample in samples_of(config, split)]
         except GroundlingError:  # raised again when the split is used
