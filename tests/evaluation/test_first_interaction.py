@@ -175,16 +175,6 @@ def test_controls_of_another_world_are_not_compared_with_the_runs(evaluated: Pat
     assert "<td>swapped</td>" not in controls and "<td>dropped</td>" in controls
 
 
-def test_a_world_without_first_interactions_has_no_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # the printed path would contain this test's name
-    words = ["evaluate", "random", "world.env=MiniGrid-Empty-5x5-v0", "run_dir=run", "device=cpu", "--episodes", "2"]
-    assert main(words) == 0
-    assert "first" not in capsys.readouterr().out
-    assert "chance" not in (tmp_path / "run" / "evaluation" / "held-out.csv").read_text()
-
-
 @pytest.mark.parametrize("suite", ["swapped", "controls"])
 def test_a_swapped_mission_needs_a_second_thing(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

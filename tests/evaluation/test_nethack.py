@@ -118,11 +118,8 @@ def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path:
     sample = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
     sample |= {"actions": game.actions, "figures": game.figures}
     assert len(view(config.reward, "cpu", tmp_path, sample).frames) == 6
-    for changed in (
-        {"actions": game.actions[:5]},  # the game continues after the last action
-        {"actions": [*game.actions, 1]},
-        {"figures": {**game.figures, "return": game.figures["return"] + 1}},
-    ):
+    others = [game.actions[:5], [*game.actions, 1]]  # the game continues after the last action, or has ended before
+    for changed in (*({"actions": actions} for actions in others), {"figures": {**game.figures, "return": -1}}):
         assert view(config.reward, "cpu", tmp_path, sample | changed).frames == []
 
 

@@ -9,10 +9,8 @@ import pytest
 from groundling.cli.main import main
 from groundling.evaluation import protocols
 from groundling.evaluation.protocols import mean_of_tasks
-from groundling.reports.run_folder import read_run
 from groundling.worlds.episode import Figure
 from tests.judges.asking.chat_server import ChatServer, serving
-from tests.thorough import THOROUGH
 
 _TASKS = ("goto", "pickup", "open", "putnext", "pick-up-seq-go-to")
 
@@ -29,23 +27,6 @@ def test_an_expert_scores_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     figures = _counted(tmp_path)["expert"]["figures"]
     assert figures.keys() == {"mean", *(f"balrog-{task}" for task in _TASKS)}
     assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10
-
-
-@THOROUGH
-def test_a_table_of_suites_shows_a_protocols_mean(tmp_path: Path) -> None:
-    small = ["world.num_envs=2", "world.num_steps=2", "algorithm.args.minibatch_size=4", "training.steps=4"]
-    assert main(["train", "demo-easy", f"run_dir={tmp_path}", "device=cpu", *small]) == 0
-    words = ["evaluation.baselines=[random]", "policy.args.temperature=9"]
-    assert main(["evaluate", str(tmp_path), "--protocol", "balrog-babyai", "--episodes", "1", *words]) == 0
-    figure, agents, rows = read_run(tmp_path).by_suite()
-    assert (figure, agents) == ("success", ["trained", "random"])
-    shown = {suite: [mean for mean, _ in cells] for suite, _, cells in rows}
-    for place, agent in enumerate(agents):
-        figures = _counted(tmp_path)[agent]["figures"]
-        assert float(shown["balrog-babyai"][place]) == pytest.approx(figures["mean"]["value"], abs=5e-3)
-        for task in _TASKS:
-            value = figures[f"balrog-{task}"]["value"]
-            assert float(shown[f"balrog-{task}"][place]) == pytest.approx(value, abs=5e-3)
 
 
 def test_a_server_receives_balrogs_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,21 +103,6 @@ def test_the_explorer_and_other_formats(tmp_path: Path) -> None:
     assert (pairs.data["tty_chars"] == ord("@")).any(axis=(-1, -2)).mean() > 0.5
 
 
-def test_deterministic_players_make_another_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    env = ["world.env=NetHackScore-v1", "world.args.max_episode_steps=40"]
-    words = ["collect", "random", *env, "--pairs", "2", "--output", str(tmp_path / "pairs")]
-    assert main(words) == 0
-    about = tmp_path / "pairs" / "recording.json"
-    recording = json.loads(about.read_text())
-    before = {key: value for key, value in recording.items() if key != "deterministic"}
-    for there, message in ((recording, "deterministic=False (now True)"), (before, "deterministic=None (now True)")):
-        about.write_text(json.dumps(there))
-        assert main(words) == 0
-        capsys.readouterr()
-        assert main([*words, "evaluation.deterministic=true"]) == 1
-        assert message in " ".join(capsys.readouterr().err.split())
-
-
 def test_unsuitable_recordings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stride"):
         _record(tmp_path / "a", segment_length=20)
