@@ -37,13 +37,8 @@ class Agent:
         return f"Agent({self.name!r}, {type(self.policy).__name__})"
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Make a new env of the world in which the agent was trained; not for agents that write texts.
-
-        Args:
-            args: Keyword arguments of the env in addition to the run's, such as ``render_mode="human"``.
-
-        Raises:
-            ConfigError: the env is not registered here.
+        """Make a new env of the world in which the agent was trained, with keyword arguments in addition to the run's,
+        such as ``render_mode="human"``; raise `ConfigError` if it is not registered here, or the agent writes texts.
         """
         return self._actor.make_env(**args)
 

@@ -136,15 +136,8 @@ def find(
     config_dir: Path | None = None,
     revision: str | None = None,
 ) -> Target:
-    """Find an agent.
-
-    Args:
-        name: A run's folder, one of its checkpoints, a published policy or its hub id, an experiment, or one of
-            `groundling.worlds.agents`.
-        overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
-        warn: Called with each broken checkpoint that is skipped.
-        config_dir: A folder of the user's own experiments, as in `compose`.
-        revision: Branch, tag or commit of a hub id.
+    """Find an agent by a run's folder, one of its checkpoints, a published policy or its hub id (with a revision), an
+    experiment, or one of `groundling.worlds.agents`. ``warn`` is called with each broken checkpoint that is skipped.
 
     Raises:
         ConfigError: the name is unknown, or an override is wrong or missing.

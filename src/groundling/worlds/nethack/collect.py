@@ -25,7 +25,8 @@ _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")  # i
 
 
 class NetHackCollector(Collector):
-    """Lets a policy play in NetHack's envs.
+    """Lets a policy play in NetHack's envs, not yet reset. An episode of a task with a goal succeeds with a return
+    above 0.
 
     A step's caption is the message at which its action was chosen, as in Motif, not the resulting message. Episodes
     have the figures of `groundling.envs.nethack.shared.FIGURES` except ``end_status``; ``death_rate`` and
@@ -33,8 +34,6 @@ class NetHackCollector(Collector):
     outputs without coefficients; and ``messages``: the number of distinct ones.
 
     Args:
-        envs: The envs, not yet reset.
-        task: One of `groundling.envs.nethack.TASKS`; an episode of a task with a goal succeeds with a return above 0.
         rank: Offset of the seed of this process's draws.
         ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one:
             rollouts are of weights one update old. For a learner on a GPU; a CPU gains nothing.

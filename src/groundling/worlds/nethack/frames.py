@@ -92,30 +92,27 @@ def most_frequent(
 ) -> list[dict[str, Any]]:
     """Return all agents' most frequent messages, with rewards, as JSON; ``messages``: counts by agent and episode."""
     occurrences: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
-    episodes: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
-    for name, counts in ((name, counts) for name, played in messages.items() for counts in played):
-        occurrences[name].update(counts)
-        episodes[name].update(counts.keys())
+    for name, played in messages.items():
+        for counts in played:
+            occurrences[name].update(counts)
     top = [m for counts in occurrences.values() for m, _ in counts.most_common(_MOST + 1) if message_text(m)]
     return [
         {
             "message": message_text(message),
             "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
             "per_episode": {name: occurrences[name][message] / len(played) for name, played in messages.items()},
-            "share_of_episodes": {name: episodes[name][message] / len(played) for name, played in messages.items()},
         }
         for message in dict.fromkeys(top)
     ]
 
 
 def top_messages(counts: Mapping[bytes, int], scores: MessageScores | None, limit: int = 100) -> list[dict[str, Any]]:
-    """Return an episode's messages, the most frequent first, with the sum of each one's rewards."""
+    """Return an episode's messages, the most frequent first, with their rewards, as JSON."""
     return [
         {
             "message": message_text(message),
             "count": count,
             "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
-            "paid": None if scores is None else scores.intrinsic_return({message: count}),
         }
         for message, count in Counter(counts).most_common(limit)
     ]
@@ -185,8 +182,7 @@ def play_steps(
     act: Act, task: str, args: Mapping[str, Any], seed: int, scores: MessageScores | None
 ) -> Generator[NetHackStep]:
     """Play the episode with this seed; the last step is its end."""
-    env = make_task(task, **recording_in(args, f"seed-{seed}"))
-    try:
+    with closing(make_task(task, **recording_in(args, f"seed-{seed}"))) as env:
         observation, _ = env.reset(seed=seed)
         counts: Counter[bytes] = Counter()
         reward, total, step, ended = 0.0, 0.0, 0, False
@@ -203,8 +199,6 @@ def play_steps(
                 return
             observation, reward, terminated, truncated, _ = env.step(act(observation))
             total, step, ended = total + reward, step + 1, terminated or truncated
-    finally:
-        env.close()
 
 
 def frames_of(steps: Iterator[NetHackStep], number: int, scores: MessageScores | None) -> Iterator[Frame]:

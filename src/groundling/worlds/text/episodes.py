@@ -9,7 +9,7 @@ import gymnasium
 import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
-from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
+from groundling.envs.make import ActionNames, TextEnvMaker, inspect_env, name_actions
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
 from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
@@ -32,13 +32,10 @@ class TextActor(Actor):
         self._policy, self._deterministic, self._generator = policy, deterministic, generator
         known = known_actions_of(config)
         self._names, self._config = known.names, config
+        is_here = config.env in gymnasium.registry
         # Names past an env's last action are its last one, as in `TextVectorEnv`; None: it takes texts.
-        self._last = None if known.most is None else known.most - 1
-        if config.env in gymnasium.registry:
-            env = self.make_env()
-            space = env.action_space
-            env.close()
-            self._last = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
+        most = inspect_env(config.env, config.args, config.language).num_actions if is_here else known.most
+        self._last = None if most is None else most - 1
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
@@ -87,19 +84,18 @@ def known_actions_of(config: TextConfig) -> ActionNames:
     try:
         return actions_of(config)
     except UnknownEnv:
-        names = None if config.actions is None else tuple(config.actions)
-        return ActionNames(names, None if names is None else len(names))
+        return (
+            ActionNames(None, None) if config.actions is None else ActionNames((*config.actions,), len(config.actions))
+        )
 
 
 def make_envs(
     config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
     """Make envs, not yet reset; ``seed_of`` returns a seed from the env's index and its episode's number."""
-    args = {**config.args, "language": config.language}
-    if render_mode is not None:
-        args["render_mode"] = render_mode
+    drawing = {} if render_mode is None else {"render_mode": render_mode}
     return TextVectorEnv(
-        TextEnvMaker.of(config.env, **args),
+        TextEnvMaker.of(config.env, **{**config.args, "language": config.language, **drawing}),
         num_envs,
         actions_of(config).names,
         seed_of=seed_of,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from groundling.registry import ComponentConfig, provided
 from groundling.rewards import RewardContext, RewardSum, chosen_parts, make_parts, measures
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import reward_inputs, texts_so_far
-from groundling.worlds.writing.config import make_prompt_encoder
-from groundling.worlds.writing.samples import samples_of
+from groundling.worlds.writing.config import make_prompt_encoder, samples_of
 
 
 @dataclass(frozen=True)
@@ -148,29 +147,18 @@ def write(
         return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
     ends = list(lm.end_tokens.ids) if policy.sampling.terminate_on_eos else []
     settings = {"max_new_tokens": num_tokens, "eos_token_id": ends or None} | settings
+    start, kept = policy.context_start_token, lm.model.generation_config
+    # Texts begin as in training, without the rest of the model's generation config, which Transformers would read:
+    # forced tokens, a temperature, no_repeat_ngram_size.
+    start, bos = lm.start_token if start is None else start, lm.tokenizer.bos_token_id
+    lm.model.generation_config = GenerationConfig(decoder_start_token_id=start, bos_token_id=bos)
     try:
-        with _only_what_is_set(policy):
-            generations = lm.generate([p.ids for p in prompts], **settings)
+        generations = lm.generate([p.ids for p in prompts], **settings)
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be used: {error}") from error
-    return [written.token_ids.tolist() for written in generations]
-
-
-@contextmanager
-def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
-    """Let generate begin texts as training does, without the rest of the model's generation config, which Transformers
-    would read: forced tokens, a temperature, no_repeat_ngram_size.
-    """
-    lm, start_token = policy.lm, policy.context_start_token
-    kept = lm.model.generation_config
-    lm.model.generation_config = GenerationConfig(
-        decoder_start_token_id=lm.start_token if start_token is None else start_token,
-        bos_token_id=lm.tokenizer.bos_token_id,
-    )
-    try:
-        yield
     finally:
         lm.model.generation_config = kept
+    return [written.token_ids.tolist() for written in generations]
 
 
 def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sample] = ()) -> RewardSum | None:

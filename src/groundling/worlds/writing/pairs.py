@@ -13,9 +13,8 @@ from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import as_writer, check_lengths, reward_inputs, texts_so_far
-from groundling.worlds.writing.config import WritingConfig, make_prompt_encoder
+from groundling.worlds.writing.config import WritingConfig, make_prompt_encoder, samples_of
 from groundling.worlds.writing.measures import make_measured_reward
-from groundling.worlds.writing.samples import samples_of
 
 
 def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Recorded]]:

@@ -22,11 +22,15 @@ from groundling.worlds.episode import Episode, Frame, Played, Presentation, Summ
 from groundling.worlds.protocols import Actor, PairSettings
 from groundling.worlds.world import Collector, Demonstrator, Player, World
 from groundling.worlds.writing import pairs
-from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths, reward_inputs
-from groundling.worlds.writing.config import WritingConfig, WritingEvaluation, make_prompt_encoder
+from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths, reward_inputs
+from groundling.worlds.writing.config import (
+    WritingConfig,
+    WritingEvaluation,
+    make_prompt_encoder,
+    samples_of,
+    warn_about_shared_prompts,
+)
 from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write, write_rows, write_texts
-from groundling.worlds.writing.references import References
-from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
 
 _ALTERNATIVES = 5
 
