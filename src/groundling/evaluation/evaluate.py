@@ -23,9 +23,9 @@ from groundling.io.files import LOCK, locked, remove_partial_files, replace_resu
 from groundling.io.row_files import harmless_cell
 from groundling.io.terminal import plain
 from groundling.lm.load.adapters import merge_adapters
-from groundling.worlds import CannotPlay, World, agents
+from groundling.worlds import CannotPlay, agents
 from groundling.worlds.episode import Figure, Played
-from groundling.worlds.protocols import CorpusMeasures, Exhibit
+from groundling.worlds.protocols import Exhibit
 from groundling.worlds.world import Player
 
 if TYPE_CHECKING:
@@ -137,8 +137,11 @@ def evaluate(
                 policy = in_suite.policy(name)
                 if policy is not None:
                     merge_adapters(policy)
-                player = Player(name, policy)
-                played[name] = _play(world, player, num_episodes, on_agent(name))
+                player, on_episode, episodes = Player(name, policy), on_agent(name), []
+                for episode in world.play(player, num_episodes):
+                    episodes.append(episode)
+                    on_episode()
+                played[name] = world.measure(player, sorted(episodes, key=lambda episode: episode.number))
             except CannotPlay as error:
                 if name == target.agent:
                     raise
@@ -170,15 +173,6 @@ def evaluate(
     for note in details.get("notes", ()):
         warn(f"{suite}: {note}")
     return played
-
-
-def _play(world: World, player: Player, num_episodes: int, on_episode: Callable[[], None]) -> Played:
-    episodes = []
-    for episode in world.play(player, num_episodes):
-        episodes.append(episode)
-        on_episode()
-    episodes.sort(key=lambda episode: episode.number)
-    return world.measure(player, episodes) if isinstance(world, CorpusMeasures) else Played(episodes)
 
 
 def _file(target: Target, folder: str, name: str, ending: str) -> Path:

@@ -14,7 +14,7 @@ from groundling.errors import ConfigError
 from groundling.io.row_files import Log, ValidationListener
 from groundling.judges.preferences.pairs import Format
 from groundling.policies.policy import Policy
-from groundling.worlds.episode import Episode, EpisodeView, Played, ProbeHistory, ReportTable
+from groundling.worlds.episode import EpisodeView, Played, ProbeHistory, ReportTable
 from groundling.worlds.world import Demonstrator, Player, World
 
 
@@ -96,14 +96,6 @@ class Suites(Protocol):
 
     def check_suite(self) -> None:
         """Raise `ConfigError` if `World.suite`, for which this world was changed, cannot be played."""
-
-
-@runtime_checkable
-class CorpusMeasures(Protocol):
-    """A world with figures that only all episodes together have."""
-
-    def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
-        """Compute the figures of all episodes that `World.play` yielded."""
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
 from groundling.runtime.processes import Processes
 from groundling.worlds.config import EvaluationConfig, WorldConfig
-from groundling.worlds.episode import Episode, Frame, Presentation
+from groundling.worlds.episode import Episode, Frame, Played, Presentation
 
 
 class Collector(ABC):
@@ -189,6 +189,10 @@ class World(ABC):
         """Play the first held-out episodes of `suite`, each yielded when it ends, in any order. Raise `CannotPlay` if
         the player is a baseline that cannot play in this world.
         """
+
+    def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
+        """Return all episodes that `play` yielded, in order, with figures that only all of them together have."""
+        return Played(episodes)
 
     @abstractmethod
     def watch(self, player: Player, number: int) -> Iterator[Frame]:

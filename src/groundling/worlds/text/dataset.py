@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import Step
+from groundling.envs.text_episode import TextEpisode
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import replace_file, write_atomically
 from groundling.prompts import PromptReader
 from groundling.worlds.protocols import Collected
-from groundling.worlds.text.episodes import Choice, play_training_episodes
+from groundling.worlds.text.episodes import Transition, play_training_episodes
 from groundling.worlds.world import Demonstrator
 
 if TYPE_CHECKING:
@@ -169,17 +168,20 @@ def collect_dataset(
         count = min(_EPISODES_PER_FILE, num_episodes - first)
         finished: dict[int, _Rows] = {}
         try:
-            _record(player, first, count, finished, on_episode)
+            seed = player.world.training_seed(1, first)
+            for number, episode, steps in play_training_episodes(player, first, count, seed):
+                finished[number] = _rows_of(player, number, episode, steps)
+                on_episode()
         finally:  # also on Ctrl-C
             rows: dict[str, _Rows] = {split: [] for split in splits}
             last = first
             while last in finished:  # up to the first episode that has not ended
-                steps = finished[last]
-                if steps[0]["success"] or not only_success:
+                played = finished[last]
+                if played[0]["success"] or not only_success:
                     held_out = int((last + 1) * validation_fraction) > int(last * validation_fraction)
-                    rows["validation" if held_out else "train"] += steps
+                    rows["validation" if held_out else "train"] += played
                     total.kept += 1
-                    total.transitions += len(steps)
+                    total.transitions += len(played)
                 last += 1
             if last > first:
                 _append(output, first, last - 1, rows)
@@ -188,38 +190,27 @@ def collect_dataset(
     return total
 
 
-def _record(
-    player: Demonstrator, first: int, count: int, finished: dict[int, _Rows], on_episode: Callable[[], None]
-) -> None:
-    """Play ``count`` episodes from number ``first``, and put each one's transitions into ``finished``."""
-    present: dict[int, _Rows] = {}  # of the present episodes, by env
-    read = PromptReader("glam", player.world.config.language)
-
-    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
-        prompts = None if player.policy is None else player.policy.prompts(observations)
-        if prompts is None:
-            prompts = [read(observation) for observation in observations]
-        for row, env in enumerate(indices):
-            observation, action = observations[row], choice.actions[row]
-            steps = present.setdefault(env, [])
-            steps.append(
-                {
-                    "step": len(steps),
-                    "goal": observation.goal,
-                    "descriptions": observation.descriptions,
-                    "past_actions": observation.past_actions,
-                    "actions": observation.actions,
-                    "prompt": prompts[row],
-                    "action": observation.actions[action],
-                    "action_index": action,
-                    "reward": float(step.rewards[env]),
-                    "done": bool(step.terminated[env] or step.truncated[env]),
-                    "log_prob": None if choice.log_probs is None else choice.log_probs[row],
-                }
-            )
-
-    seed = player.world.training_seed(1, first)
-    for number, episode in play_training_episodes(player, first, count, seed, note):
-        about = {"episode": number, "seed": episode.seed, "task": episode.task, "success": episode.success}
-        finished[number] = [about | row for row in present.pop(episode.env_index)]
-        on_episode()
+def _rows_of(player: Demonstrator, number: int, episode: TextEpisode, steps: Sequence[Transition]) -> _Rows:
+    """Return an episode's transitions as rows of the dataset."""
+    observations = [one.observation for one in steps]
+    prompts = None if player.policy is None else player.policy.prompts(observations)
+    if prompts is None:
+        prompts = list(map(PromptReader("glam", player.world.config.language), observations))
+    about = {"episode": number, "seed": episode.seed, "task": episode.task, "success": episode.success}
+    return [
+        about
+        | {
+            "step": step,
+            "goal": one.observation.goal,
+            "descriptions": one.observation.descriptions,
+            "past_actions": one.observation.past_actions,
+            "actions": one.observation.actions,
+            "prompt": prompt,
+            "action": one.observation.actions[one.action],
+            "action_index": one.action,
+            "reward": one.reward,
+            "done": one.done,
+            "log_prob": one.log_prob,
+        }
+        for step, (one, prompt) in enumerate(zip(steps, prompts, strict=True))
+    ]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import torch
@@ -226,22 +226,41 @@ def episode_of(number: int, episode: TextEpisode) -> Episode:
     return Episode(figures, number, about, episode)
 
 
+class Transition(NamedTuple):
+    """A step of a recorded episode."""
+
+    observation: TextObservation  # before it
+    action: int
+    log_prob: float | None
+    reward: float
+    done: bool
+    reached: TextObservation
+
+
 def play_training_episodes(
-    player: Demonstrator, first: int, count: int, seed: int, on_step: StepListener
-) -> Iterator[tuple[int, TextEpisode]]:
-    """Play the training episodes ``first`` to ``first + count``, and yield each with its number when it ends. They are
-    those of a run's first env, dealt to all envs: the number of envs does not matter.
+    player: Demonstrator, first: int, count: int, seed: int
+) -> Iterator[tuple[int, TextEpisode, list[Transition]]]:
+    """Play the training episodes ``first`` to ``first + count``, and yield each with its number and steps when it
+    ends. They are those of a run's first env, dealt to all envs: the number of envs does not matter.
     """
     world = player.world
     num_envs = min(world.evaluation.num_envs, count)
+    present: dict[int, list[Transition]] = {}  # of the present episodes, by env
 
     def seed_of(env: int, episode: int) -> int:
         return world.training_seed(0, first + episode * num_envs + env)
+
+    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
+        log_probs = choice.log_probs or [None] * len(indices)
+        for env, seen, action, log_prob in zip(indices, observations, choice.actions, log_probs, strict=True):
+            reached = step.final_observations.get(env, step.observations[env])
+            taken = Transition(seen, action, log_prob, float(step.rewards[env]), bool(step.dones[env]), reached)
+            present.setdefault(env, []).append(taken)
 
     envs, chooser = (
         make_envs(world.config, num_envs, seed_of),
         chooser_of(player, world.evaluation.deterministic, seed),
     )
     with closing(envs), chooser as choose:
-        for number, episode in play(choose, envs, count, on_step):
-            yield first + number, episode
+        for number, episode in play(choose, envs, count, note):
+            yield first + number, episode, present.pop(episode.env_index)
