@@ -52,6 +52,8 @@ def record(
     stride = stride or length
     settings.check_texts()
     parquet.check_installed()  # before anything is played
+    for player in players:
+        player.world.check_player(player)
     world = players[0].world
     config: TextConfig = world.config
     description = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.envs.babyai_text import ACTIONS, CONTROLS, MIXED_TASKS, translate_actions
+from groundling.envs.babyai_text import ACTIONS, CONTROLS, translate_actions
 from groundling.envs.languages import TranslationError, check_language
 from groundling.envs.make import inspect_env
 from groundling.errors import ConfigError
@@ -58,35 +58,15 @@ class Suite:
 
 
 _TABLE = read_bundled(Path(__file__).with_suffix(".yaml"))
-_GLAM = {name: Suite(**fields) for name, fields in _TABLE["glam"].items()}
+_GENERALISATION: list[str] = _TABLE.pop("generalisation")
 _CONTROLS = {name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()}
-_BALROG = {
-    f"balrog-{task.replace(' ', '-')}": Suite(
-        f"BALROG's task {task}: only the things that the mission names, in the original's levels",
-        (
-            "world.env=BabyAI-MixedTrainLocal-v0",
-            "~world.args",
-            f"world.args={{task: {task}, num_dists: 0, generator: original}}",
-        ),
-    )
-    for task in MIXED_TASKS
-}
-_FORMS = {
-    f"form-{prompt}": Suite(
-        f"the prompt {prompt}, whichever prompt the agent was trained on",
-        (f"policy.args.prompt={prompt}",),
-        prompt=prompt,
-    )
-    for prompt in ("glam", "brief", "tagged", "narrative")
-}
-SUITES = {**_GLAM, **_CONTROLS, **_BALROG, **_FORMS}
+_GROUPS = {group: {name: Suite(**fields) for name, fields in suites.items()} for group, suites in _TABLE.items()}
+_GROUPS = {"glam": _GROUPS.pop("glam"), "controls": _CONTROLS, **_GROUPS}
+SUITES = {name: suite for suites in _GROUPS.values() for name, suite in suites.items()}
 SUITE_GROUPS: dict[str, Sequence[str]] = {
-    "all": [*_GLAM, *_CONTROLS],
-    "glam": [*_GLAM],
-    "generalisation": _TABLE["generalisation"],
-    "controls": [*_CONTROLS],
-    "balrog-babyai": [*_BALROG],
-    "forms": [*_FORMS],
+    "all": [*_GROUPS["glam"], *_CONTROLS],
+    "generalisation": _GENERALISATION,
+    **{group: [*suites] for group, suites in _GROUPS.items()},
 }
 
 

@@ -1,7 +1,7 @@
 """The world of text envs."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -23,7 +23,7 @@ from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.config import Use, ValidationLog
 from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ProbeHistory, ReportTable
-from groundling.worlds.protocols import Collected, PairSettings
+from groundling.worlds.protocols import Collected
 from groundling.worlds.text import dataset, episodes, frames, pairs
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
@@ -36,7 +36,7 @@ from groundling.worlds.text.suites import (
     control_table,
     suite_overrides,
 )
-from groundling.worlds.world import Collector, Demonstrator, Player, World
+from groundling.worlds.world import Collector, Player, World
 
 _BY_REWARD = (
     "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
@@ -170,18 +170,11 @@ class TextWorld(World):
         usual = TextConfig.defaults()
         return config.model_copy(update={name: usual[name] for name in idle if name in usual})
 
-    def record_episodes(self, player: Demonstrator, num_episodes: int, output: Path, **options: Any) -> Collected:
-        return dataset.collect_dataset(player, num_episodes, output, **options)
+    record_episodes = staticmethod(dataset.collect_dataset)
+    record_pairs = staticmethod(pairs.record)
 
     def recorded(self, output: Path) -> Collected:
         return Collected(dataset.count_episodes(output), transitions=dataset.count_transitions(output))
-
-    def record_pairs(
-        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
-    ) -> int:
-        for player in players:
-            self.check_player(player)
-        return pairs.record(players, settings, on_segment)
 
     # Evaluation
 

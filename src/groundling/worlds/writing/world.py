@@ -1,6 +1,6 @@
 """The world of texts that are written to a pool's prompts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,8 @@ from groundling.policies.token import TokenPolicy
 from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.config import ValidationLog
 from groundling.worlds.episode import Episode, Frame, Played, Presentation, Summary
-from groundling.worlds.protocols import Actor, PairSettings
-from groundling.worlds.world import Collector, Demonstrator, Player, World
+from groundling.worlds.protocols import Actor
+from groundling.worlds.world import Collector, Player, World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths, reward_inputs
 from groundling.worlds.writing.config import (
@@ -110,10 +110,8 @@ class WritingWorld(World):
         return cast(Split, self.suite or "test")
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        config, writer = self.config, as_writer(policy)
-        num_texts, num_tokens = config.num_texts, config.num_tokens
-        samples = self._training_samples
-        encode = make_prompt_encoder(config, writer)
+        config, writer, samples = self.config, as_writer(policy), self._training_samples
+        num_texts, num_tokens, encode = config.num_texts, config.num_tokens, make_prompt_encoder(config, writer)
         if algorithm.offline:
             order = SampleOrder(samples, self.seed, replacement=False)
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
@@ -166,10 +164,7 @@ class WritingWorld(World):
 
         return [ValidationLog(measure, every, run_dir, update, last_step, listeners)]
 
-    def record_pairs(
-        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
-    ) -> int:
-        return pairs.record(players, settings, on_segment)
+    record_pairs = staticmethod(pairs.record)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         """Write texts; `measure` computes their figures."""
@@ -182,13 +177,8 @@ class WritingWorld(World):
 
     def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
         measured = self._measures.measure([episode.record for episode in episodes])
-        return Played(
-            [
-                replace(episode, figures=row["metrics"], prediction=row)
-                for episode, row in zip(episodes, measured.rows(), strict=True)
-            ],
-            measured.figures(),
-        )
+        rows = zip(episodes, measured.rows(), strict=True)
+        return Played([replace(e, figures=row["metrics"], prediction=row) for e, row in rows], measured.figures())
 
     @torch.no_grad()
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
