@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from rich.text import Text
 
 from groundling.intervals import estimate, wilson_interval
+from groundling.io.documents import read_bundled
 
 SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 in an episode
 
@@ -198,3 +200,9 @@ class Presentation:
     first_figures: Sequence[str] = ()  # columns of ``metrics.jsonl`` that reports draw first
     share: ShareCurve | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)  # explanations of figures of an evaluation
+
+
+PRESENTATIONS = {
+    world: Presentation(**{**fields, "share": ShareCurve(**fields["share"]) if "share" in fields else None})
+    for world, fields in read_bundled(Path(__file__).with_name("presentation.yaml")).items()
+}

@@ -19,7 +19,7 @@ from groundling.errors import ConfigError, unknown
 from groundling.fields import CommandLineOnly, Ge, MayChangeOnResume, NoEffectOnResults, OfEvaluation, TrainingOnly
 from groundling.policies.policy import Policy
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
-from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ReportTable
+from groundling.worlds.episode import PRESENTATIONS, Episode, EpisodeView, Frame, Played, ReportTable
 from groundling.worlds.nethack import episodes, frames, pairs
 from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.protocols import PairSettings
@@ -97,20 +97,7 @@ class NetHackWorld(World):
         "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
     }
     experiment = "motif/score"
-    presentation = Presentation(
-        unit="frames",
-        curves={
-            "return_mean": "return",
-            "score": "score",
-            "dlvl": "depth",
-            "gold": "gold",
-            "xlvl": "experience_level",
-            "episode_length": None,
-            "messages": "messages",
-            "intrinsic_return": None,
-        },
-        first_figures=("return_mean", "loss", "score", "dlvl", "gold", "xlvl", "messages"),
-    )
+    presentation = PRESENTATIONS["nethack"]
 
     @classmethod
     def has(cls, place: str) -> bool:

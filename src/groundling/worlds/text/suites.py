@@ -15,7 +15,7 @@ from groundling.io.documents import read_bundled
 from groundling.policies.policy import policies
 from groundling.prompts import BLANK, PromptReader
 from groundling.registry import ComponentConfig
-from groundling.worlds.episode import ReportTable, ShareCurve
+from groundling.worlds.episode import ReportTable
 from groundling.worlds.text.config import TextConfig
 
 
@@ -112,19 +112,6 @@ def _check_suits(suite: Suite, config: TextConfig, policy: ComponentConfig) -> N
             raise ConfigError("it is a text, and the run reads conversations, with a system prompt of its own")
 
 
-FIRST_INTERACTION = ShareCurve(
-    "first_precision",
-    "first thing is the named one",
-    "first_chance",
-    "Right: does the agent read its mission? Of the training episodes in which the agent dealt with anything, the "
-    "share in which the first thing was the one that the mission names. Success alone does not show this: an agent "
-    "may try everything. Chance: a blind choice among the things within reach.",
-)
-MEANINGS = {
-    "first_named": "First named: share of the episodes in which the first thing that the agent deals with is the "
-    "one that the mission names; none: it deals with nothing; precision: the share among the episodes in which it "
-    "deals with anything, to be compared with chance."
-}
 _USUAL = "held-out"
 
 

@@ -22,20 +22,13 @@ from groundling.io.row_files import Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.config import Use, ValidationLog
-from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ProbeHistory, ReportTable
+from groundling.worlds.episode import PRESENTATIONS, Episode, EpisodeView, Frame, Played, ProbeHistory, ReportTable
 from groundling.worlds.protocols import Collected
 from groundling.worlds.text import dataset, episodes, frames, pairs
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.demonstrations import Demonstrations
-from groundling.worlds.text.suites import (
-    FIRST_INTERACTION,
-    MEANINGS,
-    SUITE_GROUPS,
-    SUITES,
-    control_table,
-    suite_overrides,
-)
+from groundling.worlds.text.suites import SUITE_GROUPS, SUITES, control_table, suite_overrides
 from groundling.worlds.world import Collector, Player, World
 
 _BY_REWARD = (
@@ -65,13 +58,7 @@ class TextWorld(World):
     }
     experiment = "glam/mixed"
     starter_experiment = "demo"
-    presentation = Presentation(
-        study="success",
-        curves={"success_rate": "success rate", "return_mean": None, "episode_length": None, "loss": None},
-        first_figures=("return_mean", "first_named", "first_other", "first_none"),
-        share=FIRST_INTERACTION,
-        meanings=MEANINGS,
-    )
+    presentation = PRESENTATIONS["text"]
 
     @classmethod
     def has(cls, place: str) -> bool:

@@ -18,7 +18,7 @@ from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
 from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.config import ValidationLog
-from groundling.worlds.episode import Episode, Frame, Played, Presentation, Summary
+from groundling.worlds.episode import PRESENTATIONS, Episode, Frame, Played, Summary
 from groundling.worlds.protocols import Actor
 from groundling.worlds.world import Collector, Player, World
 from groundling.worlds.writing import pairs
@@ -65,22 +65,7 @@ class WritingWorld(World):
     )
     suites: ClassVar[Mapping[str, str]] = {split: f"the pool's {split} split" for split in ("test", "val", "train")}
     experiment = "rl4lms/increasing_numbers_ppo"
-    presentation = Presentation(
-        unit="tokens",
-        episodes="texts",
-        curves={
-            "return_mean": "reward",
-            "kl_mean": "KL to the reference",
-            "kl_coefficient": "KL coefficient",
-            "episode_length": "tokens of a text",
-            "entropy": "entropy",
-            "value_loss": "value loss",
-            "explained_variance": None,
-            "log_prob": None,
-            "loss": None,
-            "probability": "probability of the references",
-        },
-    )
+    presentation = PRESENTATIONS["writing"]
 
     @classmethod
     def has(cls, place: str) -> bool:
