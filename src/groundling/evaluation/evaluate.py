@@ -116,12 +116,8 @@ def evaluate(
     last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, omitted baselines with the reason,
     and the checkpoint. Files of the same suite with other overrides are first moved to ``evaluation/replaced/``.
 
-    Args:
-        on_agent: Called with each agent's name; returns a function to call after each episode.
-        warn: Called with baselines that cannot play in this world, and with replaced results.
-
-    Returns:
-        Episodes by agent, the target first.
+    Return the episodes by agent, the target first. ``on_agent`` is called with each agent's name, and returns a
+    function to call after each episode; ``warn`` is called with omitted baselines and replaced results.
     """
     in_suite = target.under(suite)
     world, paths = in_suite.world, _paths(target, suite)

@@ -67,20 +67,14 @@ def record(
 
     Args:
         folder: The dataset's folder; missing, empty, or written by the same call.
-        players: Identities of the agents; others cannot continue the recording.
+        players: Identities of the agents; others cannot continue the recording, nor with another ``deterministic``.
         stride: Steps of which one segment is kept; at least ``segment_length``.
-        task: One of `groundling.envs.nethack.TASKS`.
-        seed: Seed of the episodes, the players and the pairing.
         screens: Also record the terminal and info/character, next to message, blstats and rewards.
-        deterministic: The player takes the likeliest actions; part of the description.
-        format: "motif" or "parquet".
         on_segment: Called once for each segment, including those recorded before.
     """
     if num_pairs < 1 or not 1 <= segment_length <= stride:
-        raise ConfigError(
-            f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {num_pairs}, {segment_length} and "
-            f"{stride}"
-        )
+        sizes = f"{num_pairs}, {segment_length} and {stride}"
+        raise ConfigError(f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {sizes}")
     args = dict(task_args or {})
     most = args.get("max_episode_steps", _MOST_STEPS)
     if segment_length > most:

@@ -148,14 +148,12 @@ class Demonstrations(Collector):
             if self._order[0] != epoch:
                 generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
                 order = torch.randperm(len(self._starts or self._rows), generator=generator)
-                self._order = epoch, order if self._starts is None else self._in_sequence(self._starts, order)
+                if self._starts is not None:  # whole episodes
+                    ends = [*self._starts[1:], total]
+                    order = torch.cat([torch.arange(self._starts[i], ends[i]) for i in order.tolist()])
+                self._order = epoch, order
             indices.append(int(self._order[1][place]))
         return indices, torch.tensor(positions) < end
-
-    def _in_sequence(self, starts: Sequence[int], order: Tensor) -> Tensor:
-        """Return int64 ``(num_rows,)``: the rows of whole episodes in this order."""
-        ends = [*starts[1:], self._rows.num_rows]
-        return torch.cat([torch.arange(starts[i], ends[i]) for i in order.tolist()])
 
     def _observations(self, indices: Sequence[int], rows: Sequence[dict[str, Any]]) -> list[TextObservation]:
         return [
@@ -173,9 +171,8 @@ class Demonstrations(Collector):
 
     def _past_choices(self, index: int, count: int) -> tuple[tuple[str, ...], ...]:
         """Return the admissible actions of the episode's previous rows; empty if they never change."""
-        if self._lists is None or index < count:
-            return ()
-        return tuple(map(tuple, self._lists.slice(index - count, count).to_pylist()))
+        lists = [] if self._lists is None or index < count else self._lists.slice(index - count, count).to_pylist()
+        return tuple(map(tuple, lists))
 
     def _check(self, actions: Sequence[str] | None) -> None:
         import pyarrow.compute as pc

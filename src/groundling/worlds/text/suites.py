@@ -127,7 +127,7 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
     }
     if not by_suite:
         return None
-    agents = list(next(iter(by_suite.values()))["agents"])
+    agents = [*next(iter(by_suite.values()))["agents"]]
     header = [
         [("", 1), *((name, 2) for name in agents), ("", 1)],
         [("mission", 1), *((word, 1) for _ in agents for word in ("success", "precision")), ("chance", 1)],
