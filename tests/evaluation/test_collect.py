@@ -41,10 +41,8 @@ def test_datasets_opens_it_and_every_row_is_a_transition(tmp_path: Path) -> None
     folder = tmp_path / "bot"
     assert _collect(folder, "--validation", "0.3") == 0
     opened = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
-    assert {split: sorted(set(rows["episode"])) for split, rows in opened.items()} == {
-        "train": [0, 1, 2, 4, 5],
-        "validation": [3, 6],
-    }
+    split_episodes = {split: sorted(set(rows["episode"])) for split, rows in opened.items()}
+    assert split_episodes == {"train": [0, 1, 2, 4, 5], "validation": [3, 6]}
     assert opened["train"].column_names == dataset.schema().names
     episode = [row for row in opened["validation"] if row["episode"] == 6]
     env = make_text_env("BabyAI-GoToObj-v0")

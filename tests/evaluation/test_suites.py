@@ -55,16 +55,13 @@ def test_custom_actions_need_the_callers_french_names() -> None:
     assert (config.world.language, config.world.actions) == ("french", ["gauche", "droite", "dormir"])
 
 
+_FRENCH_THINGS = ("porte verte ouverte 1 pas devant", "porte grise fermée à clef 2 pas à gauche", "boîte bleue là")
+
+
 def _french_prompt(config: Config) -> str:
     observation = TextObservation(
         goal="poser la clef rouge à côté d'une balle verte",
-        descriptions=(
-            (
-                "Tu vois une porte verte ouverte 1 pas devant",
-                "Tu vois une porte grise fermée à clef 2 pas à gauche",
-                "Tu vois une boîte bleue 2 pas à droite",
-            ),
-        ),
+        descriptions=(tuple(f"Tu vois une {thing}" for thing in _FRENCH_THINGS),),
         past_actions=(),
         actions=actions_of(config.world).names or (),
         raw={},

@@ -154,21 +154,19 @@ def test_captions_of_runs_and_pairs_are_equal(tmp_path: Path) -> None:
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
     players = [replace(_random(), name="trained", policy=Takes(-1)), _first_action()]
-    segments: list[Recorded] = []
-    add = TextRecording.add
+    rounds, add = list[Sequence[Recorded]](), TextRecording.add
 
     def kept(self: TextRecording, added: Sequence[Recorded]) -> None:
-        segments.extend(added)
-        rounds.append([len(one.segment.captions) for one in added])
+        rounds.append(added)
         add(self, added)
 
-    rounds: list[list[int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TextRecording, "add", kept)
         count = record(players, PairSettings(tmp_path / "pairs", "both", 18, length=2, stride=3))
     assert count == 18 == len(_pairs(tmp_path / "pairs"))
-    assert max(rounds[0]) == 2 and set(rounds[1]) <= {1}  # one step, of which none or one is in the segment
-    begins = {one.figures["steps"] - len(one.segment.captions) for one in segments}
+    lengths = [{len(one.segment.captions) for one in added} for added in rounds]
+    assert max(lengths[0]) == 2 and lengths[1] <= {1}  # one step, of which none or one is in the segment
+    begins = {one.figures["steps"] - len(one.segment.captions) for added in rounds for one in added}
     assert begins <= {0, 1, 3, 4} and len(begins) > 2
 
 

@@ -178,24 +178,28 @@ def find(
 
 
 def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[str], None]) -> Target:
-    """Add the checkpoint of a published policy, a run, or one of a run's checkpoints."""
-    if path != target.run_dir:
-        hold = Hold(path)
-        if not hold.exists:
-            present = ", ".join(one.name for one in checkpoint.list_checkpoints(path.parent))
-            raise RunError(
-                f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
-                f"{present}, or {target.run_dir} for the latest"
-            )
-        _check_complete(path)
-        return replace(target, checkpoint=path, suffix=f"-{path.name}", hold=hold)
-    if (path / checkpoint.MANIFEST).exists():
-        _check_complete(path)
+    """Add the checkpoint of a published policy, a run, or one of a run's checkpoints; raise if it is damaged."""
+    is_run = path == target.run_dir
+    if is_run and not (path / checkpoint.MANIFEST).exists():
+        newest = checkpoint.hold_latest(path / "checkpoints", warn)
+        if newest is None:
+            raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
+        return replace(target, checkpoint=newest[0], hold=newest[1])
+    hold = None if is_run else Hold(path)
+    if hold is not None and not hold.exists:
+        present = ", ".join(one.name for one in checkpoint.list_checkpoints(path.parent))
+        raise RunError(
+            f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
+            f"{present}, or {target.run_dir} for the latest"
+        )
+    if (problem := checkpoint.find_problem(path)) is not None:
+        raise RunError(
+            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
+            "again"
+        )
+    if is_run:
         return replace(target, checkpoint=path, run_dir=results or path)
-    newest = checkpoint.hold_latest(path / "checkpoints", warn)
-    if newest is None:
-        raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
-    return replace(target, checkpoint=newest[0], hold=newest[1])
+    return replace(target, checkpoint=path, suffix=f"-{path.name}", hold=hold)
 
 
 def _is_on_hub(name: str, config_dir: Path | None) -> bool:
@@ -207,15 +211,6 @@ def _is_on_hub(name: str, config_dir: Path | None) -> bool:
             f"there is no folder {name}. {Path(name).parent} is a folder here, so the hub is not asked for {name}"
         )
     return True
-
-
-def _check_complete(path: Path) -> None:
-    """Raise `RunError` if a checkpoint or a published policy is damaged."""
-    if (problem := checkpoint.find_problem(path)) is not None:
-        raise RunError(
-            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
-            "again"
-        )
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:

@@ -251,7 +251,7 @@ def play_training_episodes(
         return world.training_seed(0, first + episode * num_envs + env)
 
     def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
-        log_probs = choice.log_probs or [None] * len(indices)
+        log_probs: Sequence[float | None] = choice.log_probs or [None] * len(indices)
         for env, seen, action, log_prob in zip(indices, observations, choice.actions, log_probs, strict=True):
             reached = step.final_observations.get(env, step.observations[env])
             taken = Transition(seen, action, log_prob, float(step.rewards[env]), bool(step.dones[env]), reached)
