@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,16 +14,11 @@ from tests.judges.asking.chat_server import ChatServer, serving
 _TASKS = ("goto", "pickup", "open", "putnext", "pick-up-seq-go-to")
 
 
-def _counted(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "evaluation/balrog-babyai.json").read_text())
-    return content["agents"]
-
-
 def test_an_expert_scores_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "expert", "--protocol", "balrog-babyai", "--episodes", "2"]
     assert main([*words, f"run_dir={tmp_path}"]) == 0
     assert "the mean over five tasks" in " ".join(capsys.readouterr().out.split())
-    figures = _counted(tmp_path)["expert"]["figures"]
+    figures = json.loads((tmp_path / "evaluation/balrog-babyai.json").read_text())["agents"]["expert"]["figures"]
     assert figures.keys() == {"mean", *(f"balrog-{task}" for task in _TASKS)}
     assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10
 
