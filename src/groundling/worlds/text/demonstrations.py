@@ -205,17 +205,20 @@ def _read(folder: Path, split: str) -> Any:
         )
     tables = []
     for path in files:
+        before = 0  # rows that have been checked
         try:
             table = read_parquet(path)
             table = table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS]))
             for batch in table.to_batches(max_chunksize=1024):
                 _ROWS.validate_python(batch.to_pylist())
+                before += len(batch)
             tables.append(table)
         except ValidationError as error:
-            first = error.errors()[0]
-            column = ".".join(map(str, first["loc"][1:2]))
+            wrong = error.errors()[0]
+            row, *column = wrong["loc"]
             raise ConfigError(
-                f"{path}: {column} {first['msg']}, got {first['input']!r:.80}; expected what `groundling collect` writes"
+                f"{path}, row {before + int(row) + 1}: {'.'.join(map(str, column[:1]))} {wrong['msg']}, got "
+                f"{wrong['input']!r:.80}; expected what `groundling collect` writes"
             ) from error
         except KeyError as error:
             raise ConfigError(f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}") from error
