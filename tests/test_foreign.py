@@ -21,8 +21,7 @@ from groundling.rewards.part import FunctionReward
 from groundling.rewards.sum import RewardSum
 from groundling.rewards.text import TextPart
 from groundling.training import slurm
-from groundling.worlds.writing.config import WritingConfig
-from groundling.worlds.writing.samples import samples_of
+from groundling.worlds.writing.config import WritingConfig, samples_of
 
 _STEP = ("a text", 0.0, False, False, {"goal": "win", "actions": ["a", "b"]})
 

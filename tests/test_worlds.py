@@ -11,10 +11,9 @@ from groundling.cli.main import main
 from groundling.config.compose import compose
 from groundling.config.schema import Config
 from groundling.errors import ConfigError
-from groundling.policies.policy import Policy, policies
+from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig
 from groundling.training import build
-from groundling.worlds import WorldSpec
 from tests.building import policy_of
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
@@ -31,15 +30,6 @@ _WORLDS = {
 
 class _Loaded(Exception):
     """Raised when a model would be loaded."""
-
-
-def test_own_policies_declare_their_needs() -> None:
-    class Tasting(Policy):
-        needs = frozenset({"flavours"})  # type: ignore[arg-type]
-
-    world = WorldSpec("Kitchen-v0", frozenset({"words", "symbols"}), "choice", 3)
-    assert Tasting.accepts(world) == "it looks at flavours, and Kitchen-v0 shows symbols, words"
-    assert Policy.accepts(world) is None
 
 
 def test_policies_made_by_functions_are_accepted() -> None:

@@ -10,7 +10,6 @@ import torch
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.io.terminal import warn
-from groundling.policies.policy import Policy
 from groundling.worlds.protocols import ActsElsewhere
 
 
@@ -22,38 +21,24 @@ class Agent:
         name: The name of its run.
     """
 
-    def __init__(self, name: str, policy: Policy, target: Target, seed: int) -> None:
-        self.name, self.policy = name, policy
-        world = target.world
+    def __init__(self, target: Target, seed: int = 0) -> None:
+        """Make the agent of a run, a checkpoint or a published folder; raise `ConfigError` if it cannot act here."""
+        policy, world = target.policy(target.agent), target.world
+        if policy is None:
+            raise ConfigError(f"{target.agent} is not a trained agent: name a run's folder")
         if not isinstance(world, ActsElsewhere):
             raise ConfigError(
                 f"an agent of {world.spec.name} cannot be loaded to act elsewhere: evaluate or watch the run"
             )
+        self.name, self.policy = target.config.name, policy
         self._actor = world.actor(policy, torch.Generator().manual_seed(seed))
-
-    @classmethod
-    def of(cls, target: Target, seed: int = 0) -> "Agent":
-        """Make the agent of a run, a checkpoint or a published folder.
-
-        Raises:
-            ConfigError: the target is not trained, or does not suit its world.
-        """
-        policy = target.policy(target.agent)
-        if policy is None:
-            raise ConfigError(f"{target.agent} is not a trained agent: name a run's folder")
-        return cls(target.config.name, policy, target, seed)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, {type(self.policy).__name__})"
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Make a new env of the world in which the agent was trained; not for agents that write texts.
-
-        Args:
-            args: Keyword arguments of the env in addition to the run's, such as ``render_mode="human"``.
-
-        Raises:
-            ConfigError: the env is not registered here.
+        """Make a new env of the world in which the agent was trained, with keyword arguments in addition to the run's,
+        such as ``render_mode="human"``; raise `ConfigError` if it is not registered here, or the agent writes texts.
         """
         return self._actor.make_env(**args)
 
@@ -109,4 +94,4 @@ def load(
         RunError: a file is broken, or the hub cannot be reached.
     """
     words = [f"device={device}", *overrides]
-    return Agent.of(find(str(name), words, warn, "acting", revision=revision), seed)
+    return Agent(find(str(name), words, warn, "acting", revision=revision), seed)

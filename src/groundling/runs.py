@@ -249,7 +249,7 @@ class Run:
 
     def agent(self) -> Agent:
         """Load the trained agent, as `groundling.load` does."""
-        return Agent.of(find(str(self.folder), [], warn, "acting"))
+        return Agent(find(str(self.folder), [], warn, "acting"))
 
 
 @dataclass(frozen=True)

@@ -10,28 +10,15 @@ from groundling.cli.main import main
 from groundling.worlds.text.world import TextWorld
 from tests.thorough import some_of, thorough
 
-_SMALL = [
-    "model.path=starter",
-    "world.num_envs=2",
-    "world.history=1",
-    "world.num_steps=4",
-    "training.steps=16",
-    "evaluation.num_envs=2",
-    "evaluation.baselines=[]",
-    "device=cpu",
-]
+_SMALL = ["model.path=starter", "world.num_envs=2", "world.history=1", "world.num_steps=4", "training.steps=16"]
+_SMALL += ["evaluation.num_envs=2", "evaluation.baselines=[]", "device=cpu"]
 _AGENTS = {
     "mixed": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
     "npa": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
     "npae": ["policy.args.hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
     "action_head": ["policy.args.hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
     "drrn": ["algorithm.args.steps_per_gradient=4"],
-    "symbolic": [
-        "policy.args.recurrence=4",
-        "policy.args.channels=8",
-        "algorithm.args.minibatch_size=8",
-        "world.history=3",
-    ],
+    "symbolic": ["policy.args={recurrence: 4, channels: 8}", "algorithm.args.minibatch_size=8", "world.history=3"],
 }
 
 
@@ -70,13 +57,8 @@ def test_an_expert_without_an_action_is_left_out(tmp_path: Path, capsys: pytest.
 
 def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(tmp_path: Path) -> None:
     args = "world.args={draw_task: construction, max_steps: 2}"
-    words = [
-        "demo-easy",
-        "~world.args",
-        "world.env=BabyAI-MixedTrainLocal-v0",
-        args,
-        "evaluation.baselines=[random,expert]",
-    ]
+    words = ["demo-easy", "~world.args", "world.env=BabyAI-MixedTrainLocal-v0", args]
+    words += ["evaluation.baselines=[random,expert]"]
     suites = ["--suite", "held-out,pick-up-then-go-to", "--episodes", "8", "device=cpu"]
     for k in "ab":
         assert main(["evaluate", *words, *suites, f"run_dir={tmp_path / k}"]) == 0

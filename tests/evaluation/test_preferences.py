@@ -47,9 +47,6 @@ def test_the_share_of_short_actions_and_of_their_probability() -> None:
     assert asked.short.lists == 2  # those of the third are as long as each other
     assert asked.short.probability == pytest.approx((3 / 4 + 6 / 7) / 2)
     assert asked.short.share == pytest.approx((1 / 2 + 2 / 3) / 2)
-
-
-def test_a_policy_of_uniform_choice_has_the_entropy_of_uniform_choice() -> None:
     asked = _asked({1: 1.0, 3: 1.0, 4: 1.0})
     assert asked.entropy == pytest.approx(asked.uniform_entropy) and not asked.short.are_nearly_all
 

@@ -33,11 +33,6 @@ def test_an_episode_is_printed_and_filmed(world: str, tmp_path: Path, capsys: py
     assert "0 · " in (again := capsys.readouterr().out) and "1 · " in again
 
 
-def test_a_baseline_of_another_world_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "explorer", "world.env=BabyAI-GoToObj-v0"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_frame_is_drawn_with_its_text_next_to_its_picture() -> None:
     red = np.full((40, 60, 3), (255, 0, 0), dtype=np.uint8)
     moment = Frame(["go to the ball"], lambda: red, "left", {"left": 0.75, "right": 0.25})

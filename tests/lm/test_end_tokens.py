@@ -14,8 +14,8 @@ from groundling.lm.write.sampling import Sampling
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import EndTokens
+from groundling.worlds.writing.collect import References
 from groundling.worlds.writing.config import PromptEncoder
-from groundling.worlds.writing.references import References
 from tests.lm.chat_tokenizers import CHATML, CONFIG_END, TEXT_END, TURN_END, byte_level, tiny
 
 # Tokenizer's end token, generation config, and what follows: all end tokens, of a text, of a turn.

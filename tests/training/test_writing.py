@@ -25,9 +25,9 @@ from groundling.training.folder import open_run
 from groundling.training.tracking import read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer
+from groundling.worlds.writing.collect import References
 from groundling.worlds.writing.config import PromptEncoder
 from groundling.worlds.writing.measures import make_measured_reward, make_metrics, write_rows
-from groundling.worlds.writing.references import References
 from tests.building import algorithm_of, policy_of
 from tests.runs import figures
 

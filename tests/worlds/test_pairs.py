@@ -15,7 +15,6 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import TextObservation
 from groundling.evaluation.target import find
 from groundling.judges import Pairs, TextPairs, open_pairs
-from groundling.judges.preferences.pairs import TextSegment
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.reward_models import load_reward_model
 from groundling.policies import RandomPolicy
@@ -107,25 +106,23 @@ def _random() -> Demonstrator:
     return find("random", SHELF[2:], pytest.fail).demonstrator()
 
 
-class FirstAction(RandomPolicy):
-    """Always takes the first of the admissible actions, so that each of its episodes has one step."""
+class Takes(RandomPolicy):
+    """Always takes the first of the admissible actions, so that each of its episodes has one step, or the last, "go
+    on", so that they have six.
+    """
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
         logits, values = super().outputs(observations)
-        return Outputs(torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1), values)
-
-
-class GoesOn(RandomPolicy):
-    """Always takes the last of the admissible actions, "go on", so that its episodes have six steps."""
-
-    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
-        logits, values = super().outputs(observations)
-        last = torch.tensor([[len(observation.actions) - 1] for observation in observations])
-        return Outputs(torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1), values)
+        taken = torch.tensor([[self.place % len(observation.actions)] for observation in observations])
+        return Outputs(torch.where(torch.arange(logits.shape[1]) == taken, 0.0, logits - 50).log_softmax(1), values)
 
 
 def _first_action() -> Demonstrator:
-    return replace(_random(), name="trained", policy=FirstAction())
+    return replace(_random(), name="trained", policy=Takes(0))
 
 
 class Heard(Part):
@@ -149,29 +146,27 @@ def test_captions_of_runs_and_pairs_are_equal(tmp_path: Path) -> None:
     envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     envs.reset()
     collector = EnvCollector(envs, 5, reward=RewardSum({"heard": part}))
-    collector.collect(FirstAction(), generator=torch.Generator().manual_seed(0))
+    collector.collect(Takes(0), generator=torch.Generator().manual_seed(0))
     collector.close()
     assert len(part.captions) == 5
     assert set(part.captions) <= _captions(_pairs(tmp_path / "pairs"))
 
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
-    players = [replace(_random(), name="trained", policy=GoesOn()), _first_action()]
-    segments: list[Recorded] = []
-    add = TextRecording.add
+    players = [replace(_random(), name="trained", policy=Takes(-1)), _first_action()]
+    rounds, add = list[Sequence[Recorded]](), TextRecording.add
 
     def kept(self: TextRecording, added: Sequence[Recorded]) -> None:
-        segments.extend(added)
-        rounds.append([len(one.segment.captions) for one in added])
+        rounds.append(added)
         add(self, added)
 
-    rounds: list[list[int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TextRecording, "add", kept)
         count = record(players, PairSettings(tmp_path / "pairs", "both", 18, length=2, stride=3))
     assert count == 18 == len(_pairs(tmp_path / "pairs"))
-    assert max(rounds[0]) == 2 and set(rounds[1]) <= {1}  # one step, of which none or one is in the segment
-    begins = {one.figures["steps"] - len(one.segment.captions) for one in segments}
+    lengths = [{len(one.segment.captions) for one in added} for added in rounds]
+    assert max(lengths[0]) == 2 and lengths[1] <= {1}  # one step, of which none or one is in the segment
+    begins = {one.figures["steps"] - len(one.segment.captions) for added in rounds for one in added}
     assert begins <= {0, 1, 3, 4} and len(begins) > 2
 
 
@@ -199,22 +194,6 @@ def test_a_killed_recording_resumes_exactly(
     assert list(one.texts) == list(other.texts)
     assert one.returns().tolist() == other.returns().tolist()
     assert main([*wanted, "seed=7", "--output", str(torn)]) != 0
-
-
-def test_rounds_take_constant_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def listed(*arguments: object) -> list[Path]:
-        raise AssertionError("the rounds before were listed")
-
-    text = Recorded(TextSegment("Go on.", ["on"]), {"steps": 1.0})
-    for begun in (0, 3):  # at first, and where a kill has left it
-        recording = TextRecording(tmp_path / "pairs", {"world": "writing"}, 8)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "glob", listed)
-            for number in range(begun, begun + 3):
-                assert recording.rounds == number == len(recording.segments)
-                recording.add([text])
-    rounds = (tmp_path / "pairs.recording").glob("*.jsonl")
-    assert sorted(path.name for path in rounds) == [f"{number:06}.jsonl" for number in range(6)]
 
 
 def test_pairs_of_texts_train_a_reward_model(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from groundling.io.files import LOCK, locked, remove_partial_files, replace_resu
 from groundling.io.row_files import harmless_cell
 from groundling.io.terminal import plain
 from groundling.lm.load.adapters import merge_adapters
-from groundling.worlds import CannotPlay, World, agents
+from groundling.worlds import CannotPlay, agents
 from groundling.worlds.episode import Figure, Played
-from groundling.worlds.protocols import CorpusMeasures, Exhibit
+from groundling.worlds.protocols import Exhibit
 from groundling.worlds.world import Player
 
 if TYPE_CHECKING:
@@ -116,75 +116,59 @@ def evaluate(
     last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, omitted baselines with the reason,
     and the checkpoint. Files of the same suite with other overrides are first moved to ``evaluation/replaced/``.
 
-    Args:
-        on_agent: Called with each agent's name; returns a function to call after each episode.
-        warn: Called with baselines that cannot play in this world, and with replaced results.
-
-    Returns:
-        Episodes by agent, the target first.
+    Return the episodes by agent, the target first. ``on_agent`` is called with each agent's name, and returns a
+    function to call after each episode; ``warn`` is called with omitted baselines and replaced results.
     """
     in_suite = target.under(suite)
-    lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
-    with locked(lock, f"is evaluating {suite} of {target.run_dir}"):
-        remove_partial_files(target.run_dir)
-        _archive(target, suite, warn)
-        return _evaluate(target, in_suite, suite, num_episodes, on_agent, warn)
-
-
-def _evaluate(
-    target: Target,
-    in_suite: Target,
-    suite: str,
-    num_episodes: int,
-    on_agent: Callable[[str], Callable[[], None]],
-    warn: Callable[[str], None],
-) -> dict[str, Played]:
-    """Evaluate a target, which is ``in_suite`` with the suite's changes."""
-    world = in_suite.world
+    world, paths = in_suite.world, _paths(target, suite)
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
     texts: dict[Path, str] = {}
-    for name in target.players:
-        try:
-            policy = in_suite.policy(name)
-            if policy is not None:
-                merge_adapters(policy)
-            player = Player(name, policy)
-            played[name] = _play(world, player, num_episodes, on_agent(name))
-        except CannotPlay as error:
-            if name == target.agent:
-                raise
-            left_out[name] = str(error)
-            warn(f"{name} is left out: {error}")
-        else:
-            predictions = [e.prediction for e in played[name].episodes if e.prediction is not None]
-            if predictions:
-                texts[_file(target, "predictions", f"{suite}-{name}", "jsonl")] = "".join(
-                    json.dumps(row, ensure_ascii=False) + "\n" for row in predictions
-                )
-            if name == target.agent and isinstance(world, Exhibit):
-                same = {"suite": suite, "overrides": target.overrides_under(suite)}
-                content = [same | sample for sample in world.samples(player, played[name])]
-                texts[_file(target, "samples", suite, "json")] = (
-                    json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-                )
-        details = world.details(played) if isinstance(world, Exhibit) else {}
-        paths = _paths(target, suite)
-        texts[paths[-1]] = _figures(target, in_suite, suite, num_episodes, played, left_out, details)
-        texts[paths[-2]] = _episodes(played)
-        replace_result(texts, paths[-1], paths)
+    lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
+    with locked(lock, f"is evaluating {suite} of {target.run_dir}"):
+        remove_partial_files(target.run_dir)
+        _archive(target, paths, warn)
+        for name in target.players:
+            try:
+                policy = in_suite.policy(name)
+                if policy is not None:
+                    merge_adapters(policy)
+                player, on_episode, episodes = Player(name, policy), on_agent(name), []
+                for episode in world.play(player, num_episodes):
+                    episodes.append(episode)
+                    on_episode()
+                played[name] = world.measure(player, sorted(episodes, key=lambda episode: episode.number))
+            except CannotPlay as error:
+                if name == target.agent:
+                    raise
+                left_out[name] = str(error)
+                warn(f"{name} is left out: {error}")
+            else:
+                if predictions := [e.prediction for e in played[name].episodes if e.prediction is not None]:
+                    rows = (json.dumps(row, ensure_ascii=False) + "\n" for row in predictions)
+                    texts[_file(target, "predictions", f"{suite}-{name}", "jsonl")] = "".join(rows)
+                if name == target.agent and isinstance(world, Exhibit):
+                    same = {"suite": suite, "overrides": target.overrides_under(suite)}
+                    content = [same | sample for sample in world.samples(player, played[name])]
+                    texts[paths[-3]] = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+            details = world.details(played) if isinstance(world, Exhibit) else {}
+            figures: dict[str, Any] = {
+                "suite": suite,
+                "name": world.spec.name,
+                "world": world.settings,
+                "overrides": target.changes,
+                "played_with": played_with(in_suite.config),
+                **target.checkpoint_identity(),
+                "most_episodes": num_episodes,  # a pool may have fewer
+                **_compared(played, target.agent),
+                "left_out": left_out,
+                **details,
+            }
+            texts[paths[-1]], texts[paths[-2]] = json.dumps(figures, indent=1) + "\n", _episodes(played)
+            replace_result(texts, paths[-1], paths)
     for note in details.get("notes", ()):
         warn(f"{suite}: {note}")
     return played
-
-
-def _play(world: World, player: Player, num_episodes: int, on_episode: Callable[[], None]) -> Played:
-    episodes = []
-    for episode in world.play(player, num_episodes):
-        episodes.append(episode)
-        on_episode()
-    episodes.sort(key=lambda episode: episode.number)
-    return world.measure(player, episodes) if isinstance(world, CorpusMeasures) else Played(episodes)
 
 
 def _file(target: Target, folder: str, name: str, ending: str) -> Path:
@@ -192,7 +176,9 @@ def _file(target: Target, folder: str, name: str, ending: str) -> Path:
 
 
 def _paths(target: Target, suite: str) -> list[Path]:
-    """All files of an evaluation, for any agent; the last one, with the figures, marks them as complete."""
+    """Return all files of an evaluation, for any agent: predictions, samples, episodes, and last the figures, which
+    mark them as complete.
+    """
     names = ("trained", "clone", "zero-shot", *agents())
     predictions = [_file(target, "predictions", f"{suite}-{agent}", "jsonl") for agent in names]
     figures = [_file(target, "evaluation", suite, ending) for ending in ("csv", "json")]
@@ -224,43 +210,22 @@ def played_with(config: Config) -> dict[str, Any]:
     return settings
 
 
-def _figures(
-    target: Target,
-    in_suite: Target,
-    suite: str,
-    num_episodes: int,
-    played: Mapping[str, Played],
-    left_out: Mapping[str, str],
-    details: Mapping[str, Any],
-) -> str:
-    world = in_suite.world
-    content = {
-        "suite": suite,
-        "name": world.spec.name,
-        "world": world.settings,
-        "overrides": target.changes,
-        "played_with": played_with(in_suite.config),
-        **target.checkpoint_identity(),
-        "most_episodes": num_episodes,  # a pool may have fewer
+def _compared(played: Mapping[str, Played], agent: str) -> dict[str, Any]:
+    """Return the figures of all agents, also by family of tasks, and differences to ``agent``, as JSON."""
+    differences = {name: played[agent].difference(one) for name, one in played.items() if name != agent}
+    return {
         "agents": {name: summary_of(len(one.episodes), one.figures()) for name, one in played.items()},
         "tasks": {
             name: {task: summary_of(len(f.episodes), f.figures()) for task, f in one.families().items()}
             for name, one in played.items()
         },
-        "differences": {
-            name: {difference[0]: _as_json(difference[1])}
-            for name, one in played.items()
-            if name != target.agent and (difference := played[target.agent].difference(one)) is not None
-        },
-        "left_out": left_out,
-        **details,
+        "differences": {name: {one[0]: _as_json(one[1])} for name, one in differences.items() if one is not None},
     }
-    return json.dumps(content, indent=1) + "\n"
 
 
-def _archive(target: Target, suite: str, warn: Callable[[str], None]) -> None:
+def _archive(target: Target, paths: Sequence[Path], warn: Callable[[str], None]) -> None:
     """Move results of other overrides to ``evaluation/replaced/``."""
-    mark = _paths(target, suite)[-1]
+    mark = paths[-1]
     if not mark.is_file():
         return
     try:
@@ -272,7 +237,7 @@ def _archive(target: Target, suite: str, warn: Callable[[str], None]) -> None:
     replaced, name = mark.parent / "replaced", mark.stem
     replaced.mkdir(exist_ok=True)
     number = next(n for n in itertools.count(1) if not (replaced / f"{name}-{n}.json").exists())
-    for path in filter(Path.exists, _paths(target, suite)):  # the mark comes last
+    for path in filter(Path.exists, paths):  # the mark comes last
         kind = "" if path.parent == mark.parent else f"-{path.parent.name}"
         path.replace(replaced / f"{path.stem}-{number}{kind}{path.suffix}")
     about = "another version" if earlier is None else "other overrides"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,6 +35,9 @@ class Forgetting:
     perplexity: float  # on ordinary text
     text_kl: float  # per token of ordinary text
     action_kl: float | None  # per observation of random play; None if choices depend on more
+
+
+_AGENTS = TypeAdapter(dict[str, Forgetting])
 
 
 def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda agent: None) -> dict[str, Forgetting]:
@@ -64,13 +68,9 @@ def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
         return None
     try:
         content = read_object(path)
-        content["agents"] = {str(name): Forgetting(**figures) for name, figures in content["agents"].items()}
-        for one in content["agents"].values():
-            if not all(isinstance(value, int | float | None) for value in asdict(one).values()):
-                raise ValueError("a figure is not a number")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return content | {"agents": _AGENTS.validate_python(content.get("agents"))}
+    except ValueError as error:
         raise RunError(f"{path} cannot be read ({error!r:.100}): run `groundling forgetting` again") from error
-    return content
 
 
 class _Measured:

@@ -2,6 +2,8 @@
 
 import glob
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from groundling.errors import RunError
@@ -20,25 +22,25 @@ def fetch(repository: str, revision: str | None = None) -> Path:
     """Download the files in a published policy's manifest, and no others, into the hub's cache; return the folder."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    try:
+    with _asking(f"get {repository} from the hub"):
         manifest = hf_hub_download(repository, checkpoint.MANIFEST, revision=revision)
         names = [*read_object(Path(manifest)), checkpoint.MANIFEST, "config.yaml"]
-        patterns = [glob.escape(name) for name in names]
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the hub's client also raises errors of httpx and others
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise RunError(f"could not get {repository} from the hub: {reason:.300}") from error
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=[*map(glob.escape, names)]))
 
 
 def upload(folder: Path, repository: str, private: bool) -> str:
     """Upload an exported folder to the hub, with the token of ``hf auth login`` or HF_TOKEN; return its URL."""
     from huggingface_hub import HfApi
 
-    api = HfApi()
+    with _asking(f"upload {folder} to {repository}", "; the folder stays"):
+        HfApi().create_repo(repository, private=private, exist_ok=True)
+        return str(HfApi().upload_folder(repo_id=repository, folder_path=folder))
+
+
+@contextmanager
+def _asking(what: str, after: str = "") -> Iterator[None]:
     try:
-        api.create_repo(repository, private=private, exist_ok=True)
-        address = api.upload_folder(repo_id=repository, folder_path=folder)
+        yield
     except Exception as error:  # the hub's client also raises errors of httpx and others
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise RunError(f"could not upload {folder} to {repository}: {reason}; the folder stays") from error
-    return str(address)
+        raise RunError(f"could not {what}: {reason:.300}{after}") from error

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,15 +36,17 @@ def find_player(
     """
     check_config_dir(config_dir)
     for word in overrides:
-        if any(map(_PLAYED.fullmatch, _keys(word))):
+        (change,) = parse([word])  # world={env: …} sets world.env
+        keys = [change.key] if change.takes_out else [key for key, _ in leaves(change.key, change.value)]
+        if any(map(_PLAYED.fullmatch, keys)):
             raise ConfigError(
                 f"{word} would change what {protocol} plays: leave it out, or leave --protocol out and name the tests "
                 "with --suite"
             )
     if re.match(r"https?://", name):
         check_address(name)  # before it becomes part of a folder's name
-        given = dict(word.split("=", 1) for word in overrides if word.startswith("policy.args.model="))
-        if not given:
+        models = [word.partition("=")[2] for word in overrides if word.startswith("policy.args.model=")]
+        if not models:
             raise ConfigError(
                 f"a chat server needs the name of a model, and none is given for {name}: add policy.args.model=NAME"
             )
@@ -54,12 +56,9 @@ def find_player(
             "~policy.args",
             f"policy.args={{base_url: '{name}', prompt: balrog, invalid_action: go forward}}",
         ]
-        return _with_model(
-            f"{given['policy.args.model']}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides
-        )
-    is_known = name in agents() or name in experiments(config_dir)
-    path = Path(name)
-    if is_known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
+        return _with_model(f"{models[-1]}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides)
+    path, known = Path(name), (*agents(), *experiments(config_dir))
+    if name in known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)
     if path.parent != Path() and path.parent.is_dir() and not path.exists():  # no hub id
         raise ConfigError(f"there is no {name}: {path.parent} holds no run or model of that name")
@@ -73,12 +72,6 @@ def find_player(
     return _with_model(name, protocol, [f"model.path='{name}'", *overrides], overrides)
 
 
-def _keys(word: str) -> Iterator[str]:
-    """Keys that an override sets or removes: ``world={env: …}`` sets ``world.env``."""
-    for change in parse([word]):
-        yield from [change.key] if change.takes_out else (key for key, _ in leaves(change.key, change.value))
-
-
 def _with_model(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
     """Make the protocol's agent with another model."""
     label = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
@@ -90,28 +83,23 @@ def _with_model(model: str, protocol: str, words: Sequence[str], overrides: Sequ
 
 def num_episodes(target: Target, protocol: str) -> int:
     """Return the protocol's number of episodes per task, unless the command gives ``evaluation.episodes``."""
-    if "evaluation.episodes" in given(parse(target.overrides)):
-        return target.config.evaluation.episodes
-    return compose(protocol).evaluation.episodes
+    config = target.config if "evaluation.episodes" in given(parse(target.overrides)) else compose(protocol)
+    return config.evaluation.episodes
 
 
 def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
     """Return the mean of tasks' means, with its interval by MOVER (Zou and Donner 2008, Statistics in Medicine)."""
     value = sum(figure.value for figure in figures) / len(figures)
-    lows = [figure.value - (figure.value if figure.low is None else figure.low) for figure in figures]
-    highs = [(figure.value if figure.high is None else figure.high) - figure.value for figure in figures]
-    return Figure(
-        value,
-        value - math.hypot(*lows) / len(figures),
-        value + math.hypot(*highs) / len(figures),
-        sum(figure.episodes for figure in figures),
-    )
+    lows = [0.0 if figure.low is None else figure.value - figure.low for figure in figures]
+    highs = [0.0 if figure.high is None else figure.high - figure.value for figure in figures]
+    low, high = value - math.hypot(*lows) / len(figures), value + math.hypot(*highs) / len(figures)
+    return Figure(value, low, high, sum(figure.episodes for figure in figures))
 
 
 def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
     """Score each agent by its suites and their ``mean``, and write ``evaluation/PROTOCOL.json`` as of one suite."""
-    folder, by_agent = target.run_dir / "evaluation", dict[str, dict[str, Figure]]()
-    same = target.checkpoint_identity()
+    folder, same = target.run_dir / "evaluation", target.checkpoint_identity()
+    by_agent: dict[str, dict[str, Figure]] = {}
     for suite in target.world.find_suites(protocol):
         path = folder / f"{suite}{target.suffix}.json"
         content = read_evaluation(path)

@@ -102,34 +102,26 @@ class Target:
 
     def demonstrator(self) -> Demonstrator:
         """Return the agent as a source of recorded episodes."""
-        checkpoint = self.checkpoint
-        named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
-        return Demonstrator(
-            self.agent,
-            self.policy(self.agent),
-            world=self.world,
-            settings=flat(shareable(self.config.model_dump())),
-            run=named[0],
-            checkpoint=named[1],
-        )
+        settings, checkpoint = flat(shareable(self.config.model_dump())), self.checkpoint
+        made = Demonstrator(self.agent, self.policy(self.agent), world=self.world, settings=settings)
+        return made if checkpoint is None else replace(made, run=self.run_dir.name, checkpoint=checkpoint.name)
 
     def policy(self, agent: str) -> Policy | None:
         """Make the policy of one of its `players`, or None; `CannotPlay` if the initial model or clone is missing."""
         if agent in agents():
             return None
-        config, checkpoint_of = self.config, self.checkpoint
+        config, loaded = self.config, None if agent == "zero-shot" else self.checkpoint
         if agent == "clone":
-            checkpoint_of = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
-            if checkpoint_of is None:
+            loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
+            if loaded is None:
                 raise CannotPlay(f"the run of the clone, {self.run_dir / CLONE}, is not here")
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
             try:
                 resolve(config.model.path)
             except GroundlingError as error:
                 raise CannotPlay(f"the model that training began with is not here ({error})") from error
-        world = world_of(config, None if agent == "zero-shot" else checkpoint_of)
         with naming_modules(config.imports, self.run_dir):
-            return make_policy(config.policy, config.model, config.algorithm, world)
+            return make_policy(config.policy, config.model, config.algorithm, world_of(config, loaded))
 
 
 def _key(override: str) -> str:
@@ -144,15 +136,8 @@ def find(
     config_dir: Path | None = None,
     revision: str | None = None,
 ) -> Target:
-    """Find an agent.
-
-    Args:
-        name: A run's folder, one of its checkpoints, a published policy or its hub id, an experiment, or one of
-            `groundling.worlds.agents`.
-        overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
-        warn: Called with each broken checkpoint that is skipped.
-        config_dir: A folder of the user's own experiments, as in `compose`.
-        revision: Branch, tag or commit of a hub id.
+    """Find an agent by a run's folder, one of its checkpoints, a published policy or its hub id (with a revision), an
+    experiment, or one of `groundling.worlds.agents`. ``warn`` is called with each broken checkpoint that is skipped.
 
     Raises:
         ConfigError: the name is unknown, or an override is wrong or missing.
@@ -193,24 +178,28 @@ def find(
 
 
 def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[str], None]) -> Target:
-    """Add the checkpoint of a published policy, a run, or one of a run's checkpoints."""
-    if path != target.run_dir:
-        hold = Hold(path)
-        if not hold.exists:
-            present = ", ".join(one.name for one in checkpoint.list_checkpoints(path.parent))
-            raise RunError(
-                f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
-                f"{present}, or {target.run_dir} for the latest"
-            )
-        _check_complete(path)
-        return replace(target, checkpoint=path, suffix=f"-{path.name}", hold=hold)
-    if (path / checkpoint.MANIFEST).exists():
-        _check_complete(path)
+    """Add the checkpoint of a published policy, a run, or one of a run's checkpoints; raise if it is damaged."""
+    is_run = path == target.run_dir
+    if is_run and not (path / checkpoint.MANIFEST).exists():
+        newest = checkpoint.hold_latest(path / "checkpoints", warn)
+        if newest is None:
+            raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
+        return replace(target, checkpoint=newest[0], hold=newest[1])
+    hold = None if is_run else Hold(path)
+    if hold is not None and not hold.exists:
+        present = ", ".join(one.name for one in checkpoint.list_checkpoints(path.parent))
+        raise RunError(
+            f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
+            f"{present}, or {target.run_dir} for the latest"
+        )
+    if (problem := checkpoint.find_problem(path)) is not None:
+        raise RunError(
+            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
+            "again"
+        )
+    if is_run:
         return replace(target, checkpoint=path, run_dir=results or path)
-    newest = checkpoint.hold_latest(path / "checkpoints", warn)
-    if newest is None:
-        raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
-    return replace(target, checkpoint=newest[0], hold=newest[1])
+    return replace(target, checkpoint=path, suffix=f"-{path.name}", hold=hold)
 
 
 def _is_on_hub(name: str, config_dir: Path | None) -> bool:
@@ -222,15 +211,6 @@ def _is_on_hub(name: str, config_dir: Path | None) -> bool:
             f"there is no folder {name}. {Path(name).parent} is a folder here, so the hub is not asked for {name}"
         )
     return True
-
-
-def _check_complete(path: Path) -> None:
-    """Raise `RunError` if a checkpoint or a published policy is damaged."""
-    if (problem := checkpoint.find_problem(path)) is not None:
-        raise RunError(
-            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
-            "again"
-        )
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:

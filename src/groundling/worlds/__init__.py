@@ -39,29 +39,24 @@ def kind(id: str) -> type[World]:
 
 def agents() -> dict[str, str]:
     """Return the baselines of all kinds of world, which play without a run, with descriptions."""
-    abouts: dict[str, str] = {}
-    for id in worlds.in_order():
-        abouts = {**kind(id).baselines, **abouts}
-    return abouts
+    return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).baselines.items()}
 
 
 def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
     """Return the kind of world in which a baseline plays: the last registered one that has the place that the
     overrides name (a text world can be any registered env), else the first one with such a baseline and an experiment.
     """
-    kinds = [kind(id) for id in worlds.in_order()]
-    homes = [one for one in kinds if one.baselines and one.experiment is not None]
-    for one in reversed(homes):
-        key = f"world.{annotation(one, 'config').PLACE}="
-        if any(one.has(text.removeprefix(key)) for text in overrides if text.startswith(key)):
-            return one
-    home = next((one for one in homes if agent in one.baselines), None)
-    if home is None:
+    homes = [one for one in map(kind, worlds.in_order()) if one.baselines and one.experiment is not None]
+    keys = [f"world.{annotation(one, 'config').PLACE}=" for one in homes]
+    words = [(one, key, text) for one, key in zip(homes, keys, strict=True) for text in overrides]
+    placed = [one for one, key, text in words if text.startswith(key) and one.has(text.removeprefix(key))]
+    named = [one for one in homes if agent in one.baselines]
+    if not placed and not named:
         raise ConfigError(
             f"{agent} is an agent of a world that names no experiment for it: evaluate a run of that world, which "
             f"evaluation.baselines=[{agent}] compares with it"
         )
-    return home
+    return placed[-1] if placed else named[0]
 
 
 __all__ = [

@@ -37,14 +37,12 @@ class WorldConfig(Section):
     @property
     def num_rows(self) -> int:
         """Envs stepped together, or texts written in an update."""
-        rows: int = getattr(self, self.ROWS)
-        return rows
+        return int(getattr(self, self.ROWS))
 
     @property
     def steps_per_row(self) -> int:
         """Steps of each env in an update, or the largest number of tokens of a text."""
-        steps: int = getattr(self, self.STEPS)
-        return steps
+        return int(getattr(self, self.STEPS))
 
     def check(self) -> None:
         """Raise `ConfigError` if a value names something that does not exist, or contradicts another; load nothing."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from rich.text import Text
 
 from groundling.intervals import estimate, wilson_interval
+from groundling.io.documents import read_bundled
 
 SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 in an episode
 
@@ -44,27 +46,19 @@ _OWN_COLUMNS = ("return", "length", "success")
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
     """Return the training figures of the episodes that ended in an update; None if none did."""
-    names = [
-        *("return_mean", "return_std", "return_min", "return_max", "success_rate"),
-        *("episode_length", "episode_length_std", "episode_length_min", "episode_length_max"),
-    ]
-    if not episodes:
-        return dict.fromkeys(names)
-    lengths = np.array([e.length for e in episodes])
-    returns = np.array([e.episode_return for e in episodes])
-    successes = [e.success for e in episodes if e.success is not None]
+    summary: dict[str, float | int | None] = {}
+    for mean, prefix, values in (
+        ("return_mean", "return", np.array([e.episode_return for e in episodes])),
+        ("success_rate", "", np.array([e.success for e in episodes if e.success is not None])),
+        ("episode_length", "episode_length", np.array([e.length for e in episodes])),
+    ):
+        summary[mean] = float(values.mean()) if len(values) else None
+        for name in ("std", "min", "max") if prefix else ():
+            summary[f"{prefix}_{name}"] = getattr(values, name)().item() if len(values) else None
     others = sorted({name for e in episodes for name in e.figures if name not in _OWN_COLUMNS})
-    return {
-        "return_mean": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "success_rate": float(np.mean(successes)) if successes else None,
-        "episode_length": float(lengths.mean()),
-        "episode_length_std": float(lengths.std()),
-        "episode_length_min": int(lengths.min()),
-        "episode_length_max": int(lengths.max()),
-    } | {name: float(np.mean([e.figures[name] for e in episodes if name in e.figures])) for name in others}
+    return summary | {
+        name: float(np.mean([e.figures[name] for e in episodes if name in e.figures])) for name in others
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +200,9 @@ class Presentation:
     first_figures: Sequence[str] = ()  # columns of ``metrics.jsonl`` that reports draw first
     share: ShareCurve | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)  # explanations of figures of an evaluation
+
+
+PRESENTATIONS = {
+    world: Presentation(**{**fields, "share": ShareCurve(**fields["share"]) if "share" in fields else None})
+    for world, fields in read_bundled(Path(__file__).with_name("presentation.yaml")).items()
+}

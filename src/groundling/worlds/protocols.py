@@ -1,5 +1,6 @@
 """Protocols of abilities that only some worlds have; commands check for them with `isinstance`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from groundling.errors import ConfigError
 from groundling.io.row_files import Log, ValidationListener
 from groundling.judges.preferences.pairs import Format
 from groundling.policies.policy import Policy
-from groundling.worlds.episode import Episode, EpisodeView, Played, ProbeHistory, ReportTable
+from groundling.worlds.episode import EpisodeView, Played, ProbeHistory, ReportTable
 from groundling.worlds.world import Demonstrator, Player, World
 
 
@@ -38,9 +39,12 @@ class PairSettings:
     format: Format | None = None  # file format
     screens: bool = False  # keep the screen of each step (NetHack)
 
-    def refuse_screens(self) -> None:
+    def check_texts(self) -> None:
+        """Raise `ConfigError` if an option is for NetHack only."""
         if self.screens:
             raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
+        if self.format not in (None, "parquet"):
+            raise ConfigError(f"--format {self.format} is NetHack's: pairs of texts are written as parquet")
 
 
 @runtime_checkable
@@ -95,14 +99,6 @@ class Suites(Protocol):
 
 
 @runtime_checkable
-class CorpusMeasures(Protocol):
-    """A world with figures that only all episodes together have."""
-
-    def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
-        """Compute the figures of all episodes that `World.play` yielded."""
-
-
-@runtime_checkable
 class TrainingMeasures(Protocol):
     """A world that measures a policy at intervals during training."""
 
@@ -118,15 +114,8 @@ class TrainingMeasures(Protocol):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> Iterable[Log]:
-        """Return the logs that measure the policy, each with its own file in the run's folder.
-
-        Args:
-            policy: The policy that learns.
-            algorithm: The algorithm that trains it.
-            run_dir: The run's folder.
-            update: Update from which the run continues.
-            last_step: Step at which the run ends.
-            listeners: Receive the figures of validation splits.
+        """Return the logs that measure the policy, each with its own file in the run's folder. The run continues from
+        ``update``, and ends at ``last_step``; listeners receive the figures of validation splits.
         """
 
 
@@ -138,21 +127,22 @@ class RandomPlay(Protocol):
         """Return observations of training episodes with uniformly drawn actions."""
 
 
-class Actor(Protocol):
+class Actor(ABC):
     """An agent in a custom loop."""
+
+    probabilities: Mapping[str, float] | None = None
+    """Probabilities of the actions at the last `act`; None of an agent without any."""
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
         """Make an env of its world; these keyword arguments replace the world's."""
+        raise ConfigError("a writer acts in no env: give `act` a prompt")
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 (optional)
         """Begin an episode."""
 
+    @abstractmethod
     def act(self, observation: Any, info: Mapping[str, Any]) -> Any:
         """Return the action, or the text, for an observation."""
-
-    @property
-    def probabilities(self) -> Mapping[str, float] | None:
-        """Probabilities of the actions at the last `act`; None of an agent without any."""
 
 
 @runtime_checkable

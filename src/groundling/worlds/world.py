@@ -16,13 +16,14 @@ from groundling.envs import seeds
 from groundling.envs.text_env import WorldSpec
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, unknown
+from groundling.fields import OfEvaluation
 from groundling.policies.policy import Policy
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardContext, RewardSum, make_parts
 from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
 from groundling.runtime.processes import Processes
-from groundling.worlds.episode import Episode, Frame, Presentation
+from groundling.worlds.episode import Episode, Frame, Played, Presentation
 
 
 class Collector(ABC):
@@ -37,22 +38,13 @@ class Collector(ABC):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, Sequence[Episode]]:
-        """Return the next rollout, and the episodes that ended in it.
-
-        Args:
-            policy: Chooses the actions.
-            generator: Draws them; it is the same in all processes, which draw equally often from it.
-            on_step: Called now and then with the number of transitions collected since.
+        """Return the next rollout, and the episodes that ended in it. ``generator`` draws the actions; it is the same
+        in all processes, which draw equally often. ``on_step`` is called with numbers of transitions collected since.
         """
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """Count passes over the data: from now on a rollout ends with a pass, so a pass's last may be short.
-
-        Returns:
-            The steps and the updates of ``epochs`` passes.
-
-        Raises:
-            ConfigError: The policy's own actions are the data.
+        """Return the steps and the updates of ``epochs`` passes over the data. From now on a rollout ends with a pass,
+        so a pass's last may be short. Raise `ConfigError` if the policy's own actions are the data.
         """
         raise ConfigError(
             f"training.epochs={epochs} counts passes over a dataset or a pool's references, and this algorithm "
@@ -178,32 +170,23 @@ class World(ABC):
 
     @abstractmethod
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        """Return the source of a run's rollouts, on training seeds.
-
-        Args:
-            policy: The policy that acts.
-            algorithm: The algorithm that learns from the rollouts.
-            rows: The run's envs, texts or columns of a dataset that belong to this process.
-
-        Raises:
-            ConfigError: A component is missing, or an option has no effect here.
+        """Return the source of a run's rollouts, on training seeds, of the envs, texts or columns of a dataset that
+        belong to this process (``rows``). Raise `ConfigError` if a component is missing, or an option has no effect.
         """
 
     @abstractmethod
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
-        """Play the first held-out episodes of `suite`, each yielded when it ends, in any order.
-
-        Raises:
-            CannotPlay: The player is a baseline that cannot play in this world.
+        """Play the first held-out episodes of `suite`, each yielded when it ends, in any order. Raise `CannotPlay` if
+        the player is a baseline that cannot play in this world.
         """
+
+    def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
+        """Return all episodes that `play` yielded, in order, with figures that only all of them together have."""
+        return Played(episodes)
 
     @abstractmethod
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
-        """Play the held-out episode of this number, step by step.
-
-        Raises:
-            CannotPlay: The player is a baseline that cannot play in this world.
-        """
+        """Play the held-out episode of this number, step by step; raise as `play`."""
 
     @classmethod
     def has(cls, place: str) -> bool:
@@ -212,22 +195,20 @@ class World(ABC):
 
     @property
     def spec(self) -> WorldSpec:
-        """The specification of the configured world.
-
-        Raises:
-            ConfigError: The env does not exist, or its actions are not those that the config names.
-        """
+        """The specification of the configured world; raise `ConfigError` if its env does not exist or suit."""
         return self.offers
 
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that evaluations must share to be comparable, as JSON."""
-        return {self.config.PLACE: getattr(self.config, self.config.PLACE)}
+        place, seeding = {self.config.PLACE: getattr(self.config, self.config.PLACE)}, {"episode_seeds": seeds.SCHEME}
+        return place | self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | seeding
 
     @property
     def entropy_floor(self) -> float:
         """Entropy in nats below which a policy that still fails has stopped exploring; 0 if unknown."""
-        return 0.0
+        floor: float = getattr(self.config, "entropy_floor", 0.0)
+        return floor
 
     # Seeds and suites
 
@@ -242,11 +223,7 @@ class World(ABC):
 
     @classmethod
     def find_suites(cls, names: str) -> list[str]:
-        """Return the suites of a list of names and groups such as ``held-out,controls``, each once.
-
-        Raises:
-            ConfigError: A name is neither a suite nor a group.
-        """
+        """Return the suites of a list of names and groups such as ``held-out,controls``, each once."""
         found: dict[str, None] = {}
         for name in map(str.strip, names.split(",")):
             if name not in cls.suites and name not in cls.suite_groups:
@@ -264,11 +241,8 @@ class World(ABC):
 
     @cached_property
     def reward(self) -> RewardSum:
-        """The run's reward, checked, with nothing loaded.
-
-        Raises:
-            ConfigError: A part does not suit this world, or all are missing.
-            GroundlingError: Something that a part needs is missing.
+        """The run's reward, checked, with nothing loaded; raise `GroundlingError` if a part does not suit this world,
+        needs something that is missing, or all parts are missing.
         """
         return make_parts(self.reward_parts, self.spec)
 
@@ -283,11 +257,8 @@ class World(ABC):
         return self.collector(policy, algorithm, slice(0, self.config.num_rows))
 
     def shortened(self, recurrence: int, steps_per_gradient: int) -> Self:
-        """Return the world with the smallest rollouts that show a run's cost, and with judges that cost nothing.
-
-        Args:
-            recurrence: Segment length of the policy; a rollout has whole segments.
-            steps_per_gradient: Fewest steps that the algorithm learns from.
+        """Return the world with the smallest rollouts that show a run's cost, and with judges that cost nothing. A
+        rollout has whole segments of the policy's ``recurrence``, and steps for a gradient of the algorithm.
         """
         steps = max(_SHORT_STEPS, -(-steps_per_gradient // self.config.num_rows))
         return self._with_free_judges({self.config.STEPS: -(-steps // recurrence) * recurrence})

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
-from groundling.worlds.writing.config import WritingConfig
-from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
+from groundling.worlds.writing.config import WritingConfig, samples_of, warn_about_shared_prompts
 
 ROWS = [{"question": f"q{n}", "answer": f"a{n}", "key": f"k{n}", "topic": "x"} for n in range(10)]
 

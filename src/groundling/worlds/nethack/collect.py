@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")  # i
 
 
 class NetHackCollector(Collector):
-    """Lets a policy play in NetHack's envs.
+    """Lets a policy play in NetHack's envs, not yet reset. An episode of a task with a goal succeeds with a return
+    above 0.
 
     A step's caption is the message at which its action was chosen, as in Motif, not the resulting message. Episodes
     have the figures of `groundling.envs.nethack.observation.FIGURES` except ``end_status``; ``death_rate`` and
@@ -33,8 +34,6 @@ class NetHackCollector(Collector):
     outputs without coefficients; and ``messages``: the number of distinct ones.
 
     Args:
-        envs: The envs, not yet reset.
-        task: One of `groundling.envs.nethack.TASKS`; an episode of a task with a goal succeeds with a return above 0.
         rank: Offset of the seed of this process's draws.
         ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one:
             rollouts are of weights one update old. For a learner on a GPU; a CPU gains nothing.
@@ -107,7 +106,7 @@ class NetHackCollector(Collector):
             self._last = {name: getattr(frames, name) for name in _SEEN}
             self._last["dones"] = np.ones(envs.num_envs, dtype=bool)
             self._memory = policy.initial_memory(envs.num_envs)
-        steps = _Steps.begin(num_steps, self._last, policy)
+        steps = _Steps(num_steps, self._last, policy)
         with policy.unchanged():
             for step in range(num_steps):
                 for group in range(envs.num_groups):
@@ -174,57 +173,45 @@ class NetHackCollector(Collector):
         for step, env in np.argwhere(steps.seen["dones"][1:]).tolist():  # in the order of steps
             sums = self._sums[:, env] + per_step[:, begins[env] : step + 1, env].sum(1)
             self._sums[:, env], begins[env] = 0.0, step + 1
-            if (step, env) in steps.episodes:  # not if an env was lost
-                ended.append(self._episode(steps.episodes[step, env], float(sums[0]), int(sums[1])))
+            episode = steps.episodes.get((step, env))
+            if episode is None:  # the env was lost
+                continue
+            figures: dict[str, float] = dict(episode.figures)
+            status = figures.pop("end_status")
+            figures |= {
+                "death_rate": float(status == EndStatus.DEATH),
+                "abort_rate": float(status == EndStatus.ABORTED),
+                "intrinsic_return": float(sums[0]),
+                "messages": int(sums[1]),
+                "return": episode.episode_return,
+                "length": episode.length,
+            }
+            if self._goal != "score":
+                figures["success"] = float(episode.episode_return > 0)
+            ended.append(Episode(figures))
         for env, first in enumerate(begins.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
         return ended
 
-    def _episode(self, episode: NetHackEpisode, intrinsic_return: float, messages: int) -> Episode:
-        figures: dict[str, float] = dict(episode.figures)
-        status = figures.pop("end_status")
-        figures |= {
-            "death_rate": float(status == EndStatus.DEATH),
-            "abort_rate": float(status == EndStatus.ABORTED),
-            "intrinsic_return": intrinsic_return,
-            "messages": messages,
-            "return": episode.episode_return,
-            "length": episode.length,
-        }
-        if self._goal != "score":
-            figures["success"] = float(episode.episode_return > 0)
-        return Episode(figures)
 
-
-@dataclass
 class _Steps:
     """The steps of a rollout; tensors ``(num_steps, num_envs)``."""
 
-    seen: dict[str, np.ndarray]
-    """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and the previous ``dones``."""
-    actions: Tensor
-    log_probs: Tensor
-    values: Tensor
-    extrinsic: Tensor
-    truncation_values: Tensor  # value of the observation after an episode's last allowed step, else 0
-    memories: Tensor | None
-    """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
-    last_values: Tensor
-    episodes: dict[tuple[int, int], NetHackEpisode] = field(default_factory=dict)  # ended, by step and env
-
-    @classmethod
-    def begin(cls, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> "_Steps":
-        num_envs = len(first["dones"])
-        seen = {name: np.empty((num_steps + 1, *row.shape), row.dtype) for name, row in first.items()}
+    def __init__(self, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> None:
+        shape = num_steps, len(first["dones"])
+        self.seen = {name: np.empty((num_steps + 1, *row.shape), row.dtype) for name, row in first.items()}
+        """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and previous ``dones``."""
         for name, row in first.items():
-            seen[name][0] = row
-        actions = torch.empty(num_steps, num_envs, dtype=torch.int64)
-        log_probs, values, extrinsic = torch.empty(3, num_steps, num_envs)
-        truncation_values = torch.zeros(num_steps, num_envs)
-        memories = None
+            self.seen[name][0] = row
+        self.actions = torch.empty(shape, dtype=torch.int64)
+        self.log_probs, self.values, self.extrinsic = torch.empty(3, *shape)
+        self.truncation_values = torch.zeros(shape)  # of the observation after an episode's last allowed step, else 0
+        self.memories: Tensor | None = None
+        """``(num_segments, num_envs, memory_size)``: before each segment of the policy's recurrence."""
         if policy.memory_size:
-            memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
-        return cls(seen, actions, log_probs, values, extrinsic, truncation_values, memories, torch.empty(num_envs))
+            self.memories = torch.empty(-(-num_steps // policy.recurrence), shape[1], policy.memory_size)
+        self.last_values = torch.empty(shape[1])
+        self.episodes: dict[tuple[int, int], NetHackEpisode] = {}  # ended, by step and env
 
     def observations(self, steps: int | slice, rows: slice = slice(None)) -> NetHackObservations:
         arrays = (self.seen[name][steps, rows] for name in ("chars", "colours", "vector", "messages"))

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,30 +18,25 @@ from groundling.policies.policy import Policy
 from groundling.worlds.episode import Episode
 from groundling.worlds.nethack.frames import MessageScores
 from groundling.worlds.nethack.pairs import Act, ActForSeed, Observation, explorer_player, random_player
+from groundling.worlds.protocols import Actor
 from groundling.worlds.world import Player
 
 BASELINES: dict[str, ActForSeed] = {"random": random_player, "explorer": explorer_player}
 
 
-class NetHackAgent(Protocol):
-    """Plays in any number of envs."""
-
-    def begin(self, env: int, seed: int) -> None:
-        """Begin an episode in ``env``; its random draws may follow from ``seed``."""
-
-    def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
-        """Choose an action for each of these envs, which show nle's arrays."""
-
-
 class BaselineAgent:
+    """A player by rules in any number of envs."""
+
     def __init__(self, act_for_seed: ActForSeed) -> None:
         self._act_for_seed = act_for_seed
         self._acts: dict[int, Act] = {}
 
     def begin(self, env: int, seed: int) -> None:
+        """Begin an episode in ``env``, whose random draws follow from ``seed``."""
         self._acts[env] = self._act_for_seed(seed)
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
+        """Choose an action for each of these envs, which show nle's arrays."""
         return [self._acts[env](shown) for env, shown in zip(envs, observations, strict=True)]
 
 
@@ -70,8 +65,8 @@ class PolicyAgent:
         return list(action.actions.tolist())
 
 
-class PolicyActor:
-    """A policy in a custom loop of a task, one episode after the other (`groundling.worlds.protocols.Actor`)."""
+class PolicyActor(Actor):
+    """A policy in a custom loop of a task; its choices depend on its memory, so they have no probabilities."""
 
     def __init__(
         self, policy: Policy, task: str, args: Mapping[str, Any], deterministic: bool, generator: torch.Generator
@@ -85,13 +80,7 @@ class PolicyActor:
         return gymnasium.make(self._task, **{**self._args, **args})
 
     def reset(self) -> None:
-        """Begin an episode, and clear the memory."""
         self._agent.begin(0, 0)
-
-    @property
-    def probabilities(self) -> Mapping[str, float] | None:
-        """None: the choice depends on the memory."""
-        return None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int:
         """Return an action's number for nle's arrays by name."""
@@ -110,7 +99,9 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
     return NetHackObservations(chars, colours & (COLOURS - 1), vector, messages)
 
 
-def make_agent(player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int) -> NetHackAgent:
+def make_agent(
+    player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int
+) -> BaselineAgent | PolicyAgent:
     """Return a player as an agent in many envs; ``args`` are the task's, ``seed`` is that of the draws."""
     if player.policy is None:
         return BaselineAgent(BASELINES[player.name])
@@ -119,13 +110,10 @@ def make_agent(player: Player, args: Mapping[str, Any], *, deterministic: bool, 
 
 def make_act_for_seed(player: Player, args: Mapping[str, Any], *, deterministic: bool) -> ActForSeed:
     """Return a player of single episodes, in which everything follows from the episode's seed."""
-    if player.policy is None:
-        return BASELINES[player.name]
-    policy, shown = player.policy, View.of(args)
-    PolicyAgent(policy)  # refuses other policies before anything is played
+    make_agent(player, args, deterministic=deterministic, seed=0)  # refuses other policies before anything is played
 
     def act_for_seed(seed: int) -> Act:
-        agent = PolicyAgent(policy, deterministic, seed, shown)
+        agent = make_agent(player, args, deterministic=deterministic, seed=seed)
         agent.begin(0, seed)
         return lambda observation: agent.act([0], [observation])[0]
 
@@ -157,7 +145,7 @@ class Game:
 
 
 def play(
-    agent: NetHackAgent,
+    agent: BaselineAgent | PolicyAgent,
     task: str,
     args: Mapping[str, Any],
     num_episodes: int,

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -91,33 +91,28 @@ def most_frequent(
     messages: Mapping[str, Sequence[Mapping[bytes, int]]], scores: MessageScores | None
 ) -> list[dict[str, Any]]:
     """Return all agents' most frequent messages, with rewards, as JSON; ``messages``: counts by agent and episode."""
-    occurrences: dict[str, Counter[bytes]] = {}
-    episodes: dict[str, Counter[bytes]] = {}
+    occurrences: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
     for name, played in messages.items():
-        occurrences[name], episodes[name] = Counter(), Counter()
         for counts in played:
             occurrences[name].update(counts)
-            episodes[name].update(counts.keys())
     top = [m for counts in occurrences.values() for m, _ in counts.most_common(_MOST + 1) if message_text(m)]
     return [
         {
             "message": message_text(message),
             "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
             "per_episode": {name: occurrences[name][message] / len(played) for name, played in messages.items()},
-            "share_of_episodes": {name: episodes[name][message] / len(played) for name, played in messages.items()},
         }
         for message in dict.fromkeys(top)
     ]
 
 
 def top_messages(counts: Mapping[bytes, int], scores: MessageScores | None, limit: int = 100) -> list[dict[str, Any]]:
-    """Return an episode's messages, the most frequent first, with the sum of each one's rewards."""
+    """Return an episode's messages, the most frequent first, with their rewards, as JSON."""
     return [
         {
             "message": message_text(message),
             "count": count,
             "normalised_reward": None if scores is None else scores.of([message])[0].normalised,
-            "paid": None if scores is None else scores.intrinsic_return({message: count}),
         }
         for message, count in Counter(counts).most_common(limit)
     ]
@@ -157,8 +152,7 @@ class NetHackStep:
     reward: float  # the task's reward of the last action
     episode_return: float  # sum of the task's rewards so far
     message: bytes
-    raw: float | None  # the reward model's output for the message; None without a reward model
-    normalised: float | None
+    score: MessageScore | None  # of the message; None without a reward model
     intrinsic: float | None  # the message's reward after threshold and count, without the coefficient
     counts: Mapping[bytes, int]  # number of occurrences of each message so far, including this one
     ended: bool  # no action follows
@@ -178,9 +172,9 @@ class NetHackStep:
 
     def _lines(self) -> list[str]:
         lines = [f"step {self.step}  reward {self.reward:+.4g}  return {self.episode_return:.5g}"]
-        if self.raw is not None:
-            figures = f"{self.intrinsic:.3f} (raw {self.raw:.3f}, normalised {self.normalised:+.2f})"
-            lines.append(f"intrinsic {figures}")
+        if self.score is not None:
+            figures = f"raw {self.score.raw:.3f}, normalised {self.score.normalised:+.2f}"
+            lines.append(f"intrinsic {self.intrinsic:.3f} ({figures})")
         return lines
 
 
@@ -188,40 +182,23 @@ def play_steps(
     act: Act, task: str, args: Mapping[str, Any], seed: int, scores: MessageScores | None
 ) -> Generator[NetHackStep]:
     """Play the episode with this seed; the last step is its end."""
-    env = make_task(task, **recording_in(args, f"seed-{seed}"))
-    try:
+    with closing(make_task(task, **recording_in(args, f"seed-{seed}"))) as env:
         observation, _ = env.reset(seed=seed)
         counts: Counter[bytes] = Counter()
         reward, total, step, ended = 0.0, 0.0, 0, False
         while True:
-            yield _step(observation, step, reward, total, counts, scores, ended)
+            message, score, intrinsic = observation["message"].tobytes(), None, None
+            if not ended:
+                counts[message] += 1
+            if scores is not None:
+                score = scores.of([message])[0]
+                intrinsic = 0.0 if ended else scores.reward(message, counts[message])
+            screen = Screen.of(observation)
+            yield NetHackStep(screen, step, reward, total, message, score, intrinsic, counts, ended)
             if ended:
                 return
             observation, reward, terminated, truncated, _ = env.step(act(observation))
             total, step, ended = total + reward, step + 1, terminated or truncated
-    finally:
-        env.close()
-
-
-def _step(
-    observation: Any,
-    step: int,
-    reward: float,
-    total: float,
-    counts: Counter[bytes],
-    scores: MessageScores | None,
-    ended: bool,
-) -> NetHackStep:
-    message = observation["message"].tobytes()
-    if not ended:
-        counts[message] += 1
-    raw = normalised = intrinsic = None
-    if scores is not None:
-        (score,) = scores.of([message])
-        raw, normalised = score.raw, score.normalised
-        intrinsic = 0.0 if ended else scores.reward(message, counts[message])
-    screen = Screen.of(observation)
-    return NetHackStep(screen, step, reward, total, message, raw, normalised, intrinsic, counts, ended)
 
 
 def frames_of(steps: Iterator[NetHackStep], number: int, scores: MessageScores | None) -> Iterator[Frame]:
@@ -251,13 +228,11 @@ def _summary(last: NetHackStep, number: int, scores: MessageScores | None) -> Su
     title = f"episode {number} · {last.step:,} steps · return {last.episode_return:.5g}"
     if scores is not None:
         title += f" · intrinsic return {scores.intrinsic_return(last.counts):.4g}"
-    header, rows = ["times", "message"], []
-    if scores is not None:
-        header.append("normalised reward")
-    for row in top_messages(last.counts, scores, _SHOWN_MESSAGES):
-        rows.append([str(row["count"]), row["message"] or "(none)"])
-        if scores is not None:
-            rows[-1].append(f"{row['normalised_reward']:+.2f}")
+    header = ["times", "message", "normalised reward"][: 2 if scores is None else 3]
+    rows = [
+        [str(row["count"]), row["message"] or "(none)", signed(row["normalised_reward"])][: len(header)]
+        for row in top_messages(last.counts, scores, _SHOWN_MESSAGES)
+    ]
     return Summary(f"{title} · {len(last.counts)} distinct messages", header, rows)
 
 
@@ -265,10 +240,16 @@ def view(
     reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
 ) -> EpisodeView:
     """Return an episode of ``samples/*.json`` with pictures of evenly spread steps, the last one included; without
-    pictures if its actions lead to another return, as with another version of nle.
+    pictures if its actions lead to another return, as with another version of nle. Pictures have the figures of the
+    reward model of the checkpoint that played, unless it is gone.
     """
     figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())
-    frames = _pictures(sample, _scores(reward, device, run_dir, sample))
+    checkpoint, scores = run_dir / "checkpoints" / (sample.get("checkpoint") or "none"), None
+    is_online = any(part is not None and part.args.get("online") for part in reward.values())
+    if checkpoint.exists() or not is_online:
+        with suppress(GroundlingError):
+            scores = make_message_scores(reward, device, checkpoint)
+    frames = _pictures(sample, scores)
     notes = [f"The held-out episode of median return: {' · '.join(figures)}"]
     if not frames:
         notes.append("No pictures: the episode, played again with the installed nle, takes another course.")
@@ -278,20 +259,6 @@ def view(
     ]
     table = Summary("", ["message", "times", "normalised reward"], rows)
     return EpisodeView([(f"Seed {sample['seed']}", False)], frames, notes=notes, pixels=_PIXELS, table=table)
-
-
-def _scores(
-    reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
-) -> MessageScores | None:
-    """Load the reward model of the checkpoint that played; None if it is gone, since pictures need none."""
-    checkpoint = run_dir / "checkpoints" / (sample.get("checkpoint") or "none")
-    is_online = any(part is not None and part.args.get("online") for part in reward.values())
-    if is_online and not checkpoint.exists():
-        return None
-    try:
-        return make_message_scores(reward, device, checkpoint)
-    except GroundlingError:
-        return None
 
 
 def _pictures(sample: Mapping[str, Any], scores: MessageScores | None) -> list[Frame]:

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_object
-from groundling.io.files import write_atomically
+from groundling.io.files import sync, write_atomically
 from groundling.io.redaction import shareable
 from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION, Format
@@ -23,16 +24,9 @@ Observation = Mapping[str, NDArray[Any]]  # nle's arrays by key
 Act = Callable[[Observation], int]  # chooses an index of `groundling.envs.nethack.ACTIONS`
 ActForSeed = Callable[[int], Act]  # player of an episode with this seed, deterministic given the seed
 
-_DTYPES = {
-    "message": np.uint8,
-    "blstats": np.int64,
-    "tty_chars": np.uint8,
-    "tty_colors": np.int8,
-    "rewards": np.float32,
-}
+_KEYS = {"blstats": np.int64, "message": np.uint8, "rewards": np.float32}  # recorded at each step
+_SCREENS = {"tty_chars": np.uint8, "tty_colors": np.int8}  # more, read by Motif's train_reward; 3,840 bytes a step
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}  # indices in blstats
-KEYS = ("message", "blstats", "rewards")  # recorded at each step
-SCREENS = ("tty_chars", "tty_colors")  # more, read by Motif's train_reward; 3,840 bytes a step
 _CHARACTER = "mon-hum-neu-mal"  # nle's default character
 _MOST_STEPS = 5000  # nle's max_episode_steps
 
@@ -60,7 +54,7 @@ def record(
     task: str = "NetHackScore-v1",
     task_args: Mapping[str, Any] | None = None,
     seed: int = 0,
-    keys: Collection[str] = KEYS,
+    screens: bool = False,
     deterministic: bool = False,
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
@@ -73,41 +67,31 @@ def record(
 
     Args:
         folder: The dataset's folder; missing, empty, or written by the same call.
-        players: Identities of the agents; others cannot continue the recording.
+        players: Identities of the agents; others cannot continue the recording, nor with another ``deterministic``.
         stride: Steps of which one segment is kept; at least ``segment_length``.
-        task: One of `groundling.envs.nethack.TASKS`.
-        seed: Seed of the episodes, the players and the pairing.
-        keys: Arrays to record: message (always), blstats, tty_chars, tty_colors, rewards. With `SCREENS`,
-            info/character is written, too.
-        deterministic: The player takes the likeliest actions; part of the description.
-        format: "motif" or "parquet".
+        screens: Also record the terminal and info/character, next to message, blstats and rewards.
         on_segment: Called once for each segment, including those recorded before.
     """
     if num_pairs < 1 or not 1 <= segment_length <= stride:
-        raise ConfigError(
-            f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {num_pairs}, {segment_length} and "
-            f"{stride}"
-        )
-    most = (task_args or {}).get("max_episode_steps", _MOST_STEPS)
+        sizes = f"{num_pairs}, {segment_length} and {stride}"
+        raise ConfigError(f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {sizes}")
+    args = dict(task_args or {})
+    most = args.get("max_episode_steps", _MOST_STEPS)
     if segment_length > most:
         raise ConfigError(
             f"no episode is as long as a segment of segment_length={segment_length} steps, with "
             f"max_episode_steps={most}: record shorter segments, or raise the task's max_episode_steps"
         )
-    kept = sorted({"message", *keys})
-    for key in kept:
-        if key not in _DTYPES:
-            raise ConfigError(unknown("key of a recording", key, _DTYPES))
     description = {
         "player": name,
         "players": list(players),
         "task": task,
-        "task_args": dict(task_args or {}),
+        "task_args": args,
         "num_pairs": num_pairs,
         "segment_length": segment_length,
         "stride": stride,
         "seed": seed,
-        "keys": kept,
+        "keys": [*_KEYS, *(_SCREENS if screens else ())],
         "deterministic": deterministic,
         "format": format,
     }
@@ -116,12 +100,9 @@ def record(
         recording.begin()
         for _ in range(recording.segment):
             on_segment()
-        env = make_task(task, **dict(task_args or {}))
-        try:
+        with closing(make_task(task, **args)) as env:
             while not recording.is_complete:
                 _play(env, player, recording, on_segment)
-        finally:
-            env.close()
         recording.write(format)
     return MessagePairs.open(Path(folder))
 
@@ -150,51 +131,40 @@ class _Recording:
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
         self.folder, self.description = folder, shareable(description)
-        self.partial = folder.with_name(folder.name + ".recording")
-        self.episode = self.segment = 0
-        count, length = description["num_pairs"], description["segment_length"]
-        self._places = np.random.default_rng(description["seed"]).permutation(2 * count)
-        self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            key: ((2 * count, length, *TAILS[key]), _DTYPES[key]) for key in description["keys"]
-        }
-        self._shapes |= {f"info-{key}": ((2 * count,), np.int64) for key in (*_INFO, "steps")}
+        self._partial = folder.with_name(folder.name + ".recording")
+        self._state = self._partial / "state.json"
+        self._places = np.random.default_rng(description["seed"]).permutation(2 * description["num_pairs"])
         self._arrays: dict[str, NDArray[Any]] = {}
+        self.episode = self.segment = 0
+        self.is_written = folder.is_file() or (folder.exists() and any(folder.iterdir()))
+        if self.is_written:
+            check_same(folder, self.description)
+            shutil.rmtree(self._partial, ignore_errors=True)
 
     @property
     def is_complete(self) -> bool:
         return self.segment == len(self._places)
 
-    @property
-    def is_written(self) -> bool:
-        """True if the dataset is complete; raise `ConfigError` if the folder holds something else."""
-        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
-            return False
-        path = self.folder / DESCRIPTION
-        if not path.is_file():
-            state = self._read_state()
-            if state is not None and state["segment"] == len(self._places):
-                return False  # killed between the dataset and its description
-            raise ConfigError(f"{self.folder} holds something else: name a new folder for the dataset")
-        check_same(self.folder, self.description)
-        shutil.rmtree(self.partial, ignore_errors=True)
-        return True
-
     def begin(self) -> None:
         """Make the arrays, or open those of an interrupted recording."""
-        state = self._read_state()
-        mode = "w+" if state is None else "r+"
-        if state is None:
-            shutil.rmtree(self.partial, ignore_errors=True)
-            self.partial.mkdir(parents=True)
-            text = json.dumps(self.description, indent=1) + "\n"
-            write_atomically(self.partial / DESCRIPTION, text)
+        resumes = self._state.is_file()
+        if resumes:
+            check_same(self._partial, self.description)
+            state = read_object(self._state, SETTINGS)
+            self.episode, self.segment = int(state["episode"]), int(state["segment"])
         else:
-            check_same(self.partial, self.description)
-            self.episode, self.segment = state["episode"], state["segment"]
-        for key, (shape, dtype) in self._shapes.items():
-            self._arrays[key] = np.lib.format.open_memmap(
-                self.partial / f"{key}.npy", mode=mode, dtype=dtype, shape=shape
-            )
+            shutil.rmtree(self._partial, ignore_errors=True)
+            self._partial.mkdir(parents=True)
+            self._describe(self._partial)
+        count, dtypes = len(self._places), {**_KEYS, **_SCREENS}
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            key: ((count, self.description["segment_length"], *TAILS[key]), dtypes[key])
+            for key in self.description["keys"]
+        }
+        shapes |= {f"info-{key}": ((count,), np.int64) for key in (*_INFO, "steps")}
+        for key, (shape, dtype) in shapes.items():
+            path = self._partial / f"{key}.npy"
+            self._arrays[key] = np.lib.format.open_memmap(path, "r+" if resumes else "w+", dtype, shape)
 
     def keep(self, place: int, step: Mapping[str, Any]) -> None:
         for key in self.description["keys"]:
@@ -211,30 +181,23 @@ class _Recording:
         self.episode += 1
         for array in self._arrays.values():
             array.flush()  # type: ignore[attr-defined]
-        state = {"episode": self.episode, "segment": self.segment}
-        write_atomically(self.partial / "state.json", json.dumps(state) + "\n")
+        write_atomically(self._state, json.dumps({"episode": self.episode, "segment": self.segment}) + "\n")
 
     def write(self, format: Format) -> None:
-        count = len(self._places) // 2
-        shaped = {key: array.reshape(count, 2, *array.shape[1:]) for key, array in self._arrays.items()}
+        """Write the dataset with its description, completely or not at all, and delete the unfinished one."""
+        shaped = {key: array.reshape(-1, 2, *array.shape[1:]) for key, array in self._arrays.items()}
         data = {key: array for key, array in shaped.items() if not key.startswith("info-")}
         info = {key.removeprefix("info-"): array for key, array in shaped.items() if key not in data}
-        if format == "motif" and data.keys() >= set(SCREENS):
+        if format == "motif" and data.keys() >= _SCREENS.keys():
             character = str(self.description["task_args"].get("character", _CHARACTER))
-            info["character"] = np.full((count, 2), character)
-        if not self.folder.exists() or not any(self.folder.iterdir()):
-            MessagePairs.create(self.folder, data, info, format)
-        write_atomically(self.folder / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
-        shutil.rmtree(self.partial)
+            info["character"] = np.full(info["steps"].shape, character)
+        whole = self._partial / "pairs"
+        shutil.rmtree(whole, ignore_errors=True)  # of a process that was killed here
+        MessagePairs.create(whole, data, info, format)
+        self._describe(whole)
+        whole.rename(self.folder)
+        sync(self.folder.parent)
+        shutil.rmtree(self._partial)
 
-    def _read_state(self) -> dict[str, int] | None:
-        path = self.partial / "state.json"
-        if not path.is_file():
-            return None
-        try:
-            state = read_object(path, SETTINGS)
-            return {name: int(state[name]) for name in ("episode", "segment")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path} cannot be read ({error!r}): delete {self.partial} to record it again"
-            ) from error
+    def _describe(self, folder: Path) -> None:
+        write_atomically(folder / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")

@@ -13,26 +13,15 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
 from groundling.envs.nethack import RECORDING, TASKS
 from groundling.envs.nethack.vector import NetHackVectorEnv
-from groundling.envs.seeds import SCHEME, held_out_seed
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError, unknown
 from groundling.fields import CommandLineOnly, Ge, MayChangeOnResume, NoEffectOnResults, OfEvaluation, TrainingOnly
 from groundling.policies.policy import Policy
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
-from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ReportTable
+from groundling.worlds.episode import PRESENTATIONS, Episode, EpisodeView, Frame, Played, ReportTable
+from groundling.worlds.nethack import episodes, frames, pairs
 from groundling.worlds.nethack.collect import NetHackCollector
-from groundling.worlds.nethack.episodes import PolicyActor, episode_of, make_act_for_seed, make_agent, mixed, play
-from groundling.worlds.nethack.frames import (
-    MessageScores,
-    frames_of,
-    make_message_scores,
-    most_frequent,
-    play_steps,
-    table_of,
-    top_messages,
-    view,
-)
-from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Collector, Demonstrator, Player, World
 
@@ -108,20 +97,7 @@ class NetHackWorld(World):
         "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
     }
     experiment = "motif/score"
-    presentation = Presentation(
-        unit="frames",
-        curves={
-            "return_mean": "return",
-            "score": "score",
-            "dlvl": "depth",
-            "gold": "gold",
-            "xlvl": "experience_level",
-            "episode_length": None,
-            "messages": "messages",
-            "intrinsic_return": None,
-        },
-        first_figures=("return_mean", "loss", "score", "dlvl", "gold", "xlvl", "messages"),
-    )
+    presentation = PRESENTATIONS["nethack"]
 
     @classmethod
     def has(cls, place: str) -> bool:
@@ -131,18 +107,10 @@ class NetHackWorld(World):
     def spec(self) -> WorldSpec:
         return replace(self.offers, name=self.config.env, num_actions=len(nethack.ACTIONS))
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | {"episode_seeds": SCHEME}
-
-    @property
-    def entropy_floor(self) -> float:
-        return self.config.entropy_floor
-
     @cached_property
-    def message_scores(self) -> MessageScores | None:
+    def message_scores(self) -> frames.MessageScores | None:
         """Scores of messages by the run's reward model; None without one."""
-        return make_message_scores(self.reward_parts, self.device, self.checkpoint)
+        return frames.make_message_scores(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         config, reward = self.config, self.begin_reward(policy, algorithm.processes)
@@ -173,14 +141,14 @@ class NetHackWorld(World):
                 "--length episode is for text worlds, NetHack's segments have one length: give --length N"
             )
         acting = [
-            make_act_for_seed(one, one.world.config.args, deterministic=one.world.evaluation.deterministic)
+            episodes.make_act_for_seed(one, one.world.config.args, deterministic=one.world.evaluation.deterministic)
             for one in players
         ]
         with ExitStack() as stack:
             for one in players:
                 stack.enter_context(_unchanged(one.policy))
-            pairs = record(
-                acting[0] if len(acting) == 1 else mixed(acting),
+            recorded = pairs.record(
+                episodes.mixed(acting),
                 settings.output,
                 name=settings.name,
                 players=[one.identity for one in players],
@@ -191,47 +159,42 @@ class NetHackWorld(World):
                 task_args=self.config.args,
                 seed=self.seed,
                 deterministic=self.evaluation.deterministic,
-                keys=KEYS + SCREENS if settings.screens else KEYS,
+                screens=settings.screens,
                 format=settings.format or "motif",
                 on_segment=on_segment,
             )
-        return len(pairs)
+        return len(recorded)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         self.check_player(player)
         args, deterministic = self.config.args, self.evaluation.deterministic
-        agent = make_agent(player, args, deterministic=deterministic, seed=self.seed)
+        agent = episodes.make_agent(player, args, deterministic=deterministic, seed=self.seed)
+        args, num_envs = nethack.recording_in(args, player.name), self.evaluation.num_envs
+        games = episodes.play(agent, self.config.env, args, num_episodes, num_envs, self.seed, self.message_scores)
         with _unchanged(player.policy):
-            for game in play(
-                agent,
-                self.config.env,
-                nethack.recording_in(args, player.name),
-                num_episodes,
-                self.evaluation.num_envs,
-                self.seed,
-                self.message_scores,
-            ):
-                yield episode_of(game)
+            yield from map(episodes.episode_of, games)
 
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
         self.check_player(player)
         config, seed = self.config, held_out_seed(number)
-        act = make_act_for_seed(player, config.args, deterministic=self.evaluation.deterministic)(seed)
-        steps = play_steps(act, config.env, config.args, seed, self.message_scores)
-        yield from frames_of(steps, number, self.message_scores)
+        act = episodes.make_act_for_seed(player, config.args, deterministic=self.evaluation.deterministic)(seed)
+        steps = frames.play_steps(act, config.env, config.args, seed, self.message_scores)
+        yield from frames.frames_of(steps, number, self.message_scores)
 
-    def actor(self, policy: Policy, generator: torch.Generator) -> PolicyActor:
-        return PolicyActor(policy, self.config.env, self.config.args, self.evaluation.deterministic, generator)
+    def actor(self, policy: Policy, generator: torch.Generator) -> episodes.PolicyActor:
+        return episodes.PolicyActor(
+            policy, self.config.env, self.config.args, self.evaluation.deterministic, generator
+        )
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
-        return view(self.reward_parts, self.device, run_dir, sample)
+        return frames.view(self.reward_parts, self.device, run_dir, sample)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         messages = {name: [e.record.messages for e in outcome.episodes] for name, outcome in played.items()}
-        return {"messages": most_frequent(messages, self.message_scores)}
+        return {"messages": frames.most_frequent(messages, self.message_scores)}
 
     def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
-        return [table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]
+        return [frames.table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
         """Return the episode of median return: seed and actions suffice to show it again."""
@@ -245,7 +208,7 @@ class NetHackWorld(World):
                 "checkpoint": self.checkpoint.name if self.checkpoint else None,
                 "figures": game.figures,
                 "actions": game.actions,
-                "messages": top_messages(game.messages, self.message_scores),
+                "messages": frames.top_messages(game.messages, self.message_scores),
             }
         ]
 

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import Step, TextEpisode
+from groundling.envs.text_episode import Step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import RunError
 from groundling.judges.preferences.pairs import caption_id, caption_ids
@@ -23,118 +23,54 @@ from groundling.worlds.text.pairs import caption_in_context, context
 from groundling.worlds.world import Collector
 
 
-class RolloutBuffer:
-    """Steps of all envs while a rollout is collected; ``counts``: occurrences of captions in the present episodes."""
+class _Taken(NamedTuple):
+    """A step of all envs."""
 
-    def __init__(self, counts: Mapping[str, EpisodeCounts]) -> None:
-        self.observations: list[TextObservation] = []  # num_steps * num_envs
-        self.episodes: list[TextEpisode] = []
-        self.env_rewards: list[Tensor] = []  # num_steps of (num_envs,), as those below
-        self.truncation_values: list[Tensor] = []
-        self.acting: list[np.ndarray] = []
-        self.captions = {name: _CaptionBuffer(kind) for name, kind in counts.items()}
-        self._turns: list[Turn] = []
-        self._actions: list[Action] = []
-        self._dones: list[np.ndarray] = []
-        self._memories: list[Tensor | None] = []
-        self._starts: list[Tensor] = []
-
-    def add(
-        self,
-        observations: Sequence[TextObservation],
-        starts: Tensor,
-        memory: Tensor | None,
-        action: Action,
-        step: Step,
-        acting: np.ndarray,
-    ) -> None:
-        """Add a step of all envs. ``observations`` and ``memory`` ``(num_envs, memory_size)`` are those before it,
-        ``starts`` ``(num_envs,)`` bool is True for the first of an episode, ``acting`` ``(num_envs,)`` bool for envs
-        that do not wait.
-        """
-        if self.captions:
-            self._add_captions(observations, action.actions.tolist(), step, acting)
-        self.observations += observations
-        self.episodes += step.episodes
-        self.env_rewards.append(torch.from_numpy(step.rewards))
-        self.acting.append(acting)
-        self._turns += action.turns or []
-        self._actions.append(action)
-        self._dones.append(step.dones)
-        self._memories.append(memory)
-        self._starts.append(starts)
-
-    def _add_captions(
-        self, observations: Sequence[TextObservation], actions: Sequence[int], step: Step, acting: np.ndarray
-    ) -> None:
-        for env in np.flatnonzero(acting).tolist():
-            before = observations[env]
-            reached = step.final_observations.get(env, step.observations[env])
-            place = len(self.observations) + env
-            self.captions["captions"].add(env, place, "\n".join(reached.descriptions[-1]), reached.goal)
-            judged = caption_in_context(before, before.actions[actions[env]])
-            self.captions["judged"].add(env, place, judged, before.goal, context(before))
-        for captions in self.captions.values():
-            captions.counts.end(step.final_observations)
-
-    def rollout(
-        self, policy: Policy, rewarded: Rewarded, last_values: Tensor, last: Sequence[TextObservation]
-    ) -> Rollout:
-        """Return the rollout, with the KL of each action to the policy's reference, if it has one."""
-        actions = torch.stack([a.actions.detach() for a in self._actions]).cpu()  # (num_steps, num_envs)
-        log_probs = torch.stack([a.log_probs.detach() for a in self._actions]).cpu()
-        tokens = [a.tokens for a in self._actions if a.tokens is not None]
-        written = TurnTokens.joined(tokens, dim=0).as_steps(len(actions)) if tokens else None
-        seen: Sequence[Any] = self._turns or self.observations
-        reference = policy.reference_log_probs(
-            seen, actions.flatten() if written is None else written.ids.flatten(0, 1)
-        )
-        kl = None
-        if reference is not None and written is not None:
-            written.kl = written.log_probs - reference.cpu().view_as(written.log_probs)
-            kl = written.kl.sum(-1)
-        elif reference is not None:
-            kl = log_probs - reference.cpu().view_as(log_probs)
-        memories = [memory for memory in self._memories if memory is not None]
-        return Rollout(
-            observations=seen,
-            actions=actions,
-            log_probs=log_probs,
-            values=torch.stack([a.values.detach() for a in self._actions]).cpu(),
-            rewards=rewarded.total,
-            truncation_values=torch.stack(self.truncation_values) if self.truncation_values else None,
-            dones=torch.from_numpy(np.stack(self._dones)),
-            last_values=last_values,
-            last_observations=last,
-            memories=torch.stack(memories) if memories else None,
-            starts=torch.stack(self._starts) if memories else None,
-            kl=kl,
-            tokens=written,
-            parts=rewarded.by_part,
-        )
+    observations: Sequence[TextObservation]  # before it
+    starts: Tensor  # (num_envs,) bool: it is the first of an episode
+    memory: Tensor | None  # (num_envs, memory_size), before it
+    action: Action
+    step: Step
+    acting: np.ndarray  # (num_envs,) bool: False for envs that wait
+    truncation_values: Tensor | None  # (num_envs,)
 
 
-class _CaptionBuffer:
-    """Captions of one kind, with the numbers of their occurrences in the present episodes."""
-
-    def __init__(self, counts: EpisodeCounts) -> None:
-        self._rows: list[tuple[int, str, str, str, int]] = []  # place, text, goal, context, number of occurrences
-        self.counts = counts
-
-    def add(self, env: int, place: int, text: str, goal: str, context: str = "") -> None:
-        """Add a caption; ``place`` is its number among the steps of all envs."""
-        self._rows.append((place, text, goal, context, self.counts.add(env, caption_id(text))))
-
-    def read(self) -> Captions:
-        places, texts, goals, contexts, numbers = map(list, zip(*self._rows, strict=True))
-        return Captions(
-            lambda rows: [texts[row] for row in rows],
-            goals,
-            torch.from_numpy(caption_ids(texts)),
-            torch.tensor(numbers, dtype=torch.float32),
-            torch.tensor(places),
-            contexts,
-        )
+def _rollout(
+    policy: Policy, taken: Sequence[_Taken], rewarded: Rewarded, last_values: Tensor, last: Sequence[TextObservation]
+) -> Rollout:
+    """Return the rollout, with the KL of each action to the policy's reference, if it has one."""
+    done = [one.action for one in taken]
+    actions = torch.stack([a.actions.detach() for a in done]).cpu()  # (num_steps, num_envs)
+    log_probs = torch.stack([a.log_probs.detach() for a in done]).cpu()
+    tokens = [a.tokens for a in done if a.tokens is not None]
+    written = TurnTokens.joined(tokens, dim=0).as_steps(len(actions)) if tokens else None
+    turns = [turn for a in done for turn in a.turns or ()]
+    seen: Sequence[Any] = turns or [observation for one in taken for observation in one.observations]
+    reference = policy.reference_log_probs(seen, actions.flatten() if written is None else written.ids.flatten(0, 1))
+    kl = None
+    if reference is not None and written is not None:
+        written.kl = written.log_probs - reference.cpu().view_as(written.log_probs)
+        kl = written.kl.sum(-1)
+    elif reference is not None:
+        kl = log_probs - reference.cpu().view_as(log_probs)
+    memories = [one.memory for one in taken if one.memory is not None]
+    truncation_values = [one.truncation_values for one in taken if one.truncation_values is not None]
+    return Rollout(
+        observations=seen,
+        actions=actions,
+        log_probs=log_probs,
+        values=torch.stack([a.values.detach() for a in done]).cpu(),
+        rewards=rewarded.total,
+        truncation_values=torch.stack(truncation_values) if truncation_values else None,
+        dones=torch.from_numpy(np.stack([one.step.dones for one in taken])),
+        last_values=last_values,
+        last_observations=last,
+        memories=torch.stack(memories) if memories else None,
+        starts=torch.stack([one.starts for one in taken]) if memories else None,
+        kl=kl,
+        tokens=written,
+        parts=rewarded.by_part,
+    )
 
 
 _CAPTIONS = ("captions", "judged")  # of the observation after a step, and of the step as a judge reads it
@@ -144,7 +80,6 @@ class EnvCollector(Collector):
     """Lets a policy act for ``num_steps`` steps in every env, continuing where the last rollout ended.
 
     Args:
-        envs: The envs, reset already or about to be loaded.
         memory: A recurrent policy's memory ``(num_envs, memory_size)`` at the beginning of episodes.
         others: Numbers of envs before and after these that other processes step. Their random numbers are drawn here
             and dropped, so that an env's draw does not depend on the process that steps it.
@@ -191,27 +126,26 @@ class EnvCollector(Collector):
             envs.reset(begun)
             for counts in self._counts.values():
                 counts.end(begun)
-        buffer = RolloutBuffer(self._counts)
         with policy.unchanged():
-            present = self._play(policy, buffer, generator, on_step)
+            taken, present = self._play(policy, generator, on_step)
             last_values = policy.values(present, self._present_memory()).detach().cpu()
-        captions = {name: one.read() for name, one in buffer.captions.items()}
-        inputs = RewardInputs(
-            (self._num_steps, envs.num_envs),
-            torch.stack(buffer.env_rewards),
-            captions.get("captions"),
-            captions.get("judged"),
-        )
-        rewarded = self.reward(inputs)
-        rollout = buffer.rollout(policy, rewarded, last_values, present)
+        env_rewards = torch.stack([torch.from_numpy(one.step.rewards) for one in taken])
+        captions = self._captions(taken) if self._counts else ()
+        rewarded = self.reward(RewardInputs((self._num_steps, envs.num_envs), env_rewards, *captions))
+        rollout = _rollout(policy, taken, rewarded, last_values, present)
+        episodes = [episode for one in taken for episode in one.step.episodes]
         if self._group_size is not None:
-            rollout = self._grouped(rollout, buffer)
-        return rollout, [episode_of(episode.number, episode) for episode in buffer.episodes]
+            rollout = self._grouped(rollout, taken)
+            # The next rollout begins new ones; without these, only short episodes would be counted.
+            cut = np.flatnonzero(taken[-1].acting & ~taken[-1].step.dones).tolist()
+            episodes += [envs.cut(i) for i in cut]
+        return rollout, [episode_of(episode.number, episode) for episode in episodes]
 
     def _play(
-        self, policy: Policy, buffer: RolloutBuffer, generator: torch.Generator, on_step: Callable[[int], None]
-    ) -> list[TextObservation]:
-        envs, present = self.envs, self.envs.observations()
+        self, policy: Policy, generator: torch.Generator, on_step: Callable[[int], None]
+    ) -> tuple[list[_Taken], list[TextObservation]]:
+        """Step the envs; return the steps and the observations after them."""
+        taken, envs, present = list[_Taken](), self.envs, self.envs.observations()
         acting = np.ones(envs.num_envs, dtype=bool)
         for _ in range(self._num_steps):
             starts, memory = torch.from_numpy(envs.at_start()), self._present_memory()  # (num_envs,)
@@ -222,18 +156,34 @@ class EnvCollector(Collector):
             step = envs.step([one if acts else None for one, acts in zip(chosen, acting, strict=True)])
             if not np.isfinite(step.rewards).all():
                 raise RunError(f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those")
-            buffer.add(present, starts, memory, action, step, acting)
+            values = None
             if self._bootstrap is not None:
-                values = _truncation_values(policy, step, action.memory)
-                buffer.truncation_values.append(self._bootstrap * values)
+                values = self._bootstrap * _truncation_values(policy, step, action.memory)
+            taken.append(_Taken(present, starts, memory, action, step, acting, values))
             present, self.memory = step.observations, action.memory
             on_step(int(acting.sum()))
             if self._group_size is not None:
                 acting = acting & ~step.dones
-        if self._group_size is not None:
-            # The next rollout begins new ones; without these, only short episodes would be counted.
-            buffer.episodes += [envs.cut(i) for i in np.flatnonzero(acting).tolist()]
-        return present
+        return taken, present
+
+    def _captions(self, taken: Sequence[_Taken]) -> list[Captions]:
+        """Return `_CAPTIONS` of the steps of acting envs, with the numbers of their occurrences in the episodes."""
+        rows: dict[str, list[tuple[int, str, str, str, int]]] = {name: [] for name in _CAPTIONS}
+        for number, one in enumerate(taken):
+            chosen = one.action.actions.tolist()
+            for env in np.flatnonzero(one.acting).tolist():
+                before = one.observations[env]
+                reached = one.step.final_observations.get(env, one.step.observations[env])
+                judged = caption_in_context(before, before.actions[chosen[env]])
+                for name, text, goal, about in (
+                    ("captions", "\n".join(reached.descriptions[-1]), reached.goal, ""),
+                    ("judged", judged, before.goal, context(before)),
+                ):
+                    place, count = number * self.envs.num_envs + env, self._counts[name].add(env, caption_id(text))
+                    rows[name].append((place, text, goal, about, count))
+            for counts in self._counts.values():
+                counts.end(one.step.final_observations)
+        return [_captions_of(rows[name]) for name in _CAPTIONS]
 
     def _present_memory(self) -> Tensor | None:
         """Return the memory ``(num_envs, memory_size)``, 0 at the beginning of episodes."""
@@ -258,9 +208,9 @@ class EnvCollector(Collector):
         tokens = None if turns is None else TurnTokens.none(len(turns))
         return Action(nothing.long(), nothing, nothing, memory, turns, tokens)
 
-    def _grouped(self, rollout: Rollout, buffer: RolloutBuffer) -> Rollout:
+    def _grouped(self, rollout: Rollout, taken: Sequence[_Taken]) -> Rollout:
         """Add to a rollout of single episodes its mask, groups and equal states."""
-        cut = int((buffer.acting[-1] & ~rollout.dones[-1].numpy()).sum())
+        cut = int((taken[-1].acting & ~taken[-1].step.dones).sum())
         if cut and not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -268,9 +218,9 @@ class EnvCollector(Collector):
                 "they are learnt from as far as they went, and count as failures; raise it to let them end",
                 stacklevel=2,
             )
-        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for o in buffer.observations]
+        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for one in taken for o in one.observations]
         columns = self._others[0] + torch.arange(self.envs.num_envs)
-        mask = torch.from_numpy(np.stack(buffer.acting))
+        mask = torch.from_numpy(np.stack([one.acting for one in taken]))
         return replace(
             rollout,
             rewards=rollout.rewards * mask,
@@ -303,6 +253,13 @@ class EnvCollector(Collector):
     def close(self) -> None:
         super().close()
         self.envs.close()
+
+
+def _captions_of(rows: Sequence[tuple[int, str, str, str, int]]) -> Captions:
+    """Return captions; rows: place among the steps of all envs, text, goal, context and number of occurrences."""
+    places, texts, goals, contexts, counts = map(list, zip(*rows, strict=True))
+    ids, counted = torch.from_numpy(caption_ids(texts)), torch.tensor(counts, dtype=torch.float32)
+    return Captions(lambda rows: [texts[row] for row in rows], goals, ids, counted, torch.tensor(places), contexts)
 
 
 def _truncation_values(policy: Policy, step: Step, memory: Tensor | None) -> Tensor:

@@ -92,11 +92,6 @@ class TextConfig(WorldConfig):
                 "world.args.draw_task=construction gives each env a task of its own, and the envs of a group "
                 f"(world.group_size={self.group_size}) are to play the same episodes: set draw_task=reset, or task"
             )
-        if self.last_step_limit is not None and self.step_limit is None:
-            raise ConfigError(
-                f"world.last_step_limit={self.last_step_limit} does nothing without world.step_limit, from which it "
-                "tightens: set both, or leave it out"
-            )
         for name, instead in _NOT_IN_ARGS.items():
             if name in self.args:
                 raise ConfigError(f"world.args.{name} is not for an experiment to set: {instead}")
@@ -119,6 +114,8 @@ class TextConfig(WorldConfig):
         idle = unused_in_play(use)
         if not self.num_workers:
             idle["world.timeout"] = "it is for envs in workers (world.num_workers)"
+        if self.step_limit is None:
+            idle["world.last_step_limit"] = "it tightens world.step_limit, which is not set"
         if self.dataset is None and not use.demonstrated:
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
         if use.demonstrated:

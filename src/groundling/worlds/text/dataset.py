@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import Step
+from groundling.envs.text_episode import TextEpisode
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import replace_file, write_atomically
 from groundling.prompts import PromptReader
 from groundling.worlds.protocols import Collected
-from groundling.worlds.text.episodes import Choice, play_training_episodes
+from groundling.worlds.text.episodes import Transition, play_training_episodes
 from groundling.worlds.world import Demonstrator
 
 if TYPE_CHECKING:
@@ -35,7 +34,10 @@ Written by `groundling collect`; one row is one step of an episode. `datasets.lo
 
 def schema() -> "pyarrow.Schema":
     """Return the columns of a dataset; raise `ConfigError` if pyarrow is not installed."""
-    pa = _pyarrow()
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
     texts = pa.list_(pa.string())
     return pa.schema(
         {
@@ -58,49 +60,42 @@ def schema() -> "pyarrow.Schema":
     )
 
 
-class DatasetFolder:
-    """A folder of episodes, which grows by one complete file of each split at a time (that of the first split last).
-    ``description``: agent and world, as JSON; raise `ConfigError` if the folder has another one.
-    """
+def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
+    """Describe a new dataset; raise `ConfigError` if the folder has another one, or something else."""
+    schema()  # raises if pyarrow is missing
+    if folder.is_file() or (folder.exists() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists()):
+        raise ConfigError(f"{folder} is a file or holds other files: name a new folder for the dataset")
+    if count_episodes(folder):  # without episodes the description may change
+        there, wanted = read_description(folder), json.loads(json.dumps(description))
+        different = ", ".join(
+            f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
+            for key in sorted({*there, *wanted})
+            if there.get(key) != wanted.get(key)
+        )
+        if different:
+            raise ConfigError(
+                f"{folder} holds another dataset ({different}): name a new folder, or repeat the same command"
+            )
+        return
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
+    agent, env = description["agent"], description["world.env"]
+    card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
+    write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(folder / "README.md", card)
 
-    def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
-        self.path, self.splits = path, splits
-        self._schema = schema()
-        description_path = path / DESCRIPTION
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file: name a folder for the dataset")
-        if path.exists() and any(path.iterdir()) and not description_path.exists():
-            raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
-        if self.num_episodes:  # without episodes the description may change
-            different = _difference(read_description(path), json.loads(json.dumps(description)))
-            if different:
-                raise ConfigError(
-                    f"{path} holds another dataset ({different}): name a new folder, or repeat the same command"
-                )
-            return
-        path.mkdir(parents=True, exist_ok=True)
-        files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
-        agent, env = description["agent"], description["world.env"]
-        card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
-        write_atomically(description_path, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
-        write_atomically(path / "README.md", card)
-        (path / "data").mkdir(exist_ok=True)
 
-    @property
-    def num_episodes(self) -> int:
-        return count_episodes(self.path, self.splits[0])
+def _append(folder: Path, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the transitions of some episodes by split; the file of the first split, written last, completes them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        for split in reversed(self.splits):
-            table = pa.Table.from_pylist(rows[split], schema=self._schema)
-            path = self.path / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-            # Files that a killed process left before that of the first split.
-            for stale in path.parent.glob(f"*{split}-{first:08d}-*"):
-                stale.unlink()
-            replace_file(path, partial(pq.write_table, table, compression="zstd"))
+    for split in reversed(rows):
+        table = pa.Table.from_pylist(rows[split], schema=schema())
+        path = folder / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
+        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # of a process that was killed here
+            stale.unlink()
+        replace_file(path, partial(pq.write_table, table, compression="zstd"))
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
@@ -115,7 +110,7 @@ def count_episodes(folder: Path, split: str = "train") -> int:
 
 def count_transitions(folder: Path, split: str = "train") -> int:
     """Return the number of rows of a dataset's files; raise `ConfigError` if pyarrow is not installed."""
-    _pyarrow()
+    schema()
     import pyarrow.parquet as pq
 
     return sum(pq.ParquetFile(path).metadata.num_rows for path in files_of(folder, split))
@@ -139,22 +134,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read ({error}): collect into a new folder") from error
 
 
-def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-        for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key)
-    )
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
-    return pyarrow
-
-
 _EPISODES_PER_FILE = 256
 _Rows = list[dict[str, Any]]  # Transitions of an episode
 
@@ -168,16 +147,9 @@ def collect_dataset(
     on_episode: Callable[[], None] = lambda: None,
 ) -> Collected:
     """Play training episodes 0 to ``num_episodes``, write their transitions into ``output``, and return what was
-    added.
-
-    Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written first. The
-    same call continues after the last file, also with a larger ``num_episodes``.
-
-    Args:
-        player: Draws its actions unless ``evaluation.deterministic``.
-        num_episodes: Number of episodes that the dataset comes from in the end.
-        validation_fraction: Share of the episodes that form the split ``validation``, evenly spread.
-        on_episode: Called once for each episode, including those played before.
+    added. Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written
+    first. The same call continues after the last file, also with a larger ``num_episodes``. A share of the episodes,
+    evenly spread, forms the split ``validation``. ``on_episode`` is also called for episodes played before.
     """
     splits = ("train", "validation") if validation_fraction else ("train",)
     description = {
@@ -188,66 +160,57 @@ def collect_dataset(
         "validation_fraction": validation_fraction,
         **{key: value for key, value in player.settings.items() if key != "run_dir"},
     }
-    folder = DatasetFolder(output, description, splits)
-    total = Collected()
-    first = folder.num_episodes
+    _begin(output, description, splits)
+    total, first = Collected(), count_episodes(output)
     for _ in range(first):
         on_episode()
     while first < num_episodes:
         count = min(_EPISODES_PER_FILE, num_episodes - first)
         finished: dict[int, _Rows] = {}
         try:
-            _record(player, first, count, finished, on_episode)
+            seed = player.world.training_seed(1, first)
+            for number, episode, steps in play_training_episodes(player, first, count, seed):
+                finished[number] = _rows_of(player, number, episode, steps)
+                on_episode()
         finally:  # also on Ctrl-C
             rows: dict[str, _Rows] = {split: [] for split in splits}
             last = first
             while last in finished:  # up to the first episode that has not ended
-                steps = finished[last]
-                if steps[0]["success"] or not only_success:
+                played = finished[last]
+                if played[0]["success"] or not only_success:
                     held_out = int((last + 1) * validation_fraction) > int(last * validation_fraction)
-                    rows["validation" if held_out else "train"] += steps
+                    rows["validation" if held_out else "train"] += played
                     total.kept += 1
-                    total.transitions += len(steps)
+                    total.transitions += len(played)
                 last += 1
             if last > first:
-                folder.append(first, last - 1, rows)
+                _append(output, first, last - 1, rows)
                 total.episodes += last - first
         first += count
     return total
 
 
-def _record(
-    player: Demonstrator, first: int, count: int, finished: dict[int, _Rows], on_episode: Callable[[], None]
-) -> None:
-    """Play ``count`` episodes from number ``first``, and put each one's transitions into ``finished``."""
-    present: dict[int, _Rows] = {}  # of the present episodes, by env
-    read = PromptReader("glam", player.world.config.language)
-
-    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
-        prompts = None if player.policy is None else player.policy.prompts(observations)
-        if prompts is None:
-            prompts = [read(observation) for observation in observations]
-        for row, env in enumerate(indices):
-            observation, action = observations[row], choice.actions[row]
-            steps = present.setdefault(env, [])
-            steps.append(
-                {
-                    "step": len(steps),
-                    "goal": observation.goal,
-                    "descriptions": observation.descriptions,
-                    "past_actions": observation.past_actions,
-                    "actions": observation.actions,
-                    "prompt": prompts[row],
-                    "action": observation.actions[action],
-                    "action_index": action,
-                    "reward": float(step.rewards[env]),
-                    "done": bool(step.terminated[env] or step.truncated[env]),
-                    "log_prob": None if choice.log_probs is None else choice.log_probs[row],
-                }
-            )
-
-    seed = player.world.training_seed(1, first)
-    for number, episode in play_training_episodes(player, first, count, seed, note):
-        about = {"episode": number, "seed": episode.seed, "task": episode.task, "success": episode.success}
-        finished[number] = [about | row for row in present.pop(episode.env_index)]
-        on_episode()
+def _rows_of(player: Demonstrator, number: int, episode: TextEpisode, steps: Sequence[Transition]) -> _Rows:
+    """Return an episode's transitions as rows of the dataset."""
+    observations = [one.observation for one in steps]
+    prompts = None if player.policy is None else player.policy.prompts(observations)
+    if prompts is None:
+        prompts = list(map(PromptReader("glam", player.world.config.language), observations))
+    about = {"episode": number, "seed": episode.seed, "task": episode.task, "success": episode.success}
+    return [
+        about
+        | {
+            "step": step,
+            "goal": one.observation.goal,
+            "descriptions": one.observation.descriptions,
+            "past_actions": one.observation.past_actions,
+            "actions": one.observation.actions,
+            "prompt": prompt,
+            "action": one.observation.actions[one.action],
+            "action_index": one.action,
+            "reward": one.reward,
+            "done": one.done,
+            "log_prob": one.log_prob,
+        }
+        for step, (one, prompt) in enumerate(zip(steps, prompts, strict=True))
+    ]

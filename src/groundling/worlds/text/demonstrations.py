@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import torch
+from annotated_types import MinLen
+from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
@@ -17,16 +19,37 @@ from groundling.worlds.episode import Episode
 from groundling.worlds.text.dataset import files_of, schema
 from groundling.worlds.world import Collector
 
-_COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
+
+class _Row(BaseModel):
+    """The columns of a transition that a rollout needs."""
+
+    goal: str
+    descriptions: Annotated[list[list[str]], MinLen(1)]
+    past_actions: list[str]
+    actions: Annotated[list[str], MinLen(1)]
+    action_index: int
+    reward: FiniteFloat
+    done: bool
+    log_prob: float | None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.past_actions) != len(self.descriptions) - 1:
+            raise ValueError("past_actions must be one less than descriptions")
+        if not 0 <= self.action_index < len(self.actions):
+            raise ValueError("action_index must be one of its actions'")
+        return self
+
+
+_COLUMNS = tuple(_Row.model_fields)
+_ROWS = TypeAdapter(list[_Row])
 
 
 class Demonstrations(Collector):
-    """A dataset's split as rollouts, in another order in each epoch; its position is one counter.
+    """A split of a dataset of `groundling collect` as rollouts, in another order in each epoch.
 
     Args:
-        folder: A dataset of `groundling collect`, or files ``data/SPLIT-*.parquet`` with the same columns.
-        num_envs: Transitions in a step of a rollout, of all processes together.
-        local_rows: The transitions that this process reads.
+        num_envs: Transitions in a step of a rollout, of all processes together; this one reads ``local_rows``.
         actions: The admissible actions; None: the envs list them at each step.
         history: Number of observations that the policy sees at most. None: all of an episode; its rows are then in
             sequence, so that they are read as one text.
@@ -61,10 +84,6 @@ class Demonstrations(Collector):
         self._lists = self._rows["actions"] if actions is None else None
         self._check(actions)
 
-    def observations(self) -> list[TextObservation]:
-        indices, _ = self._next(1, self._position + self._total)
-        return self._observations(indices, self._take(indices))
-
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
@@ -81,7 +100,7 @@ class Demonstrations(Collector):
         if self._by_pass:
             end = min(end, (self._position // self._rows.num_rows + 1) * self._rows.num_rows)
         indices, mask = self._next(num_steps, end)
-        rows = self._take(indices)
+        rows: list[dict[str, Any]] = self._rows.take(indices).to_pylist()
         self._position = end
 
         def column(name: str, dtype: torch.dtype) -> Tensor:
@@ -128,21 +147,13 @@ class Demonstrations(Collector):
             epoch, place = divmod(min(position, end - 1), total)
             if self._order[0] != epoch:
                 generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
-                self._order = epoch, self._shuffled(generator)
+                order = torch.randperm(len(self._starts or self._rows), generator=generator)
+                if self._starts is not None:  # whole episodes
+                    ends = [*self._starts[1:], total]
+                    order = torch.cat([torch.arange(self._starts[i], ends[i]) for i in order.tolist()])
+                self._order = epoch, order
             indices.append(int(self._order[1][place]))
         return indices, torch.tensor(positions) < end
-
-    def _shuffled(self, generator: torch.Generator) -> Tensor:
-        """Draw the order of an epoch's rows, int64 ``(num_rows,)``: of single rows, or of whole episodes."""
-        if self._starts is None:
-            return torch.randperm(self._rows.num_rows, generator=generator)
-        ends = [*self._starts[1:], self._rows.num_rows]
-        episodes = [torch.arange(start, end) for start, end in zip(self._starts, ends, strict=True)]
-        return torch.cat([episodes[i] for i in torch.randperm(len(episodes), generator=generator).tolist()])
-
-    def _take(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._rows.take(indices).to_pylist()
-        return rows
 
     def _observations(self, indices: Sequence[int], rows: Sequence[dict[str, Any]]) -> list[TextObservation]:
         return [
@@ -160,9 +171,8 @@ class Demonstrations(Collector):
 
     def _past_choices(self, index: int, count: int) -> tuple[tuple[str, ...], ...]:
         """Return the admissible actions of the episode's previous rows; empty if they never change."""
-        if self._lists is None or index < count:
-            return ()
-        return tuple(map(tuple, self._lists.slice(index - count, count).to_pylist()))
+        lists = [] if self._lists is None or index < count else self._lists.slice(index - count, count).to_pylist()
+        return tuple(map(tuple, lists))
 
     def _check(self, actions: Sequence[str] | None) -> None:
         import pyarrow.compute as pc
@@ -195,11 +205,21 @@ def _read(folder: Path, split: str) -> Any:
         )
     tables = []
     for path in files:
+        before = 0  # rows that have been checked
         try:
             table = read_parquet(path)
             table = table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS]))
-            _check_rows(path, table)
+            for batch in table.to_batches(max_chunksize=1024):
+                _ROWS.validate_python(batch.to_pylist())
+                before += len(batch)
             tables.append(table)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            row, *column = wrong["loc"]
+            raise ConfigError(
+                f"{path}, row {before + int(row) + 1}: {'.'.join(map(str, column[:1]))} {wrong['msg']}, got "
+                f"{wrong['input']!r:.80}; expected what `groundling collect` writes"
+            ) from error
         except KeyError as error:
             raise ConfigError(f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}") from error
         except (pa.ArrowException, DocumentError) as error:
@@ -224,35 +244,3 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
                 "with it"
             )
     return [index for index, begins in enumerate(ended) if begins]
-
-
-def _check_rows(path: Path, table: Any) -> None:
-    number = 0
-    for batch in table.to_batches(max_chunksize=1024):
-        for row in batch.to_pylist():
-            number += 1
-            for expected, holds in _CHECKS.items():
-                if not holds(row):
-                    raise ConfigError(f"{path}, row {number}: {expected}; expected what `groundling collect` writes")
-
-
-def _are_texts(texts: list[str | None] | None) -> bool:
-    return texts is not None and None not in texts
-
-
-_CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "goal must be a text": lambda row: row["goal"] is not None,
-    "descriptions must be lists of texts, one at least": lambda row: (
-        bool(row["descriptions"]) and all(map(_are_texts, row["descriptions"]))
-    ),
-    "past_actions must be texts": lambda row: _are_texts(row["past_actions"]),
-    "past_actions must be one less than descriptions": lambda row: (
-        len(row["past_actions"]) == len(row["descriptions"]) - 1
-    ),
-    "actions must be texts, one at least": lambda row: bool(row["actions"]) and _are_texts(row["actions"]),
-    "action_index must be one of its actions'": lambda row: (
-        row["action_index"] is not None and 0 <= row["action_index"] < len(row["actions"])
-    ),
-    "reward must be a finite number": lambda row: row["reward"] is not None and math.isfinite(row["reward"]),
-    "done must be true or false": lambda row: row["done"] is not None,
-}  # conditions on a row, checked in this order

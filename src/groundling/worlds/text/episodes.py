@@ -1,28 +1,29 @@
 """Making a text world's envs, and playing episodes there: by a policy, by BabyAI's expert, or at random."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
-from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
+from groundling.envs.make import ActionNames, TextEnvMaker, inspect_env, name_actions
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
 from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.policies import RandomPolicy
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Outputs, Policy
 from groundling.worlds.episode import Episode
+from groundling.worlds.protocols import Actor
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.world import Demonstrator, Player
+from groundling.worlds.world import CannotPlay, Demonstrator, Player
 
 
-class TextActor:
+class TextActor(Actor):
     """A policy that remembers the part of the present episode that its prompt quotes. The env need not be registered
     in this process; without it, and without ``world.actions``, actions are texts.
     """
@@ -31,13 +32,10 @@ class TextActor:
         self._policy, self._deterministic, self._generator = policy, deterministic, generator
         known = known_actions_of(config)
         self._names, self._config = known.names, config
+        is_here = config.env in gymnasium.registry
         # Names past an env's last action are its last one, as in `TextVectorEnv`; None: it takes texts.
-        self._last = None if known.most is None else known.most - 1
-        if config.env in gymnasium.registry:
-            env = self.make_env()
-            space = env.action_space
-            env.close()
-            self._last = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
+        most = inspect_env(config.env, config.args, config.language).num_actions if is_here else known.most
+        self._last = None if most is None else most - 1
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
@@ -45,52 +43,35 @@ class TextActor:
         return TextEnvMaker.of(config.env, **{**config.args, "language": config.language, **args})()
 
     def reset(self) -> None:
-        self._state = EpisodeState(self._config.history)
-        self._memory = self._policy.initial_memory(1)
-        self._probabilities: dict[str, float] | None = None
-
-    @property
-    def probabilities(self) -> Mapping[str, float] | None:
-        """Probabilities of the actions at the last `act`; None if the choice depends on more than the observation."""
-        return self._probabilities
+        self._state, self._memory = EpisodeState(self._config.history), self._policy.initial_memory(1)
+        self.probabilities = None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int | str:
-        """Choose an action.
-
-        Args:
-            observation: The env's observation, or a `TextObservation`, which has its own past.
-            info: The env's info; empty with a `TextObservation`.
-
-        Returns:
-            The argument of the env's ``step``: an action's number, or its text if the env takes texts.
-
-        Raises:
-            ConfigError: The env gives no goal, no descriptions or no actions.
+        """Return the argument of the env's ``step``: an action's number, or its text if the env takes texts. Raise
+        `ConfigError` if the env gives no goal, no descriptions or no actions.
         """
-        is_given = isinstance(observation, TextObservation)
-        seen = observation if is_given else self._observe(observation, info)
-        with torch.no_grad():
-            action = self._policy.act(
-                [seen], memory=self._memory, deterministic=self._deterministic, generator=self._generator
-            )
-            outputs = self._policy.outputs([seen])
-        self._memory = action.memory
-        self._probabilities = None
-        if outputs is not None:
-            probabilities = outputs.log_probs[0].exp().tolist()
-            self._probabilities = dict(zip(seen.actions, probabilities, strict=False))
-        place = int(action.actions[0])
-        if not is_given:
-            self._state.take(place, keep_choices=self._names is None)
-        return seen.actions[place] if self._last is None else min(place, self._last)
-
-    def _observe(self, observation: Any, info: Mapping[str, Any]) -> TextObservation:
         shown = read_text_step(observation, info, self._state.goal or None, has_lists=self._names is None)
         actions = self._names if shown.actions is None else shown.actions
         if actions is None:
             raise ConfigError(f"info lists no admissible actions: expected a list of texts, as {', '.join(ACTIONS)}")
         self._state.show(observation, shown, actions)
-        return self._state.observation()
+        seen = self._state.observation()
+        with torch.no_grad():
+            action = self._policy.act(
+                [seen], memory=self._memory, deterministic=self._deterministic, generator=self._generator
+            )
+            outputs = self._policy.outputs([seen])
+        self._memory, self.probabilities = action.memory, probabilities_of(outputs, seen)
+        place = int(action.actions[0])
+        self._state.take(place, keep_choices=self._names is None)
+        return seen.actions[place] if self._last is None else min(place, self._last)
+
+
+def probabilities_of(outputs: Outputs | None, observation: TextObservation) -> dict[str, float] | None:
+    """Return the probabilities of one observation's actions by name; None of a policy without any."""
+    if outputs is None:
+        return None
+    return dict(zip(observation.actions, outputs.log_probs[0].exp().tolist(), strict=False))
 
 
 def actions_of(config: TextConfig) -> ActionNames:
@@ -103,19 +84,18 @@ def known_actions_of(config: TextConfig) -> ActionNames:
     try:
         return actions_of(config)
     except UnknownEnv:
-        names = None if config.actions is None else tuple(config.actions)
-        return ActionNames(names, None if names is None else len(names))
+        return (
+            ActionNames(None, None) if config.actions is None else ActionNames((*config.actions,), len(config.actions))
+        )
 
 
 def make_envs(
     config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
     """Make envs, not yet reset; ``seed_of`` returns a seed from the env's index and its episode's number."""
-    args = {**config.args, "language": config.language}
-    if render_mode is not None:
-        args["render_mode"] = render_mode
+    drawing = {} if render_mode is None else {"render_mode": render_mode}
     return TextVectorEnv(
-        TextEnvMaker.of(config.env, **args),
+        TextEnvMaker.of(config.env, **{**config.args, "language": config.language, **drawing}),
         num_envs,
         actions_of(config).names,
         seed_of=seed_of,
@@ -204,31 +184,35 @@ def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[C
         yield choose
 
 
-@contextmanager
-def expert_chooser() -> Iterator[Chooser]:
-    """Choose by BabyAI's bot, which sees the env's state; raise `ExpertError` for an unknown env or unnamed action."""
+def expert_chooser() -> Chooser:
+    """Choose by BabyAI's bot, which sees the env's state; raise `CannotPlay` in other envs, or if an action that it
+    wants has no name.
+    """
     experts: dict[int, Expert] = {}
 
     def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
         if not envs.envs:
-            raise ExpertError("the expert needs the env itself, which is in a worker process: set world.num_workers=0")
-        experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
-        actions = [experts[i].act() for i in indices]
+            raise CannotPlay("the expert needs the env itself, which is in a worker process: set world.num_workers=0")
+        try:
+            experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
+            actions = [experts[i].act() for i in indices]
+        except ExpertError as error:
+            raise CannotPlay(str(error)) from error
         assert envs.actions is not None  # those of BabyAI's
         if max(actions) >= len(envs.actions):
-            raise ExpertError(
+            raise CannotPlay(
                 f"the expert wants action {max(actions)} of the env, and world.actions names 0 to "
                 f"{len(envs.actions) - 1} ({', '.join(envs.actions)}): name more of them"
             )
         return Choice(actions)
 
-    yield choose
+    return choose
 
 
 def chooser_of(player: Player, deterministic: bool, seed: int) -> AbstractContextManager[Chooser]:
     if player.policy is not None:
         return policy_chooser(player.policy, deterministic, seed)
-    return expert_chooser() if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
+    return nullcontext(expert_chooser()) if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
 
 
 def episode_of(number: int, episode: TextEpisode) -> Episode:
@@ -242,22 +226,41 @@ def episode_of(number: int, episode: TextEpisode) -> Episode:
     return Episode(figures, number, about, episode)
 
 
+class Transition(NamedTuple):
+    """A step of a recorded episode."""
+
+    observation: TextObservation  # before it
+    action: int
+    log_prob: float | None
+    reward: float
+    done: bool
+    reached: TextObservation
+
+
 def play_training_episodes(
-    player: Demonstrator, first: int, count: int, seed: int, on_step: StepListener
-) -> Iterator[tuple[int, TextEpisode]]:
-    """Play the training episodes ``first`` to ``first + count``, and yield each with its number when it ends. They are
-    those of a run's first env, dealt to all envs: the number of envs does not matter.
+    player: Demonstrator, first: int, count: int, seed: int
+) -> Iterator[tuple[int, TextEpisode, list[Transition]]]:
+    """Play the training episodes ``first`` to ``first + count``, and yield each with its number and steps when it
+    ends. They are those of a run's first env, dealt to all envs: the number of envs does not matter.
     """
     world = player.world
     num_envs = min(world.evaluation.num_envs, count)
+    present: dict[int, list[Transition]] = {}  # of the present episodes, by env
 
     def seed_of(env: int, episode: int) -> int:
         return world.training_seed(0, first + episode * num_envs + env)
 
-    envs = make_envs(world.config, num_envs, seed_of)
-    try:
-        with chooser_of(player, world.evaluation.deterministic, seed) as choose:
-            for number, episode in play(choose, envs, count, on_step):
-                yield first + number, episode
-    finally:
-        envs.close()
+    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
+        log_probs: Sequence[float | None] = choice.log_probs or [None] * len(indices)
+        for env, seen, action, log_prob in zip(indices, observations, choice.actions, log_probs, strict=True):
+            reached = step.final_observations.get(env, step.observations[env])
+            taken = Transition(seen, action, log_prob, float(step.rewards[env]), bool(step.dones[env]), reached)
+            present.setdefault(env, []).append(taken)
+
+    envs, chooser = (
+        make_envs(world.config, num_envs, seed_of),
+        chooser_of(player, world.evaluation.deterministic, seed),
+    )
+    with closing(envs), chooser as choose:
+        for number, episode in play(choose, envs, count, note):
+            yield first + number, episode, present.pop(episode.env_index)

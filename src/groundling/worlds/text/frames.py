@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import Step, TextEpisode
+from groundling.envs.text_episode import TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.io.documents import read_bundled
@@ -23,7 +23,7 @@ from groundling.io.row_files import BEFORE_ALL, RowFile, read_rows
 from groundling.policies.policy import Policy
 from groundling.worlds.episode import EpisodeView, Frame, Summary
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.episodes import actions_of, chooser_of, known_actions_of, make_envs
+from groundling.worlds.text.episodes import actions_of, chooser_of, known_actions_of, make_envs, probabilities_of
 from groundling.worlds.world import Player
 
 _FILE = "probes.jsonl"
@@ -42,12 +42,9 @@ def load_probes() -> dict[int, tuple[Probe, ...]]:
     """Return the two sets by number."""
     sets: dict[int, tuple[Probe, ...]] = {}
     for number, probes in read_bundled(Path(__file__).with_name("probes.yaml")).items():
-        turns = [(probe, probe["turns"]) for probe in probes]  # descriptions and actions in turn
         sets[number] = tuple(
-            Probe(
-                probe["title"], probe["goal"], tuple(map(tuple, said[::2])), tuple(said[1::2]), tuple(probe["right"])
-            )
-            for probe, said in turns
+            Probe(p["title"], p["goal"], tuple(map(tuple, turns[::2])), tuple(turns[1::2]), tuple(p["right"]))
+            for p, turns in ((p, p["turns"]) for p in probes)  # descriptions and actions in turn
         )
     return sets
 
@@ -147,45 +144,33 @@ def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping
     """Return the probabilities of the chosen and the likeliest actions; of few actions all, in their order."""
     if probabilities is None or len(probabilities) <= _MOST_ACTIONS:
         return probabilities
-    ranked = sorted(probabilities, key=lambda name: (name != action, -probabilities[name]))
-    return {
-        name: probabilities[name] for name in sorted(ranked[:_MOST_ACTIONS], key=lambda name: -probabilities[name])
-    }
+    ranked = sorted(probabilities, key=lambda name: (name != action, -probabilities[name]))[:_MOST_ACTIONS]
+    return {name: probabilities[name] for name in sorted(ranked, key=lambda name: -probabilities[name])}
 
 
-def watch(config: TextConfig, player: Player, number: int, *, deterministic: bool, seed: int) -> Iterator[Frame]:
+def watch(config: TextConfig, player: Player, number: int, deterministic: bool, seed: int) -> Iterator[Frame]:
     """Play a held-out episode step by step; the last frame has the outcome. ``seed`` is that of the run."""
-    envs = drawing_env(config, held_out_seed(number))
-    try:
-        with chooser_of(player, deterministic, seed + number) as choose:
-            (observation,), step = envs.reset(), 0
-            while True:
-                choice = choose(envs, [0], [observation])
-                action = observation.actions[choice.actions[0]]
-                outputs = None if player.policy is None else player.policy.outputs([observation])
-                probabilities = None
-                if outputs is not None:
-                    values = outputs.log_probs[0].exp().tolist()
-                    probabilities = likeliest(dict(zip(observation.actions, values, strict=False)), action)
-                written = [] if choice.texts is None else choice.texts[0].splitlines()
-                step += 1
-                heading = f"{observation.goal} · step {step}"
-                lines = [heading, *observation.descriptions[-1], *written, f"> {action}"]
-                yield Frame(lines, partial(_same, picture_of(envs.envs[0])), action, probabilities)
-                taken = envs.step(choice.actions)
-                if taken.episodes:
-                    yield _last_frame(taken.episodes[0], taken, number)
-                    return
-                observation = taken.observations[0]
-    finally:
-        envs.close()
-
-
-def _last_frame(episode: TextEpisode, step: Step, number: int) -> Frame:
-    outcome = "success" if episode.success else "failure"
-    title = f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {len(episode.actions)} steps"
-    lines = [episode.mission, *step.final_observations[0].descriptions[-1]]
-    return Frame(lines, summary=Summary(title))
+    envs, chooser = drawing_env(config, held_out_seed(number)), chooser_of(player, deterministic, seed + number)
+    with closing(envs), chooser as choose:
+        (observation,), step = envs.reset(), 0
+        while True:
+            choice = choose(envs, [0], [observation])
+            action = observation.actions[choice.actions[0]]
+            outputs = None if player.policy is None else player.policy.outputs([observation])
+            probabilities = likeliest(probabilities_of(outputs, observation), action)
+            written = [] if choice.texts is None else choice.texts[0].splitlines()
+            step += 1
+            heading = f"{observation.goal} · step {step}"
+            lines = [heading, *observation.descriptions[-1], *written, f"> {action}"]
+            yield Frame(lines, partial(_same, picture_of(envs.envs[0])), action, probabilities)
+            taken = envs.step(choice.actions)
+            for episode in taken.episodes:
+                outcome = "success" if episode.success else "failure"
+                title = f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {step} steps"
+                lines = [episode.mission, *taken.final_observations[0].descriptions[-1]]
+                yield Frame(lines, summary=Summary(title))
+                return
+            observation = taken.observations[0]
 
 
 def _same(picture: np.ndarray | None) -> np.ndarray | None:
@@ -253,12 +238,11 @@ def replay(
     """Play an episode again: yield the observation before each action, and the env, which draws pictures if it can."""
     if config.args.get("draw_task") == "construction":  # the seed does not determine the task
         config = config.model_copy(update={"args": {**config.args, "task": task}})
-    envs = drawing_env(config, seed)
-    observation = envs.reset()[0]
-    for action in actions:
-        yield observation, envs.envs[0]
-        observation = envs.step([action]).observations[0]
-    envs.close()
+    with closing(drawing_env(config, seed)) as envs:
+        observation = envs.reset()[0]
+        for action in actions:
+            yield observation, envs.envs[0]
+            observation = envs.step([action]).observations[0]
 
 
 def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
@@ -276,9 +260,7 @@ def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
 
 def picture_of(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
     """Draw an env: uint8 ``(height, width, 3)``; None if it draws no picture."""
-    if env.render_mode != "rgb_array":
-        return None
+    picture: Any = None
     with suppress(NotImplementedError):
-        picture: Any = env.render()
-        return picture if isinstance(picture, np.ndarray) else None
-    return None
+        picture = env.render() if env.render_mode == "rgb_array" else None
+    return picture if isinstance(picture, np.ndarray) else None

@@ -1,19 +1,17 @@
 """Pairs of segments of play in text envs, for a judge: Motif's phase 0 for worlds described in words."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import Step
 from groundling.errors import ConfigError
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.pairs import TextSegment
 from groundling.judges.preferences.recording import Recorded, TextRecording, in_context
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.episodes import Choice, play_training_episodes
+from groundling.worlds.text.episodes import play_training_episodes
 from groundling.worlds.world import Demonstrator
 
 _EPISODES_PER_ROUND = 16  # After a round the next agent plays, and the recording is on the disk
@@ -52,9 +50,10 @@ def record(
     if stride is not None and stride < length:
         raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
     stride = stride or length
-    if settings.format not in (None, "parquet"):
-        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
+    settings.check_texts()
     parquet.check_installed()  # before anything is played
+    for player in players:
+        player.world.check_player(player)
     world = players[0].world
     config: TextConfig = world.config
     description = {
@@ -100,47 +99,22 @@ def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
     return [place for pair in rng.permutation(len(pairs)) for place in pairs[pair]]
 
 
-@dataclass(frozen=True)
-class _CaptionedStep:
-    context: str
-    caption: str
-    outcome: str  # descriptions after the step
-    reward: float
-
-
 def _play_round(player: Demonstrator, number: int, length: int, stride: int) -> list[Recorded]:
-    """Play a round's episodes, and return their segments in the order in which the episodes ended."""
-    steps: dict[int, list[_CaptionedStep]] = {}  # of the present episodes, by env
+    """Play a round's episodes, and return their segments, one of every ``stride`` steps or of each episode, in the
+    order in which the episodes ended.
+    """
     segments: list[Recorded] = []
     seed = player.world.training_seed(1, number)
     rng = np.random.default_rng(seed)
-
-    def note(indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step) -> None:
-        for env, observation, action in zip(indices, observations, choice.actions, strict=True):
-            seen = step.final_observations.get(env, step.observations[env])
-            captioned = _CaptionedStep(
-                context(observation),
-                caption(observation, observation.actions[action]),
-                "\n".join(seen.descriptions[-1]),
-                float(step.rewards[env]),
-            )
-            steps.setdefault(env, []).append(captioned)
-
     first = number * _EPISODES_PER_ROUND
-    for _, episode in play_training_episodes(player, first, _EPISODES_PER_ROUND, seed, note):
-        segments += _cut(steps.pop(episode.env_index), length, stride, rng)
-    return segments
-
-
-def _cut(episode: list[_CaptionedStep], length: int, stride: int, rng: np.random.Generator) -> list[Recorded]:
-    """Cut an episode into segments of ``length``, one of every ``stride`` steps; 0: the whole episode."""
-    begins = [0]
-    if length:
-        begins = [start + int(rng.integers(stride - length + 1)) for start in range(0, len(episode), stride)]
-    segments = []
-    for begin in begins:
-        if steps := episode[begin : begin + (length or len(episode))]:
-            segment = TextSegment(steps[0].context, [one.caption for one in steps], steps[-1].outcome)
-            figures = {"return": sum(one.reward for one in steps), "steps": float(begin + len(steps))}
-            segments.append(Recorded(segment, figures))
+    for _, _, episode in play_training_episodes(player, first, _EPISODES_PER_ROUND, seed):
+        begins = [0]
+        if length:
+            begins = [start + int(rng.integers(stride - length + 1)) for start in range(0, len(episode), stride)]
+        for begin in begins:
+            if steps := episode[begin : begin + (length or len(episode))]:
+                captions = [caption(one.observation, one.observation.actions[one.action]) for one in steps]
+                outcome = "\n".join(steps[-1].reached.descriptions[-1])
+                figures = {"return": sum(one.reward for one in steps), "steps": float(begin + len(steps))}
+                segments.append(Recorded(TextSegment(context(steps[0].observation), captions, outcome), figures))
     return segments

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.envs.babyai_text import ACTIONS, CONTROLS, MIXED_TASKS, translate_actions
+from groundling.envs.babyai_text import ACTIONS, CONTROLS, translate_actions
 from groundling.envs.languages import TranslationError, check_language
 from groundling.envs.make import inspect_env
 from groundling.errors import ConfigError
@@ -15,7 +15,7 @@ from groundling.io.documents import read_bundled
 from groundling.policies.policy import policies
 from groundling.prompts import BLANK, PromptReader
 from groundling.registry import ComponentConfig
-from groundling.worlds.episode import ReportTable, ShareCurve
+from groundling.worlds.episode import ReportTable
 from groundling.worlds.text.config import TextConfig
 
 
@@ -37,7 +37,15 @@ class Suite:
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
         """Return overrides of a run for `config.compose.changed`; raise without translations of its actions."""
         if self.synonyms:
-            return [{"world.actions": self._by_synonyms(config)}]
+            usual = ACTIONS[check_language(config.language)]
+            others = dict(zip(usual, self.synonyms[config.language], strict=True))
+            actions = config.actions or usual
+            if strange := [action for action in actions if action not in others]:
+                raise ConfigError(
+                    f"it has no synonym of the action {strange[0]!r}, only of {', '.join(usual)}: leave the suite out, "
+                    "and evaluate held-out with world.actions=[…], the names that you choose"
+                )
+            return [{"world.actions": [others[action] for action in actions]}]
         if self.replacements:
             return [{"policy.args.replacements": dict(self.replacements[config.language])}]
         kept = [f"world.args={{{name}: {config.args[name]}}}" for name in self.keeps if name in config.args]
@@ -48,48 +56,17 @@ class Suite:
             spoken["world.actions"] = translate_actions(config.actions, self.language)
         return [*self.overrides, *kept, spoken]
 
-    def _by_synonyms(self, config: TextConfig) -> list[str]:
-        usual = ACTIONS[check_language(config.language)]
-        others = dict(zip(usual, self.synonyms[config.language], strict=True))
-        for action in config.actions or usual:
-            if action not in others:
-                raise ConfigError(
-                    f"it has no synonym of the action {action!r}, only of {', '.join(usual)}: leave the suite out, and "
-                    "evaluate held-out with world.actions=[…], the names that you choose"
-                )
-        return [others[action] for action in config.actions or usual]
-
 
 _TABLE = read_bundled(Path(__file__).with_suffix(".yaml"))
-_GLAM = {name: Suite(**fields) for name, fields in _TABLE["glam"].items()}
+_GENERALISATION: list[str] = _TABLE.pop("generalisation")
 _CONTROLS = {name: Suite(about, (f"world.args.control={name}",), needs_env=True) for name, about in CONTROLS.items()}
-_BALROG = {
-    f"balrog-{task.replace(' ', '-')}": Suite(
-        f"BALROG's task {task}: only the things that the mission names, in the original's levels",
-        (
-            "world.env=BabyAI-MixedTrainLocal-v0",
-            "~world.args",
-            f"world.args={{task: {task}, num_dists: 0, generator: original}}",
-        ),
-    )
-    for task in MIXED_TASKS
-}
-_FORMS = {
-    f"form-{prompt}": Suite(
-        f"the prompt {prompt}, whichever prompt the agent was trained on",
-        (f"policy.args.prompt={prompt}",),
-        prompt=prompt,
-    )
-    for prompt in ("glam", "brief", "tagged", "narrative")
-}
-SUITES = {**_GLAM, **_CONTROLS, **_BALROG, **_FORMS}
+_GROUPS = {group: {name: Suite(**fields) for name, fields in suites.items()} for group, suites in _TABLE.items()}
+_GROUPS = {"glam": _GROUPS.pop("glam"), "controls": _CONTROLS, **_GROUPS}
+SUITES = {name: suite for suites in _GROUPS.values() for name, suite in suites.items()}
 SUITE_GROUPS: dict[str, Sequence[str]] = {
-    "all": [*_GLAM, *_CONTROLS],
-    "glam": [*_GLAM],
-    "generalisation": _TABLE["generalisation"],
-    "controls": [*_CONTROLS],
-    "balrog-babyai": [*_BALROG],
-    "forms": [*_FORMS],
+    "all": [*_GROUPS["glam"], *_CONTROLS],
+    "generalisation": _GENERALISATION,
+    **{group: [*suites] for group, suites in _GROUPS.items()},
 }
 
 
@@ -102,8 +79,7 @@ def suite_overrides(
     """
     if suite in CONTROLS and any("world.args.control" in text for text in overrides):
         raise ConfigError("it sets world.args.control itself: take yours out, or evaluate held-out")
-    _check_env(SUITES[suite], config)
-    _check_prompt(SUITES[suite], config, policy)
+    _check_suits(SUITES[suite], config, policy)
     if any(text.startswith("world.actions=") for text in overrides):
         config = config.model_copy(update={"actions": None})  # the caller's need no translation
     by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
@@ -113,19 +89,16 @@ def suite_overrides(
         raise ConfigError(str(error)) from error
 
 
-def _check_env(suite: Suite, config: TextConfig) -> None:
+def _check_suits(suite: Suite, config: TextConfig, policy: ComponentConfig) -> None:
+    """Raise `ConfigError` if a suite would change nothing, or is of another env."""
     if suite.of_grids and not inspect_env(config.env, config.args, config.language).is_grid:
         raise ConfigError(
             f"it replaces words of BabyAI's and MiniGrid's envs, and the run's env is {config.env}: to test other "
             "words, evaluate held-out with policy.args.replacements={word: other}, or world.actions=[…]"
         )
-    levels = (text.partition("=")[2] for text in suite.overrides if text.startswith("world.env="))
-    level = next(levels, None)
-    if level is not None and not config.env.startswith("BabyAI-"):
-        raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {config.env}")
-
-
-def _check_prompt(suite: Suite, config: TextConfig, policy: ComponentConfig) -> None:
+    levels = [text.partition("=")[2] for text in suite.overrides if text.startswith("world.env=")]
+    if levels and not config.env.startswith("BabyAI-"):
+        raise ConfigError(f"it is BabyAI's level {levels[0]}, and the run's env is {config.env}")
     if suite.form and policy.id != "symbolic":
         prompt = policy.args.get("prompt", "glam")
         texts, form = PromptReader(prompt, config.language).forms(BLANK), suite.form[config.language]
@@ -139,19 +112,6 @@ def _check_prompt(suite: Suite, config: TextConfig, policy: ComponentConfig) -> 
             raise ConfigError("it is a text, and the run reads conversations, with a system prompt of its own")
 
 
-FIRST_INTERACTION = ShareCurve(
-    "first_precision",
-    "first thing is the named one",
-    "first_chance",
-    "Right: does the agent read its mission? Of the training episodes in which the agent dealt with anything, the "
-    "share in which the first thing was the one that the mission names. Success alone does not show this: an agent "
-    "may try everything. Chance: a blind choice among the things within reach.",
-)
-MEANINGS = {
-    "first_named": "First named: share of the episodes in which the first thing that the agent deals with is the "
-    "one that the mission names; none: it deals with nothing; precision: the share among the episodes in which it "
-    "deals with anything, to be compared with chance."
-}
 _USUAL = "held-out"
 
 
@@ -167,7 +127,7 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
     }
     if not by_suite:
         return None
-    agents = list(next(iter(by_suite.values()))["agents"])
+    agents = [*next(iter(by_suite.values()))["agents"]]
     header = [
         [("", 1), *((name, 2) for name in agents), ("", 1)],
         [("mission", 1), *((word, 1) for _ in agents for word in ("success", "precision")), ("chance", 1)],

@@ -1,8 +1,8 @@
 """The world of text envs."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,44 +13,23 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.envs.babyai_text import ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import inspect_env
-from groundling.envs.seeds import SCHEME, training_seed
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError, UnknownEnv
-from groundling.fields import OfEvaluation
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies import RandomPolicy
 from groundling.policies.policy import Policy
 from groundling.worlds.config import Use, ValidationLog
-from groundling.worlds.episode import Episode, EpisodeView, Frame, Played, Presentation, ProbeHistory, ReportTable
-from groundling.worlds.protocols import Collected, PairSettings
-from groundling.worlds.text import pairs
+from groundling.worlds.episode import PRESENTATIONS, Episode, EpisodeView, Frame, Played, ProbeHistory, ReportTable
+from groundling.worlds.protocols import Collected
+from groundling.worlds.text import dataset, episodes, frames, pairs
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
-from groundling.worlds.text.dataset import check_env, collect_dataset, count_episodes, count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
-from groundling.worlds.text.episodes import (
-    TextActor,
-    actions_of,
-    chooser_of,
-    episode_of,
-    held_out_seed_of,
-    known_actions_of,
-    make_envs,
-    play,
-)
-from groundling.worlds.text.frames import ProbeLog, read_probes, right_actions, sample_of, select, view, watch
-from groundling.worlds.text.suites import (
-    FIRST_INTERACTION,
-    MEANINGS,
-    SUITE_GROUPS,
-    SUITES,
-    control_table,
-    suite_overrides,
-)
-from groundling.worlds.world import CannotPlay, Collector, Demonstrator, Player, World
+from groundling.worlds.text.suites import SUITE_GROUPS, SUITES, control_table, suite_overrides
+from groundling.worlds.world import Collector, Player, World
 
 _BY_REWARD = (
     "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
@@ -79,13 +58,7 @@ class TextWorld(World):
     }
     experiment = "glam/mixed"
     starter_experiment = "demo"
-    presentation = Presentation(
-        study="success",
-        curves={"success_rate": "success rate", "return_mean": None, "episode_length": None, "loss": None},
-        first_figures=("return_mean", "first_named", "first_other", "first_none"),
-        share=FIRST_INTERACTION,
-        meanings=MEANINGS,
-    )
+    presentation = PRESENTATIONS["text"]
 
     @classmethod
     def has(cls, place: str) -> bool:
@@ -94,7 +67,7 @@ class TextWorld(World):
     @cached_property
     def spec(self) -> WorldSpec:
         config = self.config
-        most = known_actions_of(config).most
+        most = episodes.known_actions_of(config).most
         if config.dataset is not None:
             return WorldSpec(
                 f"dataset {Path(config.dataset).name}",
@@ -118,24 +91,16 @@ class TextWorld(World):
             group_size=config.group_size,
         )
 
-    @property
-    def entropy_floor(self) -> float:
-        return self.config.entropy_floor
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | {"episode_seeds": SCHEME}
-
     # Training
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         config, seed = self.config, self.seed
         if config.dataset is not None:
-            names, folder = actions_of(config).names, Path(config.dataset)
-            check_env(folder, config.env)
+            names, folder = episodes.actions_of(config).names, Path(config.dataset)
+            dataset.check_env(folder, config.env)
             return Demonstrations(folder, config.num_envs, rows, names, config.history, seed, config.num_steps)
         count, group = rows.stop - rows.start, config.group_size or 1
-        envs = make_envs(config, count, lambda i, k: training_seed(seed, (rows.start + i) // group, k))
+        envs = episodes.make_envs(config, count, lambda i, k: training_seed(seed, (rows.start + i) // group, k))
         envs.reset()
         limit = config.step_limit
         return EnvCollector(
@@ -150,7 +115,7 @@ class TextWorld(World):
         )
 
     def random_play(self, count: int) -> list[TextObservation]:
-        envs = make_envs(self.config, 1, partial(training_seed, self.seed))
+        envs = episodes.make_envs(self.config, 1, partial(training_seed, self.seed))
         generator = random.Random(self.seed)
         observations = envs.reset()
         while len(observations) < count:
@@ -172,12 +137,12 @@ class TextWorld(World):
     ) -> Iterator[Log]:
         config, evaluation = self.config, self.evaluation
         if config.probes is not None:
-            yield ProbeLog(config, policy, run_dir, update)
+            yield frames.ProbeLog(config, policy, run_dir, update)
         if config.dataset is None or evaluation.every is None or not isinstance(algorithm, BehaviouralCloning):
             return
         folder = Path(config.dataset)
-        if count := min(count_transitions(folder, "validation"), evaluation.episodes):
-            names = actions_of(config).names
+        if count := min(dataset.count_transitions(folder, "validation"), evaluation.episodes):
+            names = episodes.actions_of(config).names
             split = Demonstrations(folder, 1, slice(0, 1), names, config.history, self.seed, split="validation")
             rollout = split.rollout(count)  # of the whole split, or of as many drawn from it
             measure = lambda update: algorithm.measure(policy, rollout)  # noqa: E731
@@ -192,28 +157,11 @@ class TextWorld(World):
         usual = TextConfig.defaults()
         return config.model_copy(update={name: usual[name] for name in idle if name in usual})
 
-    def record_episodes(
-        self,
-        player: Demonstrator,
-        num_episodes: int,
-        output: Path,
-        *,
-        only_success: bool = False,
-        validation_fraction: float = 0.0,
-        on_episode: Callable[[], None] = lambda: None,
-    ) -> Collected:
-        return collect_dataset(player, num_episodes, output, only_success, validation_fraction, on_episode)
+    record_episodes = staticmethod(dataset.collect_dataset)
+    record_pairs = staticmethod(pairs.record)
 
     def recorded(self, output: Path) -> Collected:
-        return Collected(count_episodes(output), transitions=count_transitions(output))
-
-    def record_pairs(
-        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
-    ) -> int:
-        for player in players:
-            self.check_player(player)
-        settings.refuse_screens()
-        return pairs.record(players, settings, on_segment)
+        return Collected(dataset.count_episodes(output), transitions=dataset.count_transitions(output))
 
     # Evaluation
 
@@ -224,7 +172,7 @@ class TextWorld(World):
         if self.suite is None or not SUITES[self.suite].needs_env:
             return
         try:
-            envs = make_envs(self.config, 1, held_out_seed_of(1))
+            envs = episodes.make_envs(self.config, 1, episodes.held_out_seed_of(1))
             envs.reset()
             envs.close()
         except TranslationError as error:
@@ -233,46 +181,39 @@ class TextWorld(World):
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         self.check_player(player)
         num_envs = min(self.evaluation.num_envs, num_episodes)
-        envs = make_envs(self.config, num_envs, held_out_seed_of(num_envs))
-        try:
-            with chooser_of(player, self.evaluation.deterministic, self.seed) as choose:
-                for number, episode in play(choose, envs, num_episodes):
-                    yield episode_of(number, episode)
-        except ExpertError as error:
-            raise CannotPlay(str(error)) from error
-        finally:
-            envs.close()
+        envs = episodes.make_envs(self.config, num_envs, episodes.held_out_seed_of(num_envs))
+        with closing(envs), episodes.chooser_of(player, self.evaluation.deterministic, self.seed) as choose:
+            for number, episode in episodes.play(choose, envs, num_episodes):
+                yield episodes.episode_of(number, episode)
 
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
         self.check_player(player)
-        deterministic = self.evaluation.deterministic
-        try:
-            yield from watch(self.config, player, number, deterministic=deterministic, seed=self.seed)
-        except ExpertError as error:
-            raise CannotPlay(str(error)) from error
+        yield from frames.watch(self.config, player, number, self.evaluation.deterministic, self.seed)
 
-    def actor(self, policy: Policy, generator: torch.Generator) -> TextActor:
-        return TextActor(self.config, policy, self.evaluation.deterministic, generator)
+    def actor(self, policy: Policy, generator: torch.Generator) -> episodes.TextActor:
+        return episodes.TextActor(self.config, policy, self.evaluation.deterministic, generator)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """Note how many episodes do not report success; MiniGrid's envs pay a reward only for success."""
-        episodes = [one.record for outcome in played.values() for one in outcome.episodes]
+        records = [one.record for outcome in played.values() for one in outcome.episodes]
         if inspect_env(self.config.env, self.config.args, self.config.language).is_grid:
             return {}
-        count = sum(episode.success_key is None for episode in episodes)
-        return {"notes": [_BY_REWARD.format(count, len(episodes))]} if count else {}
+        count = sum(record.success_key is None for record in records)
+        return {"notes": [_BY_REWARD.format(count, len(records))]} if count else {}
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
         policy = player.policy or RandomPolicy()
-        return [sample_of(self.config, policy, one) for one in select([e.record for e in played.episodes])]
+        return [
+            frames.sample_of(self.config, policy, one) for one in frames.select([e.record for e in played.episodes])
+        ]
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
-        return view(self.config, sample)
+        return frames.view(self.config, sample)
 
     def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
         table = control_table(self.settings, evaluations)
         return [] if table is None else [table]
 
     def probe_history(self, run_dir: Path) -> ProbeHistory | None:
-        rows = read_probes(run_dir)
-        return ProbeHistory(rows, right_actions(self.config)) if rows else None
+        rows = frames.read_probes(run_dir)
+        return ProbeHistory(rows, frames.right_actions(self.config)) if rows else None

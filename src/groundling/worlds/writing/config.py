@@ -1,14 +1,16 @@
-"""Settings of a pool's prompts, to which texts are written."""
+"""A pool's prompts, to which texts are written: settings, samples, and their encoding."""
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from transformers import PreTrainedTokenizerBase
 
 from groundling.envs.text_generation import Sample, pools
+from groundling.envs.text_generation.columns import FilePool
 from groundling.envs.text_generation.env import Side, encode_prompts
-from groundling.errors import ConfigError, GroundlingError
+from groundling.envs.text_generation.pools import Split
+from groundling.errors import ConfigError, GroundlingError, foreign
 from groundling.fields import ArgumentsOf, CommandLineOnly, Ge, OfEvaluation, ReadByModel
 from groundling.lm.write.sampling import check_generation
 from groundling.metrics.tokens import post_processors
@@ -89,12 +91,8 @@ class WritingEvaluation(EvaluationConfig):
 
     def check(self) -> None:
         check_generation("evaluation.generation", self.generation)
-        self._check_lengths()
         if self.post_process is not None:
             post_processors.get(self.post_process)
-
-    def _check_lengths(self) -> None:
-        """Check that one text of a known length is measured to each prompt."""
         if "max_length" in self.generation:
             raise ConfigError(
                 f"evaluation.generation.max_length={self.generation['max_length']} does nothing next to "
@@ -113,14 +111,8 @@ class WritingEvaluation(EvaluationConfig):
 
 
 class PromptEncoder:
-    """Encodes samples' prompts for a language model.
-
-    Args:
-        tokenizer: The model's tokenizer; without a padding token it pads with its end token, which masks exclude.
-        max_prompt_length: Number of tokens at most; longer prompts are truncated.
-        prompt_truncation_side: "left" keeps a prompt's end, "right" its beginning.
-        chat: Chat template, by which a prompt is a user's message; None: plain prompts.
-        ends: End tokens of the model; None: those of its tokenizer.
+    """Encodes samples' prompts for a language model, truncated to ``max_prompt_length`` tokens. With a chat template a
+    prompt is a user's message. A tokenizer without a padding token pads with its end token, which masks exclude.
 
     Attributes:
         end_token: End token of answers in training data: that of a turn with ``chat``, else that of a text.
@@ -148,7 +140,12 @@ class PromptEncoder:
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Return the token ids of each prompt; raise if one is empty, or a conversation leaves no room for it."""
         if self._chat is not None:
-            return [self._in_conversation(self._chat, sample) for sample in samples]
+            conversations = [(self._system if s.system is None else s.system, s.earlier, s.prompt) for s in samples]
+            limits = self.max_prompt_length, self._side
+            try:
+                return [TokenPrompt(tuple(self._chat.conversation(*said, *limits))) for said in conversations]
+            except GroundlingError as error:
+                raise ConfigError(f"{error}: raise world.max_prompt_length") from error
         for sample in samples:
             if sample.earlier or sample.system is not None:
                 raise ConfigError(
@@ -156,14 +153,6 @@ class PromptEncoder:
                 )
         encoded = encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens)
         return TokenPrompt.unpad(*encoded)
-
-    def _in_conversation(self, chat: Chat, sample: Sample) -> TokenPrompt:
-        system = self._system if sample.system is None else sample.system
-        try:
-            ids = chat.conversation(system, sample.earlier, sample.prompt, self.max_prompt_length, self._side)
-        except GroundlingError as error:
-            raise ConfigError(f"{error}: raise world.max_prompt_length") from error
-        return TokenPrompt(tuple(ids))
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
         """Return a pool template's control tokens; None if the sample does not mark a dataset's parts."""
@@ -193,3 +182,64 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
     return PromptEncoder(
         lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens, lm.add_special_tokens
     )
+
+
+def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
+    """Return a split of a pool. The first sample is read now, the others when needed; both may raise
+    `GroundlingError`.
+    """
+    pool = pools.create(config.pool, **config.args)
+    asked = f"pool {config.pool!r}, asked for {split},"
+    with foreign(asked):
+        given = pool.prepare(split)
+    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise ConfigError(f"{asked} must give a list of Sample, got {given!r:.80}")
+    samples = _Samples(given, asked)
+    if len(samples):
+        samples[0]
+    return samples
+
+
+def warn_about_shared_prompts(config: WritingConfig, training: Sequence[Sample], validated: bool) -> None:
+    """Warn if a held-out split has training prompts. Only cheap splits are read: val if training measures it anyway
+    (``validated``), and all splits of files.
+    """
+    pool = pools.create(config.pool, **config.args)
+    splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
+    trained = set(map(_question, training)) if splits else set()
+    for split in splits if getattr(pool, "has_splits", True) else ():
+        try:
+            held_out = [_question(sample) for sample in samples_of(config, split)]
+        except GroundlingError:  # raised again when the split is used
+            continue
+        if shared := [asked for asked in held_out if asked in trained]:
+            warnings.warn(
+                f"pool {config.pool!r}: {len(shared)} of {len(held_out)} {split} prompts are training prompts as well, "
+                f"such as {shared[0][-1]!r:.80}: figures of {split} are partly of prompts that were trained on",
+                stacklevel=2,
+            )
+
+
+def _question(sample: Sample) -> tuple[object, ...]:
+    """Return everything that a sample's text answers; the prompt is last."""
+    return sample.system, sample.earlier, sample.prompt
+
+
+class _Samples(Sequence[Sample]):
+    def __init__(self, given: Any, asked: str) -> None:
+        self._given, self._asked = given, asked
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[place] for place in range(len(self)))
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        with foreign(self._asked):
+            sample = self._given[place]
+        if not isinstance(sample, Sample):
+            raise ConfigError(f"{self._asked} must give a list of Sample, got {sample!r:.80} at {place}")
+        return sample

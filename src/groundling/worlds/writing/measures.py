@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from groundling.registry import ComponentConfig, provided
 from groundling.rewards import RewardContext, RewardSum, chosen_parts, make_parts, measures
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import reward_inputs, texts_so_far
-from groundling.worlds.writing.config import make_prompt_encoder
-from groundling.worlds.writing.samples import samples_of
+from groundling.worlds.writing.config import make_prompt_encoder, samples_of
 
 
 @dataclass(frozen=True)
@@ -91,33 +90,25 @@ class TextMeasures:
         per_token = self.reward is not None and self.reward.per_token
         so_far = texts_so_far(self.policy.lm, [text.prompt for text in texts], rows, per_token)
         generations = [process(text[-1] if text else "") for text in so_far]
+        prompts, meta = [sample.prompt for sample in samples], [dict(sample.meta) for sample in samples]
+        references = [list(sample.references) for sample in samples]
+        results: dict[str, MetricResult] = {}
+        owners: dict[str, Scorer] = {}
+        for metric in self.metrics:
+            computed = metric.compute(prompts, generations, references, meta)
+            if both := sorted(results.keys() & computed):
+                raise ConfigError(
+                    f"evaluation.metrics: {owners[both[0]]!r} and {metric!r} both give {both[0]}, which can be "
+                    "reported only once: keep one of them"
+                )
+            results, owners = {**results, **computed}, owners | dict.fromkeys(computed, metric)
         rewards: list[float] | None = None
-        results = _compute(self.metrics, samples, generations)
         if self.reward is not None:
             # At every token, as training's return_mean: as they were written, not after post-processing.
             so_far = so_far if per_token else [[text] for text in generations]
             rewarded = self.reward(reward_inputs(samples, so_far, rows if per_token else ()))
             rewards = rewarded.total.sum(0).tolist()
         return MeasuredTexts(samples, generations, rewards, results)
-
-
-def _compute(
-    metrics: Sequence[Scorer], samples: Sequence[Sample], generations: Sequence[str]
-) -> dict[str, MetricResult]:
-    prompts = [sample.prompt for sample in samples]
-    references = [list(sample.references) for sample in samples]
-    meta = [dict(sample.meta) for sample in samples]
-    results: dict[str, MetricResult] = {}
-    owners: dict[str, Scorer] = {}
-    for metric in metrics:
-        for name, result in metric.compute(prompts, generations, references, meta).items():
-            if name in results:
-                raise ConfigError(
-                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be reported "
-                    "only once: keep one of them"
-                )
-            results[name], owners[name] = result, metric
-    return results
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -156,29 +147,18 @@ def write(
         return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
     ends = list(lm.end_tokens.ids) if policy.sampling.terminate_on_eos else []
     settings = {"max_new_tokens": num_tokens, "eos_token_id": ends or None} | settings
+    start, kept = policy.context_start_token, lm.model.generation_config
+    # Texts begin as in training, without the rest of the model's generation config, which Transformers would read:
+    # forced tokens, a temperature, no_repeat_ngram_size.
+    start, bos = lm.start_token if start is None else start, lm.tokenizer.bos_token_id
+    lm.model.generation_config = GenerationConfig(decoder_start_token_id=start, bos_token_id=bos)
     try:
-        with _only_what_is_set(policy):
-            generations = lm.generate([p.ids for p in prompts], **settings)
+        generations = lm.generate([p.ids for p in prompts], **settings)
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be used: {error}") from error
-    return [written.token_ids.tolist() for written in generations]
-
-
-@contextmanager
-def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
-    """Let generate begin texts as training does, without the rest of the model's generation config, which Transformers
-    would read: forced tokens, a temperature, no_repeat_ngram_size.
-    """
-    lm, start_token = policy.lm, policy.context_start_token
-    kept = lm.model.generation_config
-    lm.model.generation_config = GenerationConfig(
-        decoder_start_token_id=lm.start_token if start_token is None else start_token,
-        bos_token_id=lm.tokenizer.bos_token_id,
-    )
-    try:
-        yield
     finally:
         lm.model.generation_config = kept
+    return [written.token_ids.tolist() for written in generations]
 
 
 def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sample] = ()) -> RewardSum | None:
@@ -197,16 +177,11 @@ def make_metrics(
     named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
 ) -> list[Scorer]:
     """Make each metric once, for texts to some of ``samples``; its default language model is the policy's."""
-    distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
-    made = [_made(metric, policy) for metric in distinct]
-    for metric in made:
-        metric.read_corpus(samples)
-    return made
-
-
-def _made(metric: ComponentConfig, policy: TokenPolicy) -> Scorer:
-    """Make a metric, and raise if something that it needs is missing, before anything is written for it."""
-    given = {name: policy.lm for name, one in provided(measures.get(metric.id)).items() if one.role == "lm"}
-    made = measures.create(metric.id, **given | metric.args)
-    made.check()
+    made = []
+    for metric in [metric for place, metric in enumerate(named) if metric not in named[:place]]:
+        given = {name: policy.lm for name, one in provided(measures.get(metric.id)).items() if one.role == "lm"}
+        made.append(measures.create(metric.id, **given | metric.args))
+        made[-1].check()  # before anything is written for it
+    for scorer in made:
+        scorer.read_corpus(samples)
     return made

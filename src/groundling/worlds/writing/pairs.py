@@ -10,45 +10,40 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.judges.preferences.pairs import TextSegment
 from groundling.judges.preferences.recording import Recorded, TextRecording
-from groundling.policies.token import TokenPolicy
 from groundling.worlds.protocols import PairSettings
 from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import as_writer, check_lengths, reward_inputs, texts_so_far
-from groundling.worlds.writing.config import PromptEncoder, WritingConfig, make_prompt_encoder
+from groundling.worlds.writing.config import WritingConfig, make_prompt_encoder, samples_of
 from groundling.worlds.writing.measures import make_measured_reward
-from groundling.worlds.writing.samples import samples_of
 
 
-class _Writer:
-    def __init__(self, player: Demonstrator) -> None:
-        if player.policy is None:
-            raise ConfigError(f"{player.name} does not write texts: name a run or an experiment that does")
-        world = player.world
-        self.policy: TokenPolicy = as_writer(player.policy)
-        self._encode: PromptEncoder = make_prompt_encoder(world.config, self.policy)
-        self._num_tokens = world.config.num_tokens
-        check_lengths(self.policy, self._encode.max_prompt_length, self._num_tokens)
-        self._reward = make_measured_reward(world, self.policy, samples_of(world.config, "train"))
+def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Recorded]]:
+    """Return a function that writes a text to each sample, with draws of a seed, and rewards it."""
+    world = player.world
+    world.check_player(player)
+    policy, num_tokens = as_writer(player.policy), world.config.num_tokens
+    encode = make_prompt_encoder(world.config, policy)
+    check_lengths(policy, encode.max_prompt_length, num_tokens)
+    reward = make_measured_reward(world, policy, samples_of(world.config, "train"))
 
     @torch.no_grad()
-    def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
+    def write(samples: Sequence[Sample], seed: int) -> list[Recorded]:
         generator = torch.Generator().manual_seed(seed)
-        uniforms = torch.rand(len(samples), self._num_tokens, dtype=torch.float64, generator=generator)
-        with self.policy.unchanged():
-            prompts = self._encode(samples)
-            writing = self.policy.write(prompts, uniforms, self._num_tokens)
-        rows = [ids.tolist() for ids in writing.token_ids()]
-        per_token = self._reward is not None and self._reward.per_token
-        texts = texts_so_far(self.policy.lm, prompts, rows, per_token)
+        uniforms = torch.rand(len(samples), num_tokens, dtype=torch.float64, generator=generator)
+        with policy.unchanged():
+            prompts = encode(samples)
+            rows = [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
+        texts = texts_so_far(policy.lm, prompts, rows, reward is not None and reward.per_token)
         figures: list[dict[str, float]] = [{"steps": float(len(row))} for row in rows]
-        if self._reward is not None:
-            worths = self._reward(reward_inputs(samples, texts, rows)).total.sum(0).tolist()
-            for text_figures, worth in zip(figures, worths, strict=True):
-                text_figures["return"] = worth
+        if reward is not None:
+            for one, total in zip(figures, reward(reward_inputs(samples, texts, rows)).total.sum(0), strict=True):
+                one["return"] = total.item()
         return [
-            Recorded(TextSegment(sample.prompt, [text[-1]]), text_figures)
-            for sample, text, text_figures in zip(samples, texts, figures, strict=True)
+            Recorded(TextSegment(sample.prompt, [text[-1]]), one)
+            for sample, text, one in zip(samples, texts, figures, strict=True)
         ]
+
+    return write
 
 
 def record(
@@ -59,11 +54,10 @@ def record(
     the same call continues with the unfinished batch. ``on_segment`` is called once for each text, including those
     recorded before.
     """
+    settings.check_texts()
     for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:
             raise ConfigError(f"--{name} does nothing where texts are written whole: leave it out")
-    if settings.format not in (None, "parquet"):
-        raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
     world = players[0].world
     config: WritingConfig = world.config
     description = {
@@ -85,14 +79,14 @@ def record(
         return settings.pairs
     for _ in rounds.segments[: 2 * settings.pairs]:
         on_segment()
-    writers = [_Writer(player) for player in players]
+    writers = list(map(_writer, players))
     order = SampleOrder(samples_of(config, "train"), world.seed, replacement=False)
     order.draw(len(rounds.segments) // 2)
     while rounds.missing:
         number = rounds.rounds
         samples = order.draw(min(world.evaluation.batch_size, rounds.missing // 2))
-        first = writers[number % len(writers)].write(samples, training_seed(world.seed, 0, number))
-        second = writers[(number + 1) % len(writers)].write(samples, training_seed(world.seed, 1, number))
+        first = writers[number % len(writers)](samples, training_seed(world.seed, 0, number))
+        second = writers[(number + 1) % len(writers)](samples, training_seed(world.seed, 1, number))
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()

@@ -1,6 +1,6 @@
 """The world of texts that are written to a pool's prompts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,62 +13,43 @@ from groundling.envs.text_env import WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError, RunError
-from groundling.fields import OfEvaluation
 from groundling.io.row_files import BEFORE_ALL, Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
 from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.config import ValidationLog
-from groundling.worlds.episode import Episode, Frame, Played, Presentation, Summary
-from groundling.worlds.protocols import PairSettings
-from groundling.worlds.world import Collector, Demonstrator, Player, World
+from groundling.worlds.episode import PRESENTATIONS, Episode, Frame, Played, Summary
+from groundling.worlds.protocols import Actor
+from groundling.worlds.world import Collector, Player, World
 from groundling.worlds.writing import pairs
-from groundling.worlds.writing.actor import WritingActor
-from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_lengths, reward_inputs
-from groundling.worlds.writing.config import WritingConfig, WritingEvaluation, make_prompt_encoder
-from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write_rows, write_texts
-from groundling.worlds.writing.references import References
-from groundling.worlds.writing.samples import samples_of, warn_about_shared_prompts
+from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths, reward_inputs
+from groundling.worlds.writing.config import (
+    WritingConfig,
+    WritingEvaluation,
+    make_prompt_encoder,
+    samples_of,
+    warn_about_shared_prompts,
+)
+from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write, write_rows, write_texts
 
 _ALTERNATIVES = 5
 
 
-@torch.no_grad()
-def watch(world: World, policy: TokenPolicy, split: Split, number: int) -> Iterator[Frame]:
-    """Write to a prompt of a split as in training; each frame has a token and the likeliest alternatives."""
-    config = world.config
-    samples = samples_of(config, split)
-    if number >= len(samples):
-        raise RunError(f"the {split} split of pool {config.pool!r} has {len(samples)} samples: ask for fewer")
-    sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
-    num_tokens = config.num_tokens
-    generator = torch.Generator().manual_seed(world.seed + number)
-    uniforms = torch.rand(1, num_tokens, dtype=torch.float64, generator=generator)
-    writing = policy.write(prompts, uniforms, num_tokens)
-    ids = writing.token_ids()[0].tolist()
-    actions = writing.actions[: len(ids)].T  # (1, length)
-    likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
-    tokenizer, read = policy.lm.tokenizer, () if policy.lm.is_encoder_decoder else prompts[0].ids
-    text, written = "", Continuation(tokenizer, read)
-    for position, token in enumerate(ids):
-        values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
-        likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
-        likeliest[token] = likely[position, token].item()
-        before = [*read, *ids[:position]]
-        named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
-        text = written.append(token)
-        yield Frame(
-            [sample.prompt, f"> {text}"],
-            action=named[token],
-            probabilities={named[one]: value for one, value in likeliest.items()},
-            is_notable=False,
-        )
-    title = f"text {number} · {len(ids)} tokens"
-    reward = make_measured_reward(world, policy, samples)
-    if reward is not None and not reward.per_token:
-        worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
-        title += f" · reward {worth:.4g}"
-    yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))
+class WritingActor(Actor):
+    """A policy that writes to a prompt as in evaluation."""
+
+    def __init__(self, world: World, policy: TokenPolicy, generator: torch.Generator) -> None:
+        self._policy, self._generator = policy, generator
+        self._encode = make_prompt_encoder(world.config, policy)
+        self._num_tokens, self._generation = world.config.num_tokens, world.evaluation.generation
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> str:
+        """Write a text to a prompt; raise `ConfigError` if the prompt is not a string."""
+        if not isinstance(observation, str):
+            raise ConfigError(f"expected a prompt, a text, got {observation!r:.80}")
+        encoded = self._encode([Sample("prompt", observation)])
+        (ids,) = write(self._policy, encoded, self._num_tokens, self._generation, self._generator)
+        return self._policy.lm.continuation(encoded[0].ids).append(*ids)
 
 
 _SHORT_TEXTS = 8
@@ -84,22 +65,7 @@ class WritingWorld(World):
     )
     suites: ClassVar[Mapping[str, str]] = {split: f"the pool's {split} split" for split in ("test", "val", "train")}
     experiment = "rl4lms/increasing_numbers_ppo"
-    presentation = Presentation(
-        unit="tokens",
-        episodes="texts",
-        curves={
-            "return_mean": "reward",
-            "kl_mean": "KL to the reference",
-            "kl_coefficient": "KL coefficient",
-            "episode_length": "tokens of a text",
-            "entropy": "entropy",
-            "value_loss": "value loss",
-            "explained_variance": None,
-            "log_prob": None,
-            "loss": None,
-            "probability": "probability of the references",
-        },
-    )
+    presentation = PRESENTATIONS["writing"]
 
     @classmethod
     def has(cls, place: str) -> bool:
@@ -116,10 +82,9 @@ class WritingWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        settings = self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation)
-        # Metrics change no text, and only a chat template has a system prompt.
-        left_out = ("metrics",) if self.config.chat else ("metrics", "chat", "system")
-        return {name: value for name, value in settings.items() if name not in left_out}
+        # A pool has no seeds, metrics change no text, and only a chat template has a system prompt.
+        left_out = ("episode_seeds", "metrics", *(() if self.config.chat else ("chat", "system")))
+        return {name: value for name, value in super().settings.items() if name not in left_out}
 
     @cached_property
     def _training_samples(self) -> Sequence[Sample]:
@@ -130,10 +95,8 @@ class WritingWorld(World):
         return cast(Split, self.suite or "test")
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        config, writer = self.config, as_writer(policy)
-        num_texts, num_tokens = config.num_texts, config.num_tokens
-        samples = self._training_samples
-        encode = make_prompt_encoder(config, writer)
+        config, writer, samples = self.config, as_writer(policy), self._training_samples
+        num_texts, num_tokens, encode = config.num_texts, config.num_tokens, make_prompt_encoder(config, writer)
         if algorithm.offline:
             order = SampleOrder(samples, self.seed, replacement=False)
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
@@ -186,16 +149,11 @@ class WritingWorld(World):
 
         return [ValidationLog(measure, every, run_dir, update, last_step, listeners)]
 
-    def record_pairs(
-        self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
-    ) -> int:
-        settings.refuse_screens()
-        return pairs.record(players, settings, on_segment)
+    record_pairs = staticmethod(pairs.record)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         """Write texts; `measure` computes their figures."""
         self.check_player(player)
-        assert player.policy is not None
         writer = as_writer(player.policy)
         self._measures = TextMeasures.of_split(self, writer, self._split)
         texts = write_texts(writer, self, self._measures.samples[:num_episodes])
@@ -204,18 +162,45 @@ class WritingWorld(World):
 
     def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
         measured = self._measures.measure([episode.record for episode in episodes])
-        return Played(
-            [
-                replace(episode, figures=row["metrics"], prediction=row)
-                for episode, row in zip(episodes, measured.rows(), strict=True)
-            ],
-            measured.figures(),
-        )
+        rows = zip(episodes, measured.rows(), strict=True)
+        return Played([replace(e, figures=row["metrics"], prediction=row) for e, row in rows], measured.figures())
 
+    @torch.no_grad()
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
+        """Write to a prompt as in training; each frame has a token and the likeliest alternatives."""
         self.check_player(player)
-        assert player.policy is not None
-        yield from watch(self, as_writer(player.policy), self._split, number)
+        policy, config = as_writer(player.policy), self.config
+        samples = samples_of(config, self._split)
+        if number >= len(samples):
+            raise RunError(f"the {self._split} split of {self.spec.name} has {len(samples)} samples: ask for fewer")
+        sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
+        generator = torch.Generator().manual_seed(self.seed + number)
+        uniforms = torch.rand(1, config.num_tokens, dtype=torch.float64, generator=generator)
+        writing = policy.write(prompts, uniforms, config.num_tokens)
+        ids = writing.token_ids()[0].tolist()
+        actions = writing.actions[: len(ids)].T  # (1, length)
+        likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
+        tokenizer, read = policy.lm.tokenizer, () if policy.lm.is_encoder_decoder else prompts[0].ids
+        text, written = "", Continuation(tokenizer, read)
+        for position, token in enumerate(ids):
+            values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
+            likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+            likeliest[token] = likely[position, token].item()
+            before = [*read, *ids[:position]]
+            named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
+            text = written.append(token)
+            yield Frame(
+                [sample.prompt, f"> {text}"],
+                action=named[token],
+                probabilities={named[one]: value for one, value in likeliest.items()},
+                is_notable=False,
+            )
+        title = f"text {number} · {len(ids)} tokens"
+        reward = make_measured_reward(self, policy, samples)
+        if reward is not None and not reward.per_token:
+            worth = reward(reward_inputs([sample], [[text]])).total.sum().item()
+            title += f" · reward {worth:.4g}"
+        yield Frame([sample.prompt, f"> {text}"], summary=Summary(title))
 
     def actor(self, policy: Policy, generator: torch.Generator) -> WritingActor:
         return WritingActor(self, as_writer(policy), generator)
