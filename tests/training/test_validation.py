@@ -17,8 +17,8 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError, GroundlingError
 from groundling.io.row_files import read_rows
 from groundling.judges.asking.judge import Request
+from groundling.judges.asking.language_models import TransformersJudge
 from groundling.judges.asking.questions import Question
-from groundling.judges.asking.transformers import TransformersJudge
 from groundling.lm import LanguageModel
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy

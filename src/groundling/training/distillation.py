@@ -22,8 +22,7 @@ from groundling.io.files import LOCK, locked, write_atomically
 from groundling.io.row_files import check_digest, digest_of
 from groundling.judges.preferences import open_pairs
 from groundling.judges.reward_models import RewardModel, TableRewardModel, load_reward_model, reward_models
-from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
-from groundling.judges.reward_models.training_pairs import TrainingPairs
+from groundling.judges.reward_models.distill import Distillation, TrainingPairs, evaluate, normalize, train_epoch
 from groundling.registry import ComponentConfig, declarations
 from groundling.runtime.devices import find_device
 from groundling.training import checkpoint, optimizer_state

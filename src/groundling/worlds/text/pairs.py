@@ -54,7 +54,7 @@ def record(
     stride = stride or length
     if settings.format not in (None, "parquet"):
         raise ConfigError(f"--format {settings.format} is NetHack's: pairs of texts are written as parquet")
-    parquet.check_installed()  # before anything is played
+    parquet.pyarrow_modules()  # before anything is played
     world = players[0].world
     config: TextConfig = world.config
     description = {
