@@ -17,20 +17,17 @@ from groundling.judges.preferences.pairs import caption, caption_ids, decode_pai
 from groundling.judges.reward_models import MotifRewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.distill import (
     TrainingPairs,
+    accuracy,
     agreement,
+    best_temperature,
+    calibration_error,
     evaluate,
     normalize,
     segment_scores,
     train_epoch,
 )
 from groundling.judges.reward_models.models import TableRewardModel
-from groundling.judges.reward_models.reward_model import (
-    Normalization,
-    accuracy,
-    best_temperature,
-    calibration_error,
-    preference_loss,
-)
+from groundling.judges.reward_models.reward_model import Normalization, preference_loss
 from tests.judges.preferences.test_pairs import encode
 from tests.judges.reward_models.reward_reference import gradients, messages_of, plain_network, random_pairs
 

@@ -118,7 +118,7 @@ class MotifRewardModel(RewardModel):
 
 
 @reward_models.register("classifier")
-class ClassifierRewardModel(RewardModel):
+class ClassifierRewardModel(MotifRewardModel):
     """ONI's classifier (Zheng et al. 2024, arXiv 2410.23022): a message's reward is 1 or 0.
 
     The network is Motif's; its output is a logit. Trained on pairs, the messages of the preferred segment are labelled
@@ -130,16 +130,10 @@ class ClassifierRewardModel(RewardModel):
 
     id = "classifier"
     gives_labels = True
-    reads_messages = True
 
     def __init__(self, threshold: Annotated[float, Ge(0), Lt(1)] = 0.5) -> None:
-        super().__init__(threshold=threshold)
-        self.threshold = threshold
-        self.network = MessageNetwork()
-
-    def forward(self, captions: Sequence[str]) -> Tensor:
-        output: Tensor = self.network(encode(captions, self.id))
-        return output
+        super().__init__()
+        self.args["threshold"] = self.threshold = threshold
 
     def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """Binary cross-entropy of each message with its segment's share of the preference, or its label."""
@@ -329,9 +323,5 @@ class TableRewardModel(RewardModel):
         worth = np.concatenate([values[::-1], self.values.cpu().numpy()]).astype(np.float32)
         distinct, first = np.unique(known, return_index=True)
         device = self.ids.device
-        self.ids, self.values = (torch.from_numpy(distinct).to(device), torch.from_numpy(worth[first]).to(device))
+        self.ids, self.values = torch.from_numpy(distinct).to(device), torch.from_numpy(worth[first]).to(device)
         self.mark_changed()
-
-    @property
-    def device(self) -> torch.device:
-        return self.ids.device

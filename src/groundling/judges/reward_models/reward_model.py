@@ -130,7 +130,7 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
+        return next((p.device for p in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     @property
     def version(self) -> int:
