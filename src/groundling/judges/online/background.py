@@ -60,14 +60,14 @@ _MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedEr
 
 
 class BackgroundJudge:
-    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022); each question once.
+    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022).
 
     If the judge raises, its questions become the oldest and are asked again, at growing intervals. But a judge that
     has never answered and raises a `GroundlingError` or one of `_MISTAKES` is considered misconfigured: it is not
     asked again, and `answers` raises its error. The answer None is counted and dropped.
 
     Args:
-        judge: Answers a batch of questions, any hashable values, in their order; called in the thread.
+        judge: Answers a batch of questions, in their order; called in the thread.
         pause: Seconds after the first failure, doubled with each further one, up to a minute.
         warn: Called on the first of several failures in a row.
     """
@@ -81,7 +81,6 @@ class BackgroundJudge:
     ) -> None:
         self._judge, self._batch_size, self._pause, self._warn = judge, batch_size, pause, warn
         self._waiting: deque[Any] = deque()  # the newest at the right
-        self._known: set[Any] = set()
         self._answers: list[tuple[Any, float]] = []
         self.asked = self.invalid = self.failures = 0
         self._closed = False
@@ -94,10 +93,7 @@ class BackgroundJudge:
     def offer(self, questions: Iterable[Any]) -> None:
         """Queue questions, the last one to be asked first; returns at once."""
         with self._changed:
-            for question in questions:
-                if question not in self._known:
-                    self._known.add(question)
-                    self._waiting.append(question)
+            self._waiting.extend(questions)
             self._changed.notify()
 
     def answers(self) -> list[tuple[Any, float]]:
