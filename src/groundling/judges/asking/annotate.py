@@ -290,10 +290,7 @@ def _combine(
     if _missing(items, answers):
         return Preference.UNKNOWN, None
     labels = {_preference(answers[item.key], item) for item in items}
-    soft = []
-    for item in items:
-        if (probabilities := answers[item.key].probabilities) is not None:
-            first, second, tie = probabilities
-            soft.append((second, first, tie) if item.swapped else (first, second, tie))
+    found = [(answers[item.key].probabilities, item.swapped) for item in items]
+    soft = [np.array(shown)[[1, 0, 2] if swapped else [0, 1, 2]] for shown, swapped in found if shown is not None]
     label = labels.pop() if len(labels) == 1 else Preference.TIE
     return label, np.mean(soft, axis=0, dtype=np.float32) if len(soft) == len(items) else None

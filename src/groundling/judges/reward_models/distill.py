@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,27 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
-from groundling.fields import Ge, Gt, Lt
 from groundling.judges.preferences.pairs import caption_id, caption_ids
 from groundling.judges.reward_models.reward_model import Normalization, RewardModel, chunks, segment_means
-from groundling.registry import check_bounds
-
-
-@dataclass
-class Distillation:
-    """Settings for training a reward model; defaults are those of Motif's command."""
-
-    learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
-    """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
-    batch_size: Annotated[int, Gt(0)] = 1024  # Pairs per optimizer step
-    epochs: Annotated[int, Gt(0)] = 10  # Passes over all training pairs
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
-    """Share of held-out pairs; a pair of captions is never in both sets."""
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # Of the split, the weights and the order of the pairs
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "")
-
 
 _TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)  # by code of `Preference`
 
