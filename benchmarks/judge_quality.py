@@ -19,7 +19,7 @@ import numpy as np
 
 from groundling.intervals import wilson_interval
 from groundling.judges import Comparison, Question, create
-from groundling.judges.asking.inquiry import Outcome, ask
+from groundling.judges.asking.judge import Outcome, ask
 from groundling.worlds import worlds
 
 RESULTS = Path(__file__).parents[1] / "results" / "motif-claims"

@@ -36,9 +36,8 @@ from torch import Tensor, nn
 
 from groundling.judges.preferences.pairs import decode_pairs
 from groundling.judges.reward_models import MotifRewardModel
-from groundling.judges.reward_models.distill import segment_scores, train_epoch
-from groundling.judges.reward_models.message_network import MessageNetwork, encode
-from groundling.judges.reward_models.training_pairs import TrainingPairs
+from groundling.judges.reward_models.distill import TrainingPairs, segment_scores, train_epoch
+from groundling.judges.reward_models.models import MessageNetwork, encode
 
 RESULTS = Path(__file__).parent / "results"
 SPEED_LIMIT, GRADIENT_LIMIT = 4.0, 1e-6

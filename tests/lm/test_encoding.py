@@ -10,7 +10,7 @@ from groundling.envs.text_env import TextObservation
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.columns import Listed
 from groundling.envs.text_generation.env import encode_prompts
-from groundling.judges.reward_models.language_model import LanguageRewardModel
+from groundling.judges.reward_models.models import LanguageRewardModel
 from groundling.lm import LanguageModel
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.prompts import prompts

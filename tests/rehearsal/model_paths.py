@@ -15,7 +15,7 @@ from groundling.judges.asking.judge import Request, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import distill as distilling
 from groundling.judges.reward_models import load_reward_model, reward_models
-from groundling.judges.reward_models.training_pairs import TrainingPairs
+from groundling.judges.reward_models.distill import TrainingPairs
 from groundling.lm import LanguageModel
 from groundling.lm.load.model import load_tokenizer
 from groundling.lm.load.model_files import Source

@@ -17,7 +17,7 @@ from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackIncide
 from groundling.judges.online.background import OnlineLearning
 from groundling.judges.online.reward import OnlineReward
 from groundling.judges.preferences.pairs import decode
-from groundling.judges.reward_models.message_network import TableRewardModel
+from groundling.judges.reward_models.models import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum

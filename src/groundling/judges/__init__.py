@@ -1,19 +1,11 @@
 """Judges: preferences between captioned segments, and the datasets that contain them."""
 
 from groundling.judges.asking import quoting as fence
-from groundling.judges.asking.annotate import (
-    Annotation,
-    AnnotationEstimate,
-    AnnotationSummary,
-    RandomJudge,
-    ReturnJudge,
-    ScoreJudge,
-)
+from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, AnnotationSummary
 from groundling.judges.asking.judge import FigureJudge, Judge, Reply, Request, judges
-from groundling.judges.asking.openai import OpenAIJudge
+from groundling.judges.asking.language_models import OpenAIJudge, TransformersJudge
 from groundling.judges.asking.questions import Question
-from groundling.judges.asking.rules import RulesJudge
-from groundling.judges.asking.transformers import TransformersJudge
+from groundling.judges.asking.rules import RandomJudge, ReturnJudge, RulesJudge, ScoreJudge
 from groundling.judges.preferences import open_pairs
 from groundling.judges.preferences.messages import MessagePairs
 from groundling.judges.preferences.pairs import Comparison, Pairs, Preference, caption

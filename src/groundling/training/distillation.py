@@ -16,15 +16,14 @@ from rich.progress import Progress
 
 from groundling.config.facts import shareable
 from groundling.errors import ConfigError
-from groundling.fields import Ge, MayChangeOnResume
+from groundling.fields import Ge, Gt, Lt, MayChangeOnResume
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import LOCK, locked, write_atomically
 from groundling.io.row_files import check_digest, digest_of
 from groundling.judges.preferences import open_pairs
 from groundling.judges.reward_models import RewardModel, TableRewardModel, load_reward_model, reward_models
-from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
-from groundling.judges.reward_models.training_pairs import TrainingPairs
-from groundling.registry import ComponentConfig, declarations
+from groundling.judges.reward_models.distill import TrainingPairs, evaluate, normalize, train_epoch
+from groundling.registry import ComponentConfig, check_bounds, declarations
 from groundling.runtime.devices import find_device
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.checkpoint import load_random_states, save_random_states
@@ -34,15 +33,25 @@ _CONFIG = "config.json"
 
 
 @dataclass
-class DistillationConfig(Distillation):
-    """Settings of `groundling distill`."""
+class DistillationConfig:
+    """Settings of `groundling distill`; defaults are those of Motif's command."""
 
+    learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
+    """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
+    batch_size: Annotated[int, Gt(0)] = 1024  # Pairs per optimizer step
+    epochs: Annotated[int, Gt(0)] = 10  # Passes over all training pairs
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
+    """Share of held-out pairs; a pair of captions is never in both sets."""
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # Of the split, the weights and the order of the pairs
     dataset: str = ""  # Folder of the preference pairs
     preferences: str = ""  # Name of the annotator
     model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
     """The reward model, by its id and arguments."""
     device: Annotated[str, MayChangeOnResume] = "auto"  # cpu, cuda, or auto for an accelerator if there is one
     keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1  # Number of the latest checkpoints that are kept
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "")
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:

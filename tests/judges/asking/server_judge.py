@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from groundling.judges import MessagePairs, OpenAIJudge, Pairs, Question
+from groundling.judges import OpenAIJudge, Pairs, Question
 from groundling.judges.asking.judge import Reply, Request
+from tests.judges.asking import annotating
 from tests.judges.asking.chat_server import ChatServer
-from tests.judges.preferences.test_pairs import encode
 
 
 def judge(server: ChatServer, **arguments: object) -> OpenAIJudge:
@@ -15,10 +15,8 @@ def judge(server: ChatServer, **arguments: object) -> OpenAIJudge:
 
 def dataset(folder: Path, count: int) -> Pairs:
     """``count`` rows with as many distinct pairs, the first one longer in even rows."""
-    texts = [(f"a{n}" + "x" * 9, f"b{n}")[:: 1 if n % 2 == 0 else -1] for n in range(count)]
-    return MessagePairs.create(
-        folder, {"message": encode(*(t for pair in texts for t in pair)).reshape(count, 2, 1, 256)}
-    )
+    rows = [(f"a{n}" + "x" * 9, f"b{n}") for n in range(count)]
+    return annotating.dataset(folder, [row if n % 2 == 0 else row[::-1] for n, row in enumerate(rows)])
 
 
 EXPECTED = [0, 1] * 50

@@ -1,16 +1,17 @@
-"""Which questions a dataset raises, how they are asked, and the labels that come of the answers."""
+"""Annotation: the questions of a dataset, the labels of their answers, and `groundling annotate`."""
 
+import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from groundling.errors import ConfigError, RunError
-from groundling.judges import Annotation, Judge, Preference, Question, Reply, Request, open_pairs
-from groundling.judges.asking.judge import JudgeRegistry
-from groundling.judges.preferences.store import Store
-from tests.judges.asking.annotating import QUESTION, ROWS, LongerJudge, annotate, dataset, longer
+from groundling.cli.command import duration
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.judges import Annotation, MessagePairs, Preference, Question, Reply, Request, open_pairs
+from tests.judges.asking.annotating import QUESTION, ROWS, LongerJudge, annotate, command, dataset, longer
+from tests.judges.asking.chat_server import ChatServer, serving
 
 GOLD = Question("gold", world="nethack")
 
@@ -137,16 +138,6 @@ def test_soft_labels_are_averaged_over_orders_and_follow_the_rows(tmp_path: Path
     assert soft is not None and soft.dtype == np.float32
 
 
-def test_probabilities_alone_are_an_answer(tmp_path: Path) -> None:
-    class Wordless(Judge):
-        def answer(self, request: Request) -> Reply:
-            return Reply("", probabilities=(0.2, 0.7, 0.1))
-
-    pairs = dataset(tmp_path / "pairs", [("a", "bb")])
-    summary = annotate(pairs, Wordless(), both_orders=True)
-    assert (summary.invalid, summary.first_rate) == (0, 0.0)
-
-
 def test_labels_of_another_question_are_not_overwritten(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs")
     pairs.write_preferences("theirs", np.zeros(8, np.int8))
@@ -190,60 +181,6 @@ def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path)
     assert same.preferences("mine").tolist() == [2]
 
 
-def test_a_judge_with_few_verdicts_is_stopped(tmp_path: Path) -> None:
-    class Rare(LongerJudge):
-        count = 0
-
-        def answer(self, request: Request) -> Reply:
-            self.count += 1
-            return super().answer(request) if self.count % 30 == 0 else Reply("Hm.")
-
-    pairs = dataset(tmp_path / "pairs", [(f"a{n}", "b" * (n % 9)) for n in range(400)])
-    with pytest.raises(RunError, match=r"only \d% of 200 answers have a verdict.*'Hm\.'"):
-        annotate(pairs, Rare())
-    assert (pairs.preferences("mine") < 2).sum() > 0, "its verdicts are kept"
-
-
-def test_judges_without_a_reply_get_a_message(tmp_path: Path) -> None:
-    class Wordless(LongerJudge):
-        def answer(self, request: Request) -> Reply:
-            return None  # type: ignore[return-value]
-
-    class Empty(Judge):
-        """Implements neither answer nor ask."""
-
-    pairs = dataset(tmp_path / "pairs")
-    with pytest.raises(RunError, match=r"Wordless answers None, expected a text or a groundling.judges.Reply"):
-        annotate(pairs, Wordless())
-    with pytest.raises(ConfigError, match="the judge Empty defines neither answer nor ask"):
-        annotate(pairs, Empty())
-
-
-def test_a_function_that_would_judge_gets_a_message() -> None:
-    registry = JudgeRegistry("judge")
-
-    @registry.register("mine")
-    def prefer(first: str, second: str) -> int:
-        return 1
-
-    with pytest.raises(ConfigError, match=r"judge 'mine' needs first, second; .* groundling\.judges\.Judge"):
-        registry.create("mine")
-
-
-def test_answers_are_written_before_another_question_is_asked(tmp_path: Path) -> None:
-    written: list[int] = []
-
-    class Counting(LongerJudge):
-        def answer(self, request: Request) -> Reply:
-            written.append(len(Store(annotation.store.folder, annotation.store.question).read()))
-            return super().answer(request)
-
-    pairs = dataset(tmp_path / "pairs", [("a", "bb"), ("a", "ccc"), ("bb", "ccc")])
-    annotation = Annotation(pairs, Counting(), QUESTION)
-    annotation.run("mine")
-    assert written == [0, 1, 2]
-
-
 def test_chunks_share_no_question(tmp_path: Path) -> None:
     rows = [(f"a{n}", "b" * (n % 7)) for n in range(200)] * 2
     pairs, judge = dataset(tmp_path / "pairs", rows), LongerJudge()
@@ -257,21 +194,111 @@ def test_chunks_share_no_question(tmp_path: Path) -> None:
     assert pairs.preferences("mine").tolist() == longer(rows)
 
 
-def test_parquet_is_annotated_alike(tmp_path: Path) -> None:
-    pairs = dataset(tmp_path / "pairs").convert(tmp_path / "parquet", "parquet")
-    annotate(pairs, LongerJudge())
-    assert open_pairs(tmp_path / "parquet").preferences("mine").tolist() == longer(ROWS)
+def test_labels_are_written_under_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("You kill the newt!", "It's a wall."), ("It's a wall.", "You kill the newt!"), ("", "")]
+    folder = dataset(tmp_path / "pairs", rows).folder
+    assert command(folder, "--dry-run") == 0
+    assert "1 requests here" in capsys.readouterr().out
+    assert open_pairs(folder).annotators() == []
+    assert command(folder) == 0
+    assert "labels      first 1 · second 1 · tie 1 · unknown 0 (of 3)" in capsys.readouterr().out
+    assert open_pairs(folder).preferences("rules_msg_defaultgoal_default").tolist() == [0, 1, 2]
+    assert command(folder, "--goal", "gold", "--prompt", "reworded", "--both-orders") == 0
+    assert "both orders 0.0%" in capsys.readouterr().out
+    assert open_pairs(folder).preferences("rules_msg_gold_reworded").tolist() == [2, 2, 2]
+    path = tmp_path / "question.txt"
+    path.write_text("Which is better? {goal}")
+    assert command(folder, "--question", path, "--name", "own", "--store", tmp_path / "store") == 0
+    assert (tmp_path / "store" / "answers").is_dir()
+    for chunk in "01":
+        assert command(folder, "--name", "chunked", "--chunks", "2", "--chunk", chunk) == 0
+    assert open_pairs(folder).preferences("chunked").tolist() == [0, 1, 2]
 
 
-def test_annotation_of_a_converted_dataset_continues(tmp_path: Path) -> None:
-    pairs, judge = dataset(tmp_path / "pairs"), LongerJudge()
-    annotate(pairs, judge, chunk=0, chunks=2)
-    pairs.write_preferences("theirs", np.zeros(8, np.int8))  # without an account
-    known = len(judge.asked)
-    assert 0 < known < 3
-    again = pairs.convert(tmp_path / "parquet", "parquet").convert(tmp_path / "motif", "motif")
-    assert again.read_provenance("mine") == pairs.read_provenance("mine") != {}
-    assert again.read_provenance("theirs") == {}
-    summary = annotate(again, judge)
-    assert len(judge.asked) == 3 and summary.asked == 3 - known
-    assert again.preferences("mine").tolist() == longer(ROWS)
+def test_the_example_of_a_judge_annotates(tmp_path: Path) -> None:
+    importlib.import_module("examples.own_judge")
+    rows = [("You see here a rock.", "You, you, you."), ("a b", "c d"), ("a b c", "a b")]
+    folder = dataset(tmp_path / "pairs", rows).folder
+    assert command(folder, "--judge", "variety", "least=2", "--prompt", "reworded") == 0
+    assert open_pairs(folder).preferences("variety_msg_defaultgoal_reworded").tolist() == [0, 2, 2]
+
+
+def test_failed_requests_are_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = dataset(tmp_path / "pairs", [("a", "bb"), ("ccc", "")]).folder
+    with serving(ChatServer(treat=lambda number: "500" if number == 1 else "ok")) as server:
+        words = ["--judge", "openai", "model=org/some.model", f"base_url={server.url}", "concurrency=1"]
+        words += ["max_retries=0", "prompt_price=1.5", "completion_price=2", "extra.top_k=50", "extra.top_p=null"]
+        assert command(folder, *words) == 1
+        assert "1 requests got no answer (the first: HTTP 500" in capsys.readouterr().err
+        assert server.bodies[0]["top_k"] == 50 and "top_p" not in server.bodies[0]
+        assert server.bodies[0]["model"] == "org/some.model"
+        assert command(folder, *words) == 0
+        out = capsys.readouterr().out
+        assert "tokens      200 read, 14 written in all" in out and "cost        0.00 in all" in out
+        assert len(server.bodies) == 3
+    assert open_pairs(folder).preferences("openai_some-model_msg_defaultgoal_default").tolist() == [1, 0]
+
+
+def test_a_judge_without_verdicts_is_stopped_within_50_requests(tmp_path: Path) -> None:
+    folder = dataset(tmp_path / "pairs", [(f"a{n}", "b" * (n % 9)) for n in range(3000)]).folder
+    with serving(ChatServer(write=lambda body: "It \x1b[1mdepends\n on taste.")) as server:
+        words = ["--name", "mine", "--judge", "openai", "model=m", f"base_url={server.url}", "concurrency=8"]
+        with pytest.raises(RunError, match="20 answers in a row have no verdict in the form 'line'") as left:
+            command(folder, *words)
+        assert "the last reply: 'It [1mdepends on taste.'" in str(left.value)
+        assert len(server.bodies) <= 50 + 8
+    assert open_pairs(folder).annotators() == []
+
+
+_OPENAI = ["--judge", "openai", "model=m"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--judge", "ruels"], "did you mean 'rules'"),
+        (["--judge", "rules", "tbl=3"], "unknown argument of judge 'rules' 'tbl'"),
+        (["--judge", "openai"], "model"),
+        (["--judge", "openai", "sk-123456789012345678901234567890"], "expected key=value"),
+        ([*_OPENAI, "answer=words"], "answer must be one of line, .*, got 'words'"),
+        (["--judge", "transformers", "model=m", "top_p=2"], "top_p must be at most 1, got 2"),
+        ([*_OPENAI, "extra=5"], "extra must be a mapping, .*, got 5"),
+        (["--judge", "openai", "model=["], "cannot be read as YAML"),
+        (["--judge", "rules", "rules=5"], "rules must be a list, .*, got 5"),
+        (["--goal", "goal"], "unknown goal"),
+        (["--chunks", "2"], "needs --chunk I"),
+        (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
+        (["--judge", "score"], "unknown info 'score'"),
+        (["--judge", "score", "--prompt", "reworded"], "--judge score asks no question: leave --prompt out"),
+        (["--judge", "random", "--chunks", "2", "--chunk", "0"], "leave --chunks out"),
+        (["--blstats"], "no blstats"),
+    ],
+)
+def test_wrong_words_get_a_message(tmp_path: Path, words: list[str], message: str) -> None:
+    folder = dataset(tmp_path / "pairs", [("a", "bb")]).folder
+    with pytest.raises(GroundlingError, match=message) as error:
+        command(folder, *words)
+    assert "123456789012" not in str(error.value), "a possible key is not repeated"
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "info"], "nothing is written"
+
+
+def test_judges_by_figures(tmp_path: Path) -> None:
+    message = np.zeros((4, 2, 2, 256), np.uint8)
+    rewards = np.array([[[1, 2], [0, 2]], [[0, 0], [1, 0]], [[1, 1], [2, 0]], [[0, 3], [3, 1]]], np.float32)
+    score = {"score": np.array([[5, 5], [7, 6], [0, 1], [2, 3]])}
+    pairs = MessagePairs.create(tmp_path / "pairs", {"message": message, "rewards": rewards}, score)
+    for judge in ("score", "return", "random"):
+        assert command(pairs.folder, "--judge", judge) == 0
+    assert pairs.preferences("score").tolist() == [2, 0, 1, 1]
+    assert pairs.preferences("return").tolist() == [0, 1, 2, 1]
+    assert set(pairs.preferences("random").tolist()) <= {0, 1}
+    assert command(pairs.folder, "--judge", "random", "seed=3", "--name", "other") == 0
+    with pytest.raises(ConfigError, match="by another judge or program"):
+        command(pairs.folder, "--judge", "random", "seed=4", "--name", "other")
+    assert not (tmp_path / "pairs" / "answers").exists()
+
+
+def test_durations_have_fitting_units() -> None:
+    durations = [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200, 9000)]
+    assert durations == ["0 s", "119 s", "2 min", "120 min", "2.0 h", "2.5 h"]

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +79,3 @@ def test_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int, most: i
         _finish(arguments)
         assert len(server.bodies) == len({frozenset(row) for row in rows}) + in_flight
     assert open_pairs(pairs.folder).preferences("llm").tolist() == longer(both)
-
-
-def test_two_chunks_at_once_ask_everything_once(tmp_path: Path) -> None:
-    rows = [(f"a{n}" + "x" * (n % 5), "b" * (n % 9)) for n in range(120)]
-    both = rows + [(b, a) for a, b in rows]
-    pairs = dataset(tmp_path / "pairs", both)
-    with serving(ChatServer()) as server:
-        _finish([(str(pairs.folder), server.url, chunk, 2) for chunk in range(2)])
-        counts = Counter(frozenset(captions(body)) for body in server.bodies)
-    assert set(counts.values()) == {1} and len(counts) == 120
-    assert pairs.preferences("llm").tolist() == longer(both)

@@ -1,16 +1,19 @@
-"""The judge behind a server, against a real one on loopback that misbehaves."""
+"""The judge behind a server, against a real one on loopback that misbehaves; and its soft labels."""
 
 import json
+import math
 import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
 from groundling.io.chat_server import _retry_after
-from groundling.judges import Annotation, OpenAIJudge, Question
-from tests.judges.asking.chat_server import ChatServer, serving
+from groundling.judges import Annotation, OpenAIJudge, Question, TextPairs
+from groundling.judges.online.reward import online_judge
+from groundling.judges.preferences.pairs import TextSegment
+from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.asking.server_judge import EXPECTED, ask, dataset, judge
 from tests.thorough import one_in, thorough
 
@@ -25,28 +28,6 @@ def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, tr
     assert pairs.preferences("llm").tolist() == EXPECTED[:8]
     assert (summary.asked, summary.failed, summary.invalid) == (8, 0, 0)
     assert len(server.bodies) > 8
-
-
-@pytest.mark.parametrize("trouble", ["429", "drop", "nonsense", *thorough("500", "hang", "drip", "half", "huge")])
-def test_requests_that_get_no_answer_are_named_and_asked_next_time(tmp_path: Path, trouble: str) -> None:
-    broken = True
-
-    def treat(number: int) -> str:
-        return trouble if broken and number >= 5 else "ok"
-
-    with serving(ChatServer(treat=treat)) as server:
-        pairs = dataset(tmp_path / "pairs", 8)
-        annotation = Annotation(
-            pairs, judge(server, max_retries=0, concurrency=1, timeout=0.6), Question(world="nethack")
-        )
-        summary = annotation.run("llm")
-        assert (summary.asked, summary.failed, summary.labels["unknown"]) == (5, 3, 3)
-        assert summary.first_failure
-        broken = False
-        again = annotation.run("llm")
-    assert (again.asked, again.failed) == (3, 0)
-    assert pairs.preferences("llm").tolist() == EXPECTED[:8]
-    assert len(server.bodies) == 5 + 3 + 3
 
 
 def test_a_server_that_only_fails_stops_the_run(tmp_path: Path) -> None:
@@ -93,13 +74,6 @@ def test_concurrency_is_bounded() -> None:
     assert server.most_at_once == 3
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"max_retries": -1}, {"backoff": -1.0}, {"max_reply_bytes": 0}])
-def test_numbers_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
-    (name,) = wrong
-    with pytest.raises(ConfigError, match=f"{name} must not be"):
-        judge(ChatServer(url="http://127.0.0.1:1/v1"), **wrong)
-
-
 def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
     seen: list[tuple[bool, bool]] = []
 
@@ -133,16 +107,6 @@ def test_a_server_that_knows_neither_schema_nor_log_probabilities_is_asked_witho
     assert len(server.bodies) == before + 2, "left out for good"
 
 
-def test_a_request_that_is_refused_fails_alone() -> None:
-    def treat(number: int) -> str:
-        return "400" if "a1xx" in server.bodies[number]["messages"][1]["content"] else "ok"
-
-    with serving(ChatServer(treat=treat)) as server:
-        replies = ask(judge(server), 3)
-    assert [reply.failure is None for reply in replies] == [True, False, True]
-    assert "HTTP 400" in str(replies[1].failure)
-
-
 def test_a_lone_surrogate_in_a_reply_is_replaced(tmp_path: Path) -> None:
     write = lambda body: "It depends \ud800" if len(body["messages"]) == 2 else "Verdict: 1"  # noqa: E731
     with serving(ChatServer(write=write)) as server:
@@ -167,18 +131,6 @@ def test_an_error_in_a_reply_of_status_200_is_asked_about_again(error: dict) -> 
     with serving(ChatServer(replace=lambda number: error)) as server:
         assert "HTTP 200: " in str(ask(judge(server))[0].failure)
         assert len(server.bodies) == 4
-
-
-def test_a_permanent_error_in_a_reply_of_status_200_is_not_repeated() -> None:
-    with serving(ChatServer(replace=lambda number: error_of(401))) as server:
-        with pytest.raises(RunError, match="broken inside"):
-            ask(judge(server, concurrency=1))
-        assert len(server.bodies) == 1
-    with serving(ChatServer(replace=lambda number: error_of(400))) as server:
-        assert "broken inside" in str(ask(judge(server, soft_labels=False))[0].failure)
-        assert len(server.bodies) == 1
-    with serving(ChatServer(replace=lambda number: None, also={"error": None})) as server:
-        assert ask(judge(server))[0].failure is None
 
 
 @pytest.mark.parametrize(
@@ -215,21 +167,74 @@ def test_impossible_numbers_of_tokens_count_as_0(tmp_path: Path, count: object) 
     assert annotation.estimate().known == 2
 
 
-@pytest.mark.parametrize("content", [None, 3, ["Verdict: 1"]])
-def test_odd_contents_are_no_answer(content: object) -> None:
-    with serving(ChatServer(write=lambda body: content)) as server:  # type: ignore[arg-type, return-value]
-        reply = ask(judge(server))[0]
-    assert (reply.failure is None) == (content is None)  # null is an empty reply
-
-
-def test_a_reply_that_was_cut_off_is_not_complete() -> None:
-    with serving(ChatServer(more=lambda body: {"finish_reason": "length"})) as server:
-        assert not ask(judge(server))[0].complete
-
-
 def test_contents_in_parts_are_joined() -> None:
     words = ("The longer one.\n", "Verdict: 1")
     parts = [{"type": "text", "text": text} for text in words] + [{"type": "image"}]
     reply = {"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]}
     with serving(ChatServer(replace=lambda number: reply)) as server:
         assert ask(judge(server))[0].text == "The longer one.\nVerdict: 1"
+
+
+def _token(text: str, **alternatives: float) -> dict:
+    top = [{"token": token, "logprob": math.log(p)} for token, p in alternatives.items()]
+    return {"token": text, "top_logprobs": top}
+
+
+def test_soft_labels_come_from_the_verdicts_token() -> None:
+    # The first "1" and the tokens before are none of the verdict's; "t" begins "tie"; " 2" is the same verdict as "2".
+    tokens = [
+        _token("1 of", **{"1 of": 0.9}),
+        _token("\n", **{"\n": 1.0}),
+        _token("Verdict:", **{"Verdict:": 1.0}),
+        _token(" 2", **{" 2": 0.4, " 1": 0.2, " t": 0.1, " tie": 0.1, "2": 0.15, " two": 0.05}),
+    ]
+    with serving(
+        ChatServer(write=lambda body: "1 of\nVerdict: 2", more=lambda body: {"logprobs": {"content": tokens}})
+    ) as server:
+        reply = ask(judge(server))[0]
+    assert reply.probabilities == pytest.approx((0.25, 0.5, 0.25))
+    assert (reply.prompt_tokens, reply.completion_tokens) == (100, 7)
+
+
+def test_texts_are_judged_in_the_originals_form_too(tmp_path: Path) -> None:
+    def write(body: dict) -> str:
+        return f'("best_text": {verdict(*captions(body))})'
+
+    def more(body: dict) -> dict:
+        number = verdict(*captions(body))
+        tokens = [_token('("best_text": '), _token(number, **{number: 0.75, "None": 0.25}), _token(")")]
+        return {"logprobs": {"content": tokens}}
+
+    question = Question(world="writing")
+    texts = [(TextSegment("Go on.", ["a"]), TextSegment("Go on.", ["aa"]))]
+    pairs = TextPairs.create(tmp_path / "pairs", texts, {}, {"world": "writing"})
+    with serving(ChatServer(write=write, more=more)) as server:
+        one = judge(server, answer="motif")
+        summary = Annotation(pairs, one, question).run("llm")
+        assert online_judge(one, question)([("aa", "a"), ("a", "aa")], ["Go on."] * 2) == [1.0, 0.0]
+    assert (summary.asked, summary.invalid) == (1, 0)
+    assert pairs.preferences("llm").tolist() == [1]
+    assert pairs.soft_preferences("llm").tolist() == [[0.0, 1.0, 0.0]]
+    assert len(server.bodies) == 3, "no question was repeated"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"logprobs": None},
+        {"logprobs": {"content": [{"token": "other text", "top_logprobs": []}]}},
+        {"logprobs": {"content": [{"token": "Verdict: 1", "top_logprobs": [{"token": "1"}]}]}},
+        {"logprobs": {"content": "nonsense"}},
+        {"logprobs": {"content": [_token("Verdict: 1", zebra=0.5)]}},
+        {
+            "logprobs": {
+                "content": [{"token": "Verdict: 1", "top_logprobs": [{"token": "Verdict: 1", "logprob": 1e6}]}]
+            }
+        },
+    ],
+)
+def test_without_fitting_log_probabilities_there_are_no_soft_labels(more: dict) -> None:
+    with serving(ChatServer(write=lambda body: "Verdict: 1", more=lambda body: more)) as server:
+        reply = ask(judge(server))[0]
+    assert reply.failure is None and reply.probabilities is None

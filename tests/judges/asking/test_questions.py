@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 import groundling.worlds  # noqa: F401  (registers the subjects)
 from groundling.errors import ConfigError
-from groundling.judges import Annotation, MessagePairs, Preference, Question, RulesJudge, fence
+from groundling.judges import Preference, Question, RulesJudge, fence
 from groundling.judges.asking.judge import Request, parse
 from groundling.judges.asking.questions import find_subject
-from tests.judges.preferences.test_pairs import encode
 
 NETHACK = find_subject("nethack")
 
@@ -183,20 +182,6 @@ def test_every_goal_and_prompt(world: str, goal: str, prompt: str) -> None:
     assert again[3]["role"] == "user" and "Verdict: tie" in again[3]["content"]
 
 
-def test_identities_differ_by_goal_and_text() -> None:
-    identities = [
-        Question(goal, prompt, world="nethack").identity("line")
-        for goal in NETHACK.goals
-        for prompt in NETHACK.prompts
-    ]
-    identities += [
-        Question(instructions="Mine.", world="nethack").identity("line"),
-        Question(world="nethack").identity("json"),
-    ]
-    identities += [Question(blstats=True, world="nethack").identity("line")]
-    assert all(one not in identities[:n] for n, one in enumerate(identities))
-
-
 def test_a_question_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "question.txt"
     path.write_text("Which of the two is funnier? {goal}\n")
@@ -301,17 +286,3 @@ def test_fifty_hostile_captions_flip_no_label(tmp_path: Path) -> None:
                     tried += 1
                     flips += label(*captions) != truth
     assert (flips, tried) == (0, 50 * 3 * 3 * 6)
-
-
-def test_hostile_messages_of_a_dataset_flip_no_label(tmp_path: Path) -> None:
-    """Through bytes, captions, store and labels: what a message field holds, 256 bytes of Latin-1."""
-    good, bad = "You kill the newt!", "It's a wall."
-    segments = []
-    for number, order in enumerate(_ORDERS):
-        injection = order.replace("{n}", "2").replace("{code}", "0" * 16)
-        field = injection.encode("latin-1", "replace")[:256].decode("latin-1")
-        ours, theirs = (good, ""), (bad, field)
-        segments += [*ours, *theirs] if number % 2 == 0 else [*theirs, *ours]
-    pairs = MessagePairs.create(tmp_path / "pairs", {"message": encode(*segments).reshape(50, 2, 2, 256)})
-    Annotation(pairs, RulesJudge(), Question(world="nethack"), both_orders=True).run("rules")
-    assert pairs.preferences("rules").tolist() == [0, 1] * 25

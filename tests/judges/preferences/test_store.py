@@ -1,13 +1,10 @@
 """The store of answers: what is lost, what is merged, who may write."""
 
-import errno
-import fcntl
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
 
 import pytest
 from hypothesis import given, settings
@@ -40,13 +37,6 @@ def test_answers_of_all_processes_are_merged(tmp_path: Path) -> None:
     question = json.loads((tmp_path / "questions" / f"{stores[0].hash}.json").read_text())
     assert question == QUESTION
     assert Store(tmp_path, {**QUESTION, "question": "why?"}).read() == {}
-
-
-def test_an_answer_is_written_at_once(tmp_path: Path) -> None:
-    store = Store(tmp_path, QUESTION)
-    for number in range(3):
-        store.append(answer(number))
-        assert len(Store(tmp_path, QUESTION).read()) == number + 1
 
 
 def test_valid_answers_take_the_place_of_invalid_ones(tmp_path: Path) -> None:
@@ -100,16 +90,6 @@ def test_impossible_numbers_of_tokens_are_read_as_0(tmp_path: Path, count: objec
     assert (read.label, read.prompt_tokens, read.completion_tokens) == ("first", 0, 5)
 
 
-def test_keys_differ_by_question_pair_and_order() -> None:
-    keys = {
-        answer_key(question, captions, swapped)
-        for question in ("q", "r")
-        for captions in (("a", "b"), ("a", "c"), ("ab", ""))
-        for swapped in (False, True)
-    }
-    assert len(keys) == 12
-
-
 _HOLDER = """
 import sys
 from pathlib import Path
@@ -131,29 +111,4 @@ def test_a_chunk_has_one_process_at_a_time_and_a_kill_lets_go(tmp_path: Path) ->
             pass
         holder.kill()
     with store.claim(0, 2):
-        pass
-
-
-@pytest.mark.parametrize("name", ["{}-0-of-1", "writing-{}"])
-def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
-    store = Store(tmp_path / "store", QUESTION)
-    claims = tmp_path / "store" / "claims"
-    claims.mkdir(parents=True)
-    (claims / name.format(store.hash)).symlink_to(tmp_path / "outside")
-    with (
-        pytest.raises(RunError, match="is a link, where Groundling keeps a lock file: delete it"),
-        store.claim(0, 1),
-        store.exclusive(),
-    ):
-        pass
-    assert not (tmp_path / "outside").exists()
-
-
-def test_without_locks_a_store_warns_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(file: IO[str], operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    store = Store(tmp_path, QUESTION)
-    with pytest.warns(UserWarning, match=f"{tmp_path}.* has no locks"), store.claim(0, 2), store.exclusive():
         pass

@@ -6,8 +6,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from groundling.judges.preferences.pairs import decode_pairs
-from groundling.judges.reward_models.message_network import MessageNetwork
-from groundling.judges.reward_models.training_pairs import TrainingPairs
+from groundling.judges.reward_models.distill import TrainingPairs
+from groundling.judges.reward_models.models import MessageNetwork
+from tests.judges.preferences.test_pairs import encode
 
 WORDS = ("You", "see", "here", "kill", "the newt!", "hit", "a gold piece", "It's a wall", "$ - 3", "door", "stairs.")
 
@@ -25,12 +26,6 @@ def plain_network(network: MessageNetwork) -> nn.Sequential:
     return nn.Sequential(*first, *rest, network.head)
 
 
-def make_messages(texts: list[str]) -> NDArray[np.uint8]:
-    """uint8 (len(texts), 256)."""
-    rows = [text.encode("latin-1").ljust(256, b"\0") for text in texts]
-    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 256).copy()
-
-
 def random_texts(count: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, size=rng.integers(0, 6))) for _ in range(count)]
@@ -39,7 +34,7 @@ def random_texts(count: int, seed: int) -> list[str]:
 def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> TrainingPairs:
     """Pairs of random segments, of which a rule prefers the one with the more letters ``e``; a fifth are ties."""
     rng = np.random.default_rng(seed)
-    messages = make_messages(random_texts(distinct, seed))[rng.integers(0, distinct, (count, 2, length))]
+    messages = encode(*random_texts(distinct, seed))[rng.integers(0, distinct, (count, 2, length))]
     letters = (messages == ord("e")).sum((2, 3))
     preferences = np.where(letters[:, 0] > letters[:, 1], 0, np.where(letters[:, 0] < letters[:, 1], 1, 2))
     preferences[rng.random(count) < 0.1] = 2
@@ -48,7 +43,7 @@ def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> 
 
 def messages_of(pairs: TrainingPairs) -> NDArray[np.uint8]:
     """Every message of every pair: uint8 (N, 2, L, 256)."""
-    return make_messages(pairs.captions)[pairs.indices.numpy()]
+    return encode(*pairs.captions)[pairs.indices.numpy()]
 
 
 def gradients(network: nn.Module) -> list[Tensor]:

@@ -106,19 +106,6 @@ def test_the_files_of_a_distillation(dataset: Path, tmp_path: Path) -> None:
     assert not [path for path in output.rglob("*") if path.suffix in (".pkl", ".pt", ".pth")]
 
 
-def test_soft_labels_are_learnt_from(dataset: Path, tmp_path: Path) -> None:
-    made = open_pairs(dataset)
-    codes = made.preferences("rule")
-    soft = np.full((200, 3), np.nan, dtype=np.float32)
-    soft[codes == 0] = (0.6, 0.2, 0.2)
-    made.write_preferences("judge", codes, soft)
-    config = _config(dataset)
-    config.preferences = "judge"
-    assert read_pairs(config).targets[torch.from_numpy(codes[codes != 3] == 0)][0].tolist() == (
-        pytest.approx([0.7, 0.3])
-    )
-
-
 @pytest.mark.parametrize("kind", ["table", "classifier", "language_model"])
 def test_every_kind_is_distilled_and_read(kind: str, dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, epochs=1)
@@ -173,14 +160,6 @@ def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert load_reward_model(output).args == {"threshold": 0.25}
 
 
-def test_ties_alone_are_not_distilled(dataset: Path, tmp_path: Path) -> None:
-    pairs = open_pairs(dataset)
-    pairs.write_preferences("ties", np.full(len(pairs), 2, dtype=np.int8))
-    with pytest.raises(ConfigError, match="prefers nothing: 200 of 200 pairs are ties"):
-        _command(str(dataset), "device=cpu", "--preferences", "ties", "--output", str(tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
-
-
 def test_unmeasured_figures_are_left_out(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(dataset), "epochs=1", "device=cpu", "validation_fraction=0", "--preferences", "rule"]
     assert _command(*words, "--output", str(tmp_path / "out")) == 0
@@ -218,11 +197,6 @@ def test_invalid_options_get_a_message(words: list[str], message: str, dataset: 
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_annotator_is_named(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'rule'"):
-        _command(str(dataset), "--preferences", "rules", "--output", str(tmp_path / "out"))
-
-
 def test_two_distillations_cannot_share_a_folder(dataset: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     _distill(_config(dataset, epochs=1), output)
@@ -234,8 +208,3 @@ def test_two_distillations_cannot_share_a_folder(dataset: Path, tmp_path: Path) 
     (output / "metrics.jsonl").write_bytes(b"".join([*lines, lines[-1]]))  # as two at once once left it
     with pytest.raises(RunError, match="repeats the row of update 1: delete it"):
         _distill(_config(dataset, epochs=1), output)
-
-
-def test_a_distillation_keeps_at_least_one_checkpoint(dataset: Path) -> None:
-    with pytest.raises(ConfigError, match="keep_checkpoints must be at least 1, got 0"):
-        _config(dataset, keep_checkpoints=0)

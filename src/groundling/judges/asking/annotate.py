@@ -3,62 +3,19 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, RunError
 from groundling.io.files import remove_partial_files
-from groundling.judges.asking.inquiry import Inquiry, OrderedPair, conversation
-from groundling.judges.asking.judge import FigureJudge, Judge, judges
+from groundling.judges.asking.judge import Judge, Outcome, ask, conversation
 from groundling.judges.asking.questions import Question
-from groundling.judges.preferences.pairs import ANSWERS, Pairs, Preference
-from groundling.judges.preferences.store import Captions, Store, StoredAnswer, answer_key, content_hash
-
-
-@judges.register("score")
-class ScoreJudge(FigureJudge):
-    """Prefers the segment whose episode had the higher game score at that point; equal scores are a tie."""
-
-    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        if "score" not in pairs.info:
-            raise ConfigError(f"{pairs.folder}: {unknown('info', 'score', pairs.info)}")
-        return _greater(pairs.info["score"], "score")
-
-
-@judges.register("return")
-class ReturnJudge(FigureJudge):
-    """Prefers the segment with the higher sum of rewards; equal sums are a tie."""
-
-    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        return _greater(pairs.returns(), "return")
-
-
-@judges.register("random")
-class RandomJudge(FigureJudge):
-    """Prefers one of the two by a fair coin with this ``seed``; never a tie."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-
-    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        return np.random.default_rng(self.seed).integers(0, 2, len(pairs)).astype(np.int8)
-
-
-def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
-    """Return the label of each row of the figures ``(N, 2)`` called ``name``, int8 ``(N,)``."""
-    if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would compare as equal
-        raise ConfigError(
-            f"the {name} of {missing.sum()} of {len(figures)} pairs is NaN, the first of them pair {missing.argmax()}: "
-            "record them again, or choose another --judge"
-        )
-    first, second = figures[:, 0], figures[:, 1]
-    labels = np.where(first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE))
-    return labels.astype(np.int8)
+from groundling.judges.preferences.pairs import ANSWERS, Comparison, Pairs, Preference
+from groundling.judges.preferences.store import LABELS, Captions, Store, StoredAnswer, answer_key, content_hash
 
 
 @dataclass(frozen=True)
@@ -76,24 +33,24 @@ class AnnotationEstimate:
     cost: float | None  # in the currency of the judge's prices; None if it has none
 
 
-@dataclass(frozen=True)
+@dataclass
 class AnnotationSummary:
     """The result of an annotation."""
 
-    labels: dict[str, int]  # rows of the dataset by label: first, second, tie, unknown
-    distinct: int  # distinct unordered pairs of unequal captions in the dataset
-    answered: int  # answers in the store about them
-    invalid: int  # those without a verdict
-    first_rate: float | None  # share of the caption shown first, without ties; 0.5 without position bias
-    inconsistent: float | None  # share of pairs with different verdicts in the two orders
-    asked: int  # answers of this call
-    failed: int  # requests of this call without a reply
-    first_failure: str | None  # why the first of them failed
-    invalid_reply: str | None  # the last reply of this call without a verdict, in one line
-    prompt_tokens: int  # of all answers in the store about the dataset, including replaced invalid ones
-    completion_tokens: int
-    cost: float | None  # of these tokens
-    seconds: float  # of this call
+    labels: dict[str, int] = field(default_factory=dict)  # rows of the dataset by label: first, second, tie, unknown
+    distinct: int = 0  # distinct unordered pairs of unequal captions in the dataset
+    answered: int = 0  # answers in the store about them
+    invalid: int = 0  # those without a verdict
+    first_rate: float | None = None  # share of the caption shown first, without ties; 0.5 without position bias
+    inconsistent: float | None = None  # share of pairs with different verdicts in the two orders
+    asked: int = 0  # answers of this call
+    failed: int = 0  # requests of this call without a reply
+    first_failure: str | None = None  # why the first of them failed
+    invalid_reply: str | None = None  # the last reply of this call without a verdict, in one line
+    prompt_tokens: int = 0  # of all answers in the store about the dataset, including replaced invalid ones
+    completion_tokens: int = 0
+    cost: float | None = None  # of these tokens
+    seconds: float = 0.0  # of this call
 
     @property
     def written(self) -> bool:
@@ -101,8 +58,25 @@ class AnnotationSummary:
         return self.answered > self.invalid or self.distinct == 0
 
 
+@dataclass(frozen=True)
+class OrderedPair:
+    """An unordered pair in one order."""
+
+    key: str
+    captions: Captions
+    swapped: bool  # the second of the sorted captions is shown first
+    context: str
+
+    @property
+    def shown(self) -> Comparison:
+        first, second = reversed(self.captions) if self.swapped else self.captions
+        return Comparison(first, second, self.context)
+
+
 _SAMPLE = 200  # conversations whose length an estimate measures
 _CHARACTERS_PER_TOKEN = 4.0
+_MAX_INVALID = 20  # invalid answers in a row, each of two requests, after which annotation stops
+OnAnswer = Callable[[StoredAnswer | None], None]  # called with each answer, or None for a failed request
 
 
 class Annotation:
@@ -121,7 +95,7 @@ class Annotation:
     def __init__(
         self, pairs: Pairs, judge: Judge, question: Question, *, folder: Path | None = None, both_orders: bool = False
     ) -> None:
-        self.pairs, self.judge, self.question, self.both_orders = pairs, judge, question, both_orders
+        self.pairs, self.judge, self.question = pairs, judge, question
         if question.world != pairs.world:
             raise ConfigError(
                 f"{pairs.folder} holds pairs of the world {pairs.world!r}, and the question is about "
@@ -131,6 +105,7 @@ class Annotation:
             raise ConfigError(refusal)
         identity = {"question": question.identity(judge.answer_format), "judge": judge.identity_about(question)}
         self.store = Store(folder or pairs.folder / ANSWERS, identity)
+        self._provenance = {"hash": self.store.hash, "both_orders": both_orders}
         rows = pairs.comparisons(question.blstats)
         numbers: dict[tuple[str, Captions], int] = {}
         self._items: list[list[OrderedPair]] = []  # the questions about each distinct unordered pair
@@ -141,20 +116,14 @@ class Annotation:
                 continue
             swapped = pair.first > pair.second
             captions = (pair.second, pair.first) if swapped else (pair.first, pair.second)
-            if (pair.context, captions) not in numbers:
-                numbers[pair.context, captions] = len(numbers)
-                self._items.append(self._orders(captions, pair.context))
-            self._row_pair[row] = numbers[pair.context, captions]
-            self._row_swapped[row] = swapped
-
-    def _orders(self, captions: Captions, context: str) -> list[OrderedPair]:
-        """Return the questions about an unordered pair: one, or one in each order."""
-        # A hash decides which is shown first, alike in every process, so that a position bias cancels out.
-        orders = (False, True) if self.both_orders else (_number(captions) % 2 == 1,)
-        return [
-            OrderedPair(answer_key(self.store.hash, captions, order, context), captions, order, context)
-            for order in orders
-        ]
+            number = numbers.setdefault((pair.context, captions), len(numbers))
+            self._row_pair[row], self._row_swapped[row] = number, swapped
+            if number == len(self._items):
+                # A hash decides which is shown first, alike in every process, so that a position bias cancels out.
+                orders = (False, True) if both_orders else (_number(captions) % 2 == 1,)
+                keys = [answer_key(self.store.hash, captions, order, pair.context) for order in orders]
+                new = zip(keys, orders, strict=True)
+                self._items.append([OrderedPair(key, captions, order, pair.context) for key, order in new])
 
     def items(self, chunk: int, chunks: int) -> list[OrderedPair]:
         """Return the questions of a chunk; a hash assigns each pair of captions to one chunk."""
@@ -166,20 +135,16 @@ class Annotation:
         """Estimate the work left, without asking or writing anything."""
         answers, items = self.store.read(), self.items(chunk, chunks)
         missing = _missing(items, answers)
-        known = [answers[item.key] for item in items if item.key in answers]
+        count, known = len(missing), [answers[item.key] for item in items if item.key in answers]
+        completion: float = self.judge.expected_tokens
+        seconds, prompt = self.judge.expected_seconds, 0.0
         if known:
             prompt = fmean(answer.prompt_tokens for answer in known)
             completion = fmean(answer.completion_tokens for answer in known)
-            seconds: float | None = fmean(answer.seconds for answer in known)
-        else:
-            sample = missing[:: max(1, len(missing) // _SAMPLE)]
-            lengths = [
-                sum(len(turn["content"]) for turn in conversation(self.judge, self.question, item.shown))
-                for item in sample
-            ]
-            prompt = fmean(lengths) / _CHARACTERS_PER_TOKEN if lengths else 0.0
-            completion, seconds = self.judge.expected_tokens, self.judge.expected_seconds
-        count = len(missing)
+            seconds = fmean(answer.seconds for answer in known)
+        elif missing:
+            asked = [conversation(self.judge, self.question, one.shown) for one in missing[:: count // _SAMPLE or 1]]
+            prompt = fmean(sum(len(turn["content"]) for turn in one) for one in asked) / _CHARACTERS_PER_TOKEN
         return AnnotationEstimate(
             rows=len(self.pairs),
             identical=int((self._row_pair < 0).sum()),
@@ -193,20 +158,12 @@ class Annotation:
         )
 
     def run(
-        self,
-        name: str,
-        *,
-        chunk: int = 0,
-        chunks: int = 1,
-        on_answer: Callable[[StoredAnswer | None], None] = lambda answer: None,
+        self, name: str, *, chunk: int = 0, chunks: int = 1, on_answer: OnAnswer = lambda answer: None
     ) -> AnnotationSummary:
         """Ask the missing questions of a chunk, and write the labels that follow from all answers so far.
 
         Labels are written even after an error, if there is any verdict; after a kill, the same call asks the rest.
-
-        Args:
-            name: Name of the annotator in the dataset.
-            on_answer: Called with each answer, or None for a failed request.
+        ``name`` is that of the annotator in the dataset.
 
         Raises:
             ConfigError: no such chunk, or ``name`` has labels of another question.
@@ -214,19 +171,58 @@ class Annotation:
         """
         items = self.items(chunk, chunks)
         self._check_name(name)
-        began = time.monotonic()
-        inquiry = Inquiry(self.judge, self.question, self.store, on_answer)
+        began, summary = time.monotonic(), AnnotationSummary()
         with self.store.claim(chunk, chunks):
             for folder in {self.store.folder, self.pairs.folder}:
                 remove_partial_files(folder)
             try:
-                inquiry.ask(_missing(items, self.store.read()))
+                self._ask(_missing(items, self.store.read()), summary, on_answer)
             finally:
                 self.store.close()
                 # The last process to write has read the answers of all others.
                 with self.store.exclusive():
-                    summary = self._write(name, inquiry, time.monotonic() - began)
+                    self._check_name(name)
+                    summary.seconds = time.monotonic() - began
+                    self._write(name, summary)
         return summary
+
+    def _ask(self, items: Sequence[OrderedPair], summary: AnnotationSummary, on_answer: OnAnswer) -> None:
+        """Ask, and store each answer; items whose request fails stay without one."""
+        invalid_in_a_row = 0
+
+        def keep(outcome: Outcome) -> None:
+            nonlocal invalid_in_a_row
+            item, verdict, replies = items[outcome.number], outcome.verdict, outcome.replies
+            answer = StoredAnswer(
+                **vars(item),
+                label=LABELS[Preference.UNKNOWN if verdict is None else verdict.preference],
+                probabilities=None if verdict is None else replies[-1].probabilities,
+                replies=tuple(reply.text for reply in replies if reply.failure is None),
+                prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+                completion_tokens=sum(reply.completion_tokens for reply in replies),
+                seconds=outcome.seconds,
+            )
+            failure = replies[-1].failure
+            if failure is None or answer.prompt_tokens or answer.completion_tokens:  # its tokens are paid for
+                self.store.append(answer)
+            on_answer(answer if failure is None else None)
+            if failure is not None:
+                summary.failed += 1
+                summary.first_failure = summary.first_failure or failure
+                return
+            summary.asked += 1
+            invalid_in_a_row = invalid_in_a_row + 1 if verdict is None else 0
+            if verdict is None:
+                summary.invalid_reply = outcome.excerpt
+            if invalid_in_a_row >= _MAX_INVALID:
+                form = self.judge.answer_format
+                raise RunError(
+                    f"annotation stops: {_MAX_INVALID} answers in a row have no verdict in the form {form!r}; the last "
+                    f"reply: {summary.invalid_reply!r}. It was asked: {self.question.verdict_form(form)} Give a judge "
+                    "that is a model another model, or another answer=… form; let a class of yours reply so"
+                )
+
+        ask(self.judge, self.question, (item.shown for item in items), keep)
 
     def labels(self, answers: Mapping[str, StoredAnswer]) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
         """Return labels, int8 ``(N,)``, and probabilities, float32 ``(N, 3)``, NaN where missing, None if all are."""
@@ -244,58 +240,33 @@ class Annotation:
 
     def _check_name(self, name: str) -> None:
         """Raise `ConfigError` if the name has labels of another question, or from elsewhere."""
-        if name not in self.pairs.annotators():
-            return
-        made, provenance = self.pairs.read_provenance(name), self._provenance()
-        if any(made.get(key) != value for key, value in provenance.items()):
+        made = self.pairs.read_provenance(name) if name in self.pairs.annotators() else self._provenance
+        if any(made.get(key) != value for key, value in self._provenance.items()):
             raise ConfigError(
                 f"{self.pairs.folder} has labels {name!r} of another question, judge or sampling: choose another --name"
             )
 
-    def _provenance(self) -> dict[str, Any]:
-        return {"hash": self.store.hash, "both_orders": self.both_orders}
-
-    def _write(self, name: str, inquiry: Inquiry, seconds: float) -> AnnotationSummary:
-        self._check_name(name)
+    def _write(self, name: str, summary: AnnotationSummary) -> None:
+        """Complete the summary from all answers in the store, and write labels if there is any verdict."""
         answers = self.store.read()
         labels, soft = self.labels(answers)
-        summary = self._summary(answers, labels, inquiry, seconds)
-        if summary.written:  # otherwise the name stays free for another judge or sampling
-            # The provenance comes first: labels without one could not be continued.
-            provenance = {"asked": self.store.shared_question, "summary": asdict(summary)}
-            self.pairs.write_provenance(name, self._provenance() | provenance)
-            self.pairs.write_preferences(name, labels, soft)
-        return summary
-
-    def _summary(
-        self, answers: Mapping[str, StoredAnswer], labels: NDArray[np.int8], inquiry: Inquiry, seconds: float
-    ) -> AnnotationSummary:
         answered = [answers[item.key] for items in self._items for item in items if item.key in answers]
         counts = Counter(answer.label for answer in answered)
         decided = counts["first"] + counts["second"]
-        both = [
-            [_preference(answers[item.key], item) for item in items]
-            for items in self._items
-            if len(items) == 2 and not _missing(items, answers)
-        ]
-        prompt = sum(answer.prompt_tokens for answer in answered)
-        completion = sum(answer.completion_tokens for answer in answered)
-        return AnnotationSummary(
-            labels={code.name.lower(): int((labels == code).sum()) for code in Preference},
-            distinct=len(self._items),
-            answered=len(answered),
-            invalid=counts["invalid"],
-            first_rate=counts["first"] / decided if decided else None,
-            inconsistent=fmean(one != other for one, other in both) if both else None,
-            asked=inquiry.asked,
-            failed=inquiry.failed,
-            first_failure=inquiry.first_failure,
-            invalid_reply=inquiry.invalid_reply,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            cost=self.judge.cost(prompt, completion),
-            seconds=seconds,
-        )
+        complete = [items for items in self._items if len(items) == 2 and not _missing(items, answers)]
+        both = [[_preference(answers[item.key], item) for item in items] for items in complete]
+        summary.labels = {code.name.lower(): int((labels == code).sum()) for code in Preference}
+        summary.distinct, summary.answered, summary.invalid = len(self._items), len(answered), counts["invalid"]
+        summary.first_rate = counts["first"] / decided if decided else None
+        summary.inconsistent = fmean(one != other for one, other in both) if both else None
+        summary.prompt_tokens = sum(answer.prompt_tokens for answer in answered)
+        summary.completion_tokens = sum(answer.completion_tokens for answer in answered)
+        summary.cost = self.judge.cost(summary.prompt_tokens, summary.completion_tokens)
+        if summary.written:  # otherwise the name stays free for another judge or sampling
+            # The provenance comes first: labels without one could not be continued.
+            provenance = {"asked": self.store.shared_question, "summary": asdict(summary)}
+            self.pairs.write_provenance(name, self._provenance | provenance)
+            self.pairs.write_preferences(name, labels, soft)
 
 
 def _number(captions: Captions) -> int:
@@ -319,10 +290,7 @@ def _combine(
     if _missing(items, answers):
         return Preference.UNKNOWN, None
     labels = {_preference(answers[item.key], item) for item in items}
-    soft = []
-    for item in items:
-        if (probabilities := answers[item.key].probabilities) is not None:
-            first, second, tie = probabilities
-            soft.append((second, first, tie) if item.swapped else (first, second, tie))
+    found = [(answers[item.key].probabilities, item.swapped) for item in items]
+    soft = [np.array(shown)[[1, 0, 2] if swapped else [0, 1, 2]] for shown, swapped in found if shown is not None]
     label = labels.pop() if len(labels) == 1 else Preference.TIE
     return label, np.mean(soft, axis=0, dtype=np.float32) if len(soft) == len(items) else None

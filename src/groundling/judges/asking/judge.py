@@ -1,30 +1,26 @@
-"""The contract of a judge: it answers conversations, or labels whole datasets by figures."""
+"""The contract of a judge, the verdict in a reply, and asking about pairs of captions.
 
-import inspect
+A judge answers conversations, or labels whole datasets by figures.
+"""
+
 import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError, RunError, foreign
+from groundling.errors import foreign
 from groundling.io.documents import DocumentError, parse_json
 from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.questions import AnswerFormat, Message, Question
-from groundling.judges.preferences.pairs import Pairs, Preference
+from groundling.judges.preferences.pairs import Comparison, Pairs, Preference
 from groundling.registry import Registry
 
 WORDS = ("1", "2", "tie")  # the verdicts, by their code of `Preference`
-JSON_SCHEMA = {
-    "type": "object",
-    "properties": {"analysis": {"type": "string"}, "verdict": {"type": "string", "enum": list(WORDS)}},
-    "required": ["analysis", "verdict"],
-    "additionalProperties": False,
-}
-
 _LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`\"]*(1|2|tie)[*_`\"]*\.?[*_`]*", re.IGNORECASE)
 _WORD = re.compile(r"[*`\"']*(1|2|tie)[*`\"']*\.?", re.IGNORECASE)
 _THOUGHTS_END = "</think>"
@@ -34,14 +30,12 @@ _CLOSING = re.compile(
 )
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 _KEY = re.compile(r'(?<!\\)"verdict"\s*:\s*"?(1|2|tie)?')
+_EXCERPT = 200  # characters of a reply that a message repeats
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The preference in a reply, and the place where its word begins."""
-
+class Verdict(NamedTuple):
     preference: Preference
-    position: int
+    position: int  # where its word begins in the reply
 
 
 def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description") -> Verdict | None:
@@ -52,8 +46,10 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "
     A polite closing sentence ("I hope this helps!") may follow. In a reply that was cut off, the last line may be a
     quotation and does not count. "motif" reads replies as the original does, with its faults.
     """
-    if answer == "motif":
-        return _motif(reply, noun)
+    if answer == "motif":  # "best", one of the original's nouns, punctuation, perhaps one word more, the number
+        nouns = f"description|message|{re.escape(noun)}"
+        match = re.search(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", reply, re.IGNORECASE)
+        return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
     if not complete:
         return None
     rest, newline, last = reply.rstrip().rpartition("\n")
@@ -89,14 +85,6 @@ def _json(reply: str, begin: int) -> Verdict | None:
     if len(keys) != 1 or keys[0][1] != str(verdict):
         return None
     return _verdict(str(verdict), keys[0].start(1))
-
-
-def _motif(reply: str, noun: str) -> Verdict | None:
-    """Return the first match of the original's expression; it accepts both of its nouns, whichever was used."""
-    nouns = f"description|message|{re.escape(noun)}"
-    # "best", the noun, punctuation, perhaps one word more, the number
-    match = re.search(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", reply, re.IGNORECASE)
-    return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
 
 
 def _verdict(word: str, position: int) -> Verdict | None:
@@ -175,7 +163,7 @@ class Judge:
 
     def answer(self, request: Request) -> Reply | str:
         """Answer one request; a text stands for a `Reply` with it."""
-        raise ConfigError(f"the judge {type(self).__name__} defines neither answer nor ask: define one of them")
+        raise NotImplementedError("a judge defines answer or ask")
 
     def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
         """Answer all requests, and those that ``on_reply`` returns; raise `RunError` if no other request can succeed.
@@ -187,11 +175,6 @@ class Judge:
             while present is not None:
                 with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
                     reply = self.answer(present)
-                if not isinstance(reply, Reply | str):
-                    raise RunError(
-                        f"the judge {type(self).__name__} answers {reply!r:.80}, expected a text or a "
-                        "groundling.judges.Reply: return Reply(text)"
-                    )
                 present = on_reply(present, Reply(reply) if isinstance(reply, str) else reply)
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
@@ -207,13 +190,50 @@ class FigureJudge(ABC):
         """Return labels, int8 ``(N,)``: codes of `Preference`; `ConfigError` if the dataset lacks the figures."""
 
 
-class JudgeRegistry(Registry[Judge | FigureJudge]):
-    """Registers judges, and functions that make one from its arguments."""
-
-    def _hint(self, id: str) -> str:
-        if inspect.isfunction(self._factories.get(id)):
-            return "; a function makes the judge: to judge, derive a class from groundling.judges.Judge with answer"
-        return super()._hint(id)
+judges: Registry[Judge | FigureJudge] = Registry("judge")
 
 
-judges = JudgeRegistry("judge")
+@dataclass(frozen=True)
+class Outcome:
+    """The judge's replies about one pair; the last one has the verdict, if any."""
+
+    number: int
+    replies: list[Reply]
+    verdict: Verdict | None
+    seconds: float
+
+    @property
+    def excerpt(self) -> str:
+        """The beginning of the last reply in one line, for messages."""
+        text = self.replies[-1].text[: 10 * _EXCERPT]
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
+
+
+def conversation(judge: Judge, question: Question, pair: Comparison) -> list[Message]:
+    return question.conversation(pair.first, pair.second, judge.answer_format, judge.control_tokens, pair.context)
+
+
+def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcome: Callable[[Outcome], None]) -> None:
+    """Ask about all pairs, once more if a reply has no verdict; call ``on_outcome`` with each result, numbered from 0."""
+    began: dict[int, float] = {}
+    replies: dict[int, list[Reply]] = {}
+
+    def requests() -> Iterator[Request]:
+        for number, pair in enumerate(pairs):
+            began[number], replies[number] = time.monotonic(), []
+            yield Request(number, conversation(judge, question, pair), question)
+
+    def on_reply(request: Request, reply: Reply) -> Request | None:
+        number, verdict = request.number, None
+        replies[number].append(reply)
+        if reply.failure is None:
+            verdict = parse(reply.text, judge.answer_format, reply.complete, question.noun)
+            if verdict is None and reply.probabilities is not None:
+                verdict = Verdict(Preference(reply.probabilities.index(max(reply.probabilities))), 0)
+            if verdict is None and len(replies[number]) == 1:
+                again = question.retry(request.conversation, reply.text, judge.answer_format)
+                return replace(request, conversation=again)
+        on_outcome(Outcome(number, replies.pop(number), verdict, time.monotonic() - began.pop(number)))
+        return None
+
+    judge.ask(requests(), on_reply)

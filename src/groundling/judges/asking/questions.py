@@ -97,10 +97,7 @@ class Question:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--question {path} cannot be read: {error}") from error
         if not text:
-            raise ConfigError(
-                f"--question {path} is empty: expected instructions that say what the judge is to do with two "
-                "descriptions"
-            )
+            raise ConfigError(f"--question {path} is empty: expected instructions about two descriptions")
         return cls(instructions=text, **fields)
 
     @property

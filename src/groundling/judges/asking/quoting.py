@@ -56,13 +56,12 @@ def fence(
 
 def read_both(text: str) -> tuple[str, str]:
     """Return both captions of a conversation's text, neutralised as the judge reads them."""
-    first, second = (match[3].split("\n") for match in _FENCED.finditer(text))
-    return _without_prefix(first), _without_prefix(second)
-
-
-def _without_prefix(lines: Sequence[str]) -> str:
-    """Return a caption without its lines' prefix; empty if it is the text for an empty caption."""
-    return "\n".join(line.removeprefix(PREFIX) for line in lines) if lines[0].startswith(PREFIX) else ""
+    shown = (match[3].split("\n") for match in _FENCED.finditer(text))
+    first, second = (
+        "\n".join(line.removeprefix(PREFIX) for line in lines) if lines[0].startswith(PREFIX) else ""  # no caption
+        for lines in shown
+    )
+    return first, second
 
 
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:

@@ -1,11 +1,15 @@
-"""A judge without a model: a table of values of lines, the world's or the user's."""
+"""Judges without a model: a table of values of lines, the world's or the user's, and figures of the dataset."""
 
 import re
 from typing import Any
 
-from groundling.errors import ConfigError
-from groundling.judges.asking.judge import Judge, Reply, Request, judges
+import numpy as np
+from numpy.typing import NDArray
+
+from groundling.errors import ConfigError, unknown
+from groundling.judges.asking.judge import FigureJudge, Judge, Reply, Request, judges
 from groundling.judges.asking.questions import Question, Table
+from groundling.judges.preferences.pairs import Pairs, Preference
 
 _Compiled = list[tuple[re.Pattern[str], float]]
 
@@ -28,7 +32,6 @@ class RulesJudge(Judge):
 
     def __init__(self, rules: Table | None = None) -> None:
         self.rules = rules
-        self._tables: dict[Question, _Compiled] = {}
         if rules:
             _compile(rules)
 
@@ -36,11 +39,10 @@ class RulesJudge(Judge):
         tables = question.subject.rules
         if self.rules or question.goal in tables:
             return None
-        known = f"has no tables for the world {question.world!r}"
-        if tables:
-            goals = ", ".join(tables)
-            known = f"has tables for {goals} of the world {question.world!r}, and none for {question.goal!r}"
-        return f"judge rules {known}: give yours, as in 'rules=[[\"you won\", 1.0]]'"
+        return (
+            f"judge rules has no table for the goal {question.goal!r} of the world {question.world!r} "
+            f"({', '.join(tables) or 'none'}): give yours, as in 'rules=[[\"you won\", 1.0]]'"
+        )
 
     def identity(self) -> dict[str, Any]:
         return {"judge": "rules", "rules": self.rules}
@@ -49,12 +51,10 @@ class RulesJudge(Judge):
         return {"judge": "rules", "rules": self.rules or question.subject.rules}
 
     def answer(self, request: Request) -> Reply:
-        question = request.question
-        if question not in self._tables:
-            self._tables[question] = _compile(self.rules or question.subject.rules[question.goal])
+        table = _compile(self.rules or request.question.subject.rules[request.question.goal])
         values, lines = [], []
         for number, caption in enumerate(request.captions, start=1):
-            value, reasons = _value(caption, self._tables[question])
+            value, reasons = _value(caption, table)
             values.append(value)
             lines.append(f"{number} is worth {value:g}: {'; '.join(reasons) or 'nothing in it counts'}")
         first, second = values
@@ -79,3 +79,44 @@ def _compile(table: Table) -> _Compiled:
         return [(re.compile(expression, re.IGNORECASE), float(value)) for expression, value in table]
     except (re.error, TypeError, ValueError) as error:
         raise ConfigError(f"rules {table!r}: expected pairs of a regular expression and a number ({error})") from error
+
+
+@judges.register("score")
+class ScoreJudge(FigureJudge):
+    """Prefers the segment whose episode had the higher game score at that point; equal scores are a tie."""
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        if "score" not in pairs.info:
+            raise ConfigError(f"{pairs.folder}: {unknown('info', 'score', pairs.info)}")
+        return _greater(pairs.info["score"], "score")
+
+
+@judges.register("return")
+class ReturnJudge(FigureJudge):
+    """Prefers the segment with the higher sum of rewards; equal sums are a tie."""
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        return _greater(pairs.returns(), "return")
+
+
+@judges.register("random")
+class RandomJudge(FigureJudge):
+    """Prefers one of the two by a fair coin with this ``seed``; never a tie."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        return np.random.default_rng(self.seed).integers(0, 2, len(pairs)).astype(np.int8)
+
+
+def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
+    """Return the label of each row of the figures ``(N, 2)`` called ``name``, int8 ``(N,)``."""
+    if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would compare as equal
+        raise ConfigError(
+            f"the {name} of {missing.sum()} of {len(figures)} pairs is NaN, the first of them pair {missing.argmax()}: "
+            "record them again, or choose another --judge"
+        )
+    first, second = figures[:, 0], figures[:, 1]
+    labels = np.where(first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE))
+    return labels.astype(np.int8)

@@ -1,21 +1,18 @@
-"""Asking a judge in a thread, for which nothing waits."""
+"""Threads of online judging, for which nothing waits: one asks a judge, another trains a copy of a reward model."""
 
-import copy
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any
 
 import torch
 
 from groundling.errors import ForeignError, GroundlingError, RunError
 from groundling.fields import Gt
-from groundling.judges.reward_models.distill import agreement, normalize, train_epoch
+from groundling.judges.reward_models.distill import TrainingPairs, agreement, normalize, train_epoch
 from groundling.judges.reward_models.reward_model import RewardModel
-from groundling.judges.reward_models.training_pairs import TrainingPairs
-from groundling.registry import check_bounds
 
 
 @dataclass(frozen=True)
@@ -32,81 +29,59 @@ class OnlineLearning:
     judge_batch_size: Annotated[int, Gt(0)] = 100  # Questions of one call to the judge
     seed: int = 0  # Of the compared captions and of the order of training
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "")
 
+def train_copy(
+    model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning, stop: threading.Event
+) -> tuple[RewardModel, int, int]:
+    """Train ``model`` on ``pairs``; return it, and how many new pairs it agreed with before, of how many without ties.
 
-class BackgroundTraining:
-    """Trains a copy of ``model`` on ``pairs``, of which the first ``trained_on`` were trained on before.
-
-    The copy is complete once the thread has ended.
+    Pairs after the first ``trained_on`` are new. Raises `RunError` once ``stop`` is set.
     """
 
-    def __init__(self, model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning) -> None:
-        self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
-        self.answers, self._trained_on = len(pairs), trained_on
-        self.tested = self.agreed = 0  # new pairs, without ties; those that the model agreed with before training
-        self.error: Exception | None = None  # the exception that ended the training early
-        self._stop = threading.Event()
-        self.thread = threading.Thread(target=self._work, name="reward model", daemon=True)
-        self.thread.start()
-
-    def end(self) -> None:
-        """Stop it, and wait for the batch in progress."""
-        self._stop.set()
-        self.thread.join()
-
-    def _check(self, _: int = 0) -> None:
-        if self._stop.is_set():
+    def check(_: int = 0) -> None:
+        if stop.is_set():
             raise RunError("its training was given up")
 
-    def _work(self) -> None:
-        learning = self._learning
-        order = torch.Generator().manual_seed(learning.seed)
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.Adam(trainable, lr=learning.learning_rate)
-        try:
-            if self._trained_on:
-                new = torch.arange(self._trained_on, self.answers)
-                self.agreed, self.tested = agreement(self.model, self._pairs[new])
-            for _ in range(learning.epochs):
-                train_epoch(self.model, optimizer, self._pairs, learning.batch_size, order, self._check)
-            self._check()
-            normalize(self.model, self._pairs)
-        except Exception as error:  # reported by `OnlineReward.update`
-            self.error = error
+    order = torch.Generator().manual_seed(learning.seed)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=learning.learning_rate)
+    agreed = tested = 0
+    if trained_on:
+        agreed, tested = agreement(model, pairs[torch.arange(trained_on, len(pairs))])
+    for _ in range(learning.epochs):
+        train_epoch(model, optimizer, pairs, learning.batch_size, order, check)
+    check()
+    normalize(model, pairs)
+    return model, agreed, tested
 
 
-Asked = TypeVar("Asked", bound=Hashable)
 _MAX_PAUSE = 60.0  # seconds between two attempts to reach a failing judge
 _CLOSE_TIMEOUT = 10.0
 _MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)  # errors in a judge's code
 
 
-class BackgroundJudge(Generic[Asked]):
-    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022); each question once.
+class BackgroundJudge:
+    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022).
 
     If the judge raises, its questions become the oldest and are asked again, at growing intervals. But a judge that
     has never answered and raises a `GroundlingError` or one of `_MISTAKES` is considered misconfigured: it is not
     asked again, and `answers` raises its error. The answer None is counted and dropped.
 
     Args:
-        judge: Answers a batch of questions in their order; called in the thread.
+        judge: Answers a batch of questions, in their order; called in the thread.
         pause: Seconds after the first failure, doubled with each further one, up to a minute.
         warn: Called on the first of several failures in a row.
     """
 
     def __init__(
         self,
-        judge: Callable[[list[Asked]], Sequence[float | None]],
+        judge: Callable[[list[Any]], Sequence[float | None]],
         batch_size: int = 100,
         pause: float = 1.0,
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         self._judge, self._batch_size, self._pause, self._warn = judge, batch_size, pause, warn
-        self._waiting: deque[Asked] = deque()  # the newest at the right
-        self._known: set[Asked] = set()
-        self._answers: list[tuple[Asked, float]] = []
+        self._waiting: deque[Any] = deque()  # the newest at the right
+        self._answers: list[tuple[Any, float]] = []
         self.asked = self.invalid = self.failures = 0
         self._closed = False
         self._error: Exception | None = None
@@ -115,16 +90,13 @@ class BackgroundJudge(Generic[Asked]):
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
 
-    def offer(self, questions: Iterable[Asked]) -> None:
+    def offer(self, questions: Iterable[Any]) -> None:
         """Queue questions, the last one to be asked first; returns at once."""
         with self._changed:
-            for question in questions:
-                if question not in self._known:
-                    self._known.add(question)
-                    self._waiting.append(question)
+            self._waiting.extend(questions)
             self._changed.notify()
 
-    def answers(self) -> list[tuple[Asked, float]]:
+    def answers(self) -> list[tuple[Any, float]]:
         """Return the answers since the last call with their questions; raise the error of a misconfigured judge."""
         with self._changed:
             if self._error is not None:
@@ -148,41 +120,36 @@ class BackgroundJudge(Generic[Asked]):
         pause = self._pause
         while batch := self._next_batch():
             try:
-                answers = list(self._judge(batch))
-                if len(answers) != len(batch):
-                    raise ValueError(f"{len(answers)} answers to {len(batch)} questions")
+                answers = list(zip(batch, self._judge(batch), strict=True))
             except Exception as error:  # training continues, unless the judge has never answered
                 cause = error.__cause__ if isinstance(error, ForeignError) else None
                 raised = cause if isinstance(cause, Exception) else error
                 if not self.has_answered and isinstance(raised, (GroundlingError, *_MISTAKES)):
                     self._error = error
                     return
-                self._put_back(batch, raised, first=pause == self._pause)
+                if pause == self._pause:
+                    self._warn(
+                        f"the judge failed ({type(raised).__name__}: {raised}); training continues, and the judge will "
+                        "be asked again"
+                    )
                 with self._changed:
+                    self.failures += 1
+                    self.failing = raised
+                    self._waiting.extendleft(batch)
                     self._changed.wait_for(lambda: self._closed, timeout=pause)
                 pause = min(2 * pause, _MAX_PAUSE)
                 continue
             pause, self.failing = self._pause, None
             with self._changed:
                 self.asked += len(batch)
-                self.invalid += answers.count(None)
-                self._answers += [(q, a) for q, a in zip(batch, answers, strict=True) if a is not None]
+                valid = [(question, answer) for question, answer in answers if answer is not None]
+                self.invalid += len(batch) - len(valid)
+                self._answers += valid
 
-    def _next_batch(self) -> list[Asked]:
+    def _next_batch(self) -> list[Any]:
         """Return the newest questions as soon as there are any; none when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return []
             return [self._waiting.pop() for _ in range(min(self._batch_size, len(self._waiting)))]
-
-    def _put_back(self, batch: list[Asked], error: Exception, first: bool) -> None:
-        with self._changed:
-            self.failures += 1
-            self.failing = error
-            self._waiting.extendleft(batch)
-        if first:
-            self._warn(
-                f"the judge failed ({type(error).__name__}: {error}); training continues, and the judge will be "
-                "asked again"
-            )

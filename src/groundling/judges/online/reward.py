@@ -1,23 +1,24 @@
 """Online judging, as in ONI (arXiv 2410.23022): the reward model learns while the agent trains, which never waits."""
 
+import copy
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
-from groundling.judges.asking import inquiry
-from groundling.judges.asking.inquiry import Outcome
-from groundling.judges.asking.judge import Judge
+from groundling.judges.asking.judge import Judge, Outcome, ask
 from groundling.judges.asking.questions import Question
-from groundling.judges.online.background import BackgroundJudge, BackgroundTraining, OnlineLearning
+from groundling.judges.online.background import BackgroundJudge, OnlineLearning, train_copy
 from groundling.judges.preferences.pairs import Comparison, Preference, caption_ids
 from groundling.judges.preferences.recording import in_context
-from groundling.judges.reward_models.message_network import TableRewardModel
+from groundling.judges.reward_models.distill import TrainingPairs
+from groundling.judges.reward_models.models import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
-from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
 """Takes questions about one or two captions, and for each the context that its captions share and do not repeat.
@@ -26,77 +27,61 @@ Returns for one caption 1 if it deserves a reward, otherwise 0, as ONI's labels;
 the first is preferred, 0.5 for a tie; None without an answer."""
 _NOTHING = ""  # the empty caption, which a single one is compared with, and which is worth nothing
 _MAX_INVALID = 20  # this many answers without a verdict, and none with one: the judge cannot give one
-_SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
+_CERTAIN = {Preference.FIRST: (1.0, 0.0, 0.0), Preference.SECOND: (0.0, 1.0, 0.0), Preference.TIE: (0.0, 0.0, 1.0)}
 
 
 def online_judge(judge: Judge, question: Question) -> AskJudge:
     """Make ``judge`` answer the questions of `OnlineReward`; `ConfigError` if it cannot answer ``question``.
 
-    The judge is asked which of two captions it prefers, as in annotation. Where ONI asks a yes-or-no question about
-    one caption, that caption is compared with an empty one, and is worth 1 if it is preferred, otherwise 0. So any
-    judge, goal and prompt serves both. A reply without a verdict is requested once more, then counts as no answer,
-    like a failed request. The returned function raises `RunError` if the judge answers none of the questions, or none
-    of its first 20 answers or more has a verdict.
+    Where ONI asks a yes-or-no question about one caption, that caption is compared with an empty one, and is worth 1
+    if it is preferred, otherwise 0. A second reply without a verdict counts as no answer, like a failed request. The
+    returned function raises `RunError` if none of the questions, or none of 20 answers or more, gets a verdict.
     """
     if (refusal := judge.accepts(question)) is not None:
         raise ConfigError(refusal)
-    return _Asking(judge, question)
+    has_verdict, num_invalid = False, 0
 
-
-class _Asking:
-    def __init__(self, judge: Judge, question: Question) -> None:
-        self._judge, self._question = judge, question
-        self._has_verdict = False
-        self._num_invalid = 0
-
-    def __call__(self, questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
-        answers: list[float | None] = [0.0 if question == (_NOTHING,) else None for question in questions]
-        to_ask = [place for place, answer in enumerate(answers) if answer is None]
-        shown = []
-        for place in to_ask:
-            first, second = (*questions[place], _NOTHING)[:2]
-            shown.append(Comparison(first, second, contexts[place]))
+    def answer(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
+        nonlocal has_verdict, num_invalid
+        answers: list[float | None] = [0.0 if one == (_NOTHING,) else None for one in questions]
+        to_ask = [place for place, known in enumerate(answers) if known is None]
+        both = [(*questions[place], _NOTHING)[:2] for place in to_ask]
+        shown = [Comparison(one, other, contexts[place]) for (one, other), place in zip(both, to_ask, strict=True)]
         replied: list[Outcome] = []
         failures: list[str] = []
 
         def keep(outcome: Outcome) -> None:
-            if outcome.failure is not None:
-                failures.append(outcome.failure)
+            if (failure := outcome.replies[-1].failure) is not None:
+                failures.append(failure)
                 return
             replied.append(outcome)
             place = to_ask[outcome.number]
             answers[place] = _value(outcome, single=len(questions[place]) == 1)
 
         try:
-            inquiry.ask(self._judge, self._question, shown, keep)
+            ask(judge, question, shown, keep)
         except RunError:
             if not replied:
                 raise
         if to_ask and not replied:
             raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
-        self._check(replied)
+        has_verdict |= any(outcome.verdict is not None for outcome in replied)
+        num_invalid += sum(outcome.verdict is None for outcome in replied)
+        if not has_verdict and num_invalid >= _MAX_INVALID:
+            raise RunError(
+                f"the judge gave no verdict in {num_invalid} answers, each asked for twice; the last: "
+                f"{replied[-1].excerpt!r}. It was asked: {question.verdict_form(judge.answer_format)}"
+            )
         return answers
 
-    def _check(self, replied: Sequence[Outcome]) -> None:
-        """Raise `RunError` if the judge never gives a verdict."""
-        self._has_verdict |= any(outcome.verdict is not None for outcome in replied)
-        self._num_invalid += sum(outcome.verdict is None for outcome in replied)
-        if not self._has_verdict and self._num_invalid >= _MAX_INVALID:
-            raise RunError(
-                f"the judge gave no verdict in {self._num_invalid} answers, each asked for twice; the last: "
-                f"{replied[-1].excerpt!r}. It was asked: "
-                f"{self._question.verdict_form(self._judge.answer_format)}"
-            )
+    return answer
 
 
 def _value(outcome: Outcome, single: bool) -> float | None:
     if outcome.verdict is None:
         return None
-    if (probabilities := outcome.replies[-1].probabilities) is not None:
-        first, second, tie = probabilities
-        return float(first > max(second, tie)) if single else first + tie / 2
-    share = _SHARES[outcome.verdict.preference]
-    return float(share == 1.0) if single else share
+    first, second, tie = outcome.replies[-1].probabilities or _CERTAIN[outcome.verdict.preference]
+    return float(first > max(second, tie)) if single else first + tie / 2
 
 
 _Places = tuple[int, ...]  # a question: places in the list of captions
@@ -134,17 +119,18 @@ class OnlineReward:
         self._of_goal: dict[str, list[int]] = {}  # places of captions
         self._distinct: set[str] = set()
         self._known: set[int] = set()  # ids of captions that need not be read again
-        self._warned = False
         self._answered: dict[_Places, float] = {}
-        self._trained_on = 0
-        self._training: BackgroundTraining | None = None
+        self._trained_on = 0  # number of answers; while a training runs, those of the one before
+        self._training_on = 0
+        self._training: Future[tuple[RewardModel, int, int]] | None = None
+        self._trainer, self._stop = ThreadPoolExecutor(1, "reward model"), threading.Event()
         self._tested = self._agreed = 0
 
-        def ask(questions: list[_Places]) -> Sequence[float | None]:
+        def answers_to(questions: list[_Places]) -> Sequence[float | None]:
             asked = [self._question(places) for places in questions]
             return judge([captions for captions, _ in asked], [context for _, context in asked])
 
-        self._judge = BackgroundJudge(ask, self.learning.judge_batch_size, warn=warn)
+        self._judge = BackgroundJudge(answers_to, self.learning.judge_batch_size, warn=warn)
 
     def observe(
         self,
@@ -170,9 +156,7 @@ class OnlineReward:
             if caption not in self._distinct:
                 goal = "" if goals is None else goals[place]
                 questions += self._add(caption, goal, "" if contexts is None else contexts[place])
-        if questions:
-            self._judge.offer(questions)
-        self._warn_without_comparisons()
+        self._judge.offer(questions)
 
     def observe_captions(self, captions: Sequence[str], goals: Sequence[str] | None = None) -> None:
         """Ask the judge about captions that have not occurred before; see `observe`."""
@@ -194,7 +178,10 @@ class OnlineReward:
             return bool(new)
         changed = self._take_over()
         if self._training is None and len(self._answered) - self._trained_on >= self.learning.train_every:
-            self._training = BackgroundTraining(self.model, self._pairs(), self._trained_on, self.learning)
+            self._training_on, model = len(self._answered), copy.deepcopy(self.model)
+            self._training = self._trainer.submit(
+                train_copy, model, self._pairs(), self._trained_on, self.learning, self._stop
+            )
         return changed
 
     def figures(self) -> dict[str, int]:
@@ -248,18 +235,20 @@ class OnlineReward:
 
     def close(self) -> None:
         """End the threads; see `BackgroundJudge.close`. Warns if the judge never answered, or failed to the end."""
-        if self._training is not None:
-            self._training.end()
+        self._stop.set()
+        self._trainer.shutdown()
         self._judge.close()
-        if self._judge.invalid + self._judge.failures and not self._judge.has_answered:
-            self._warn(
-                "the judge has given no valid answer to any question: the reward model has learnt nothing "
-                f"({self._judge.invalid} answers without a verdict, {self._judge.failures} failures)"
+        never = bool(self._captions) and not (self._answered or self._judge.has_answered)
+        if never or self._judge.failing is not None:
+            error = self._judge.failing
+            failed = f" (the last with {type(error).__name__}: {error})" if error is not None else ""
+            hint = (
+                "; only captions of one goal are compared: for written texts set world.texts_per_prompt to 2 or more"
             )
-        elif (error := self._judge.failing) is not None:
             self._warn(
-                f"the judge failed to the end, in {self._judge.failures} calls ({type(error).__name__}: {error}); its "
-                f"{len(self._answered):,} answers before are all that the reward model had"
+                f"the judge gave {len(self._answered):,} valid answers about {len(self._captions):,} captions, "
+                f"{self._judge.invalid} without a verdict, and failed in {self._judge.failures} calls{failed}: the "
+                f"reward model has learnt from no others{hint if never and self._ranks else ''}"
             )
 
     @property
@@ -294,17 +283,6 @@ class OnlineReward:
         earlier.append(place)
         return questions
 
-    def _warn_without_comparisons(self) -> None:
-        """Warn once if no two captions can be compared."""
-        count = len(self._captions)
-        if self._ranks and not self._warned and 1 < self.learning.train_every <= count == len(self._of_goal):
-            self._warned = True
-            self._warn(
-                f"the judge was not asked anything yet: no two of {count:,} captions have the same goal, and only "
-                "such captions are compared (for written texts the goal is the prompt: set world.texts_per_prompt "
-                "to 2 or more)"
-            )
-
     def _pairs(self) -> TrainingPairs:
         """Return the answers as training pairs; labelled captions are pairs with one side."""
         indices = torch.tensor(list(self._answered), dtype=torch.int64)[..., None]  # (m, 1 or 2, 1)
@@ -313,18 +291,20 @@ class OnlineReward:
         return TrainingPairs(list(self._captions), indices, targets)
 
     def _take_over(self) -> bool:
+        """Take over the result of a training that has ended; return whether the model changed."""
         training = self._training
-        if training is None or training.thread.is_alive():
+        if training is None or not training.done():
             return False
         self._training = None
         # Only now: a checkpoint written during the training does not contain its result.
-        self._trained_on = training.answers
-        self._tested += training.tested
-        self._agreed += training.agreed
-        if training.error is not None:
-            self._warn(f"the reward model could not be trained ({training.error}); its weights stay unchanged")
+        self._trained_on = self._training_on
+        if (error := training.exception()) is not None:
+            self._warn(f"the reward model could not be trained ({error}); its weights stay unchanged")
             return False
-        self.model.take_up(training.model)
+        model, agreed, tested = training.result()
+        self._agreed += agreed
+        self._tested += tested
+        self.model.take_up(model)
         return True
 
 
@@ -332,10 +312,7 @@ def _to_bytes(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Return concatenated UTF-8, uint8, and the length of each text, int64 ``(n,)``."""
     written = [text.encode("utf-8", "surrogatepass") for text in texts]
     lengths = torch.tensor([len(text) for text in written], dtype=torch.int64)
-    joined = bytearray().join(written)
-    if not joined:  # `frombuffer` refuses an empty buffer
-        return torch.zeros(0, dtype=torch.uint8), lengths
-    return torch.frombuffer(joined, dtype=torch.uint8), lengths
+    return torch.tensor(list(b"".join(written)), dtype=torch.uint8), lengths
 
 
 def _from_bytes(written: Tensor, lengths: Tensor) -> list[str]:

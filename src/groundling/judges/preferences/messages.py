@@ -1,7 +1,5 @@
 """Pairs of segments of NetHack: arrays with one row a step."""
 
-import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from groundling.errors import ConfigError, unknown
 from groundling.io.files import new_folder
 from groundling.judges.preferences import npy, parquet
-from groundling.judges.preferences.pairs import ANSWERS, FORMATS, Comparison, Format, Pairs, caption, decode_pairs
+from groundling.judges.preferences.pairs import FORMATS, Comparison, Format, Pairs, caption, decode_pairs
 
 Arrays = Mapping[str, NDArray]
 TAILS: dict[str, tuple[int, ...]] = {  # shape after (N, 2, L) by key of the data; other keys may have any
@@ -37,9 +35,7 @@ class MessagePairs(Pairs):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a dataset of either format, without unused arrays that do not fit; "motif" is memory-mapped."""
-        if any((folder / "data").glob("*.parquet")):
-            return cls.of_columns(folder, *parquet.read(folder))
+        """Open a dataset in Motif's format, memory-mapped, without unused arrays that do not fit."""
         data, info = npy.read(folder / "data", _USED), npy.read(folder / "info", _USED)
         head = data["message"].shape[:3] if "message" in data else ()
         data = {key: array for key, array in data.items() if key in _USED or not _misfit(key, array, head)}
@@ -70,52 +66,27 @@ class MessagePairs(Pairs):
             raise ConfigError(unknown("format of preference pairs", format, FORMATS))
         _check(data, info, str(folder))
         with new_folder(folder) as partial:
-            if format == "parquet":
+            if format == "motif":
+                npy.write(partial, data, info)
+            else:
                 columns: dict[str, parquet.Column] = {"messages": decode_pairs(data["message"])}
                 columns |= {key: array for key, array in data.items() if key != "message"}
                 parquet.write(partial, columns, info)
-            else:
-                npy.write(partial, data, info)
-        return cls.open(folder)
-
-    def convert(self, folder: str | Path, format: Format) -> "MessagePairs":
-        """Write pairs, labels, provenance and answers into a new folder; Parquet omits texts in ``info`` and warns."""
-        texts = [key for key, array in self.info.items() if array.dtype.kind in "US" and format == "parquet"]
-        if texts:
-            warnings.warn(f"{folder}: left out of Parquet, which holds numbers: {', '.join(texts)}", stacklevel=2)
-        info = {key: array for key, array in self.info.items() if key not in texts}
-        new = MessagePairs.create(folder, self.data, info, format)
-        if (self.folder / ANSWERS).is_dir():
-            shutil.copytree(self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims"))
-        for name in self.annotators():
-            if provenance := self.read_provenance(name):
-                new.write_provenance(name, provenance)
-            new.write_preferences(name, self.preferences(name), self.soft_preferences(name))
-        return new
-
-    @property
-    def length(self) -> int:
-        """L, the number of steps of a segment."""
-        return int(self.messages.shape[2])
+        return cls.open(folder) if format == "motif" else cls.of_columns(folder, *parquet.read(folder))
 
     @property
     def messages(self) -> NDArray[np.uint8]:
         """uint8 ``(N, 2, L, 256)``, NUL-padded."""
         return self.data["message"]
 
-    @property
-    def blstats(self) -> NDArray[np.integer] | None:
-        """``(N, 2, L, 27)``, or None."""
-        return self.data.get("blstats")
-
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
-        if blstats and self.blstats is None:
+        if blstats and "blstats" not in self.data:
             raise ConfigError(f"{self.folder} has no blstats: annotate it by its messages alone")
         messages = np.asarray(self.messages)  # indexing a memory map itself is slow
-        states = np.asarray(self.blstats) if blstats else None
+        states = np.asarray(self.data["blstats"]) if blstats else None
 
-        def caption_of(pair: int, side: int) -> str:
-            return caption(messages[pair, side], None if states is None else states[pair, side])
+        def caption_of(*place: int) -> str:
+            return caption(messages[place], None if states is None else states[place])
 
         return [Comparison(caption_of(pair, 0), caption_of(pair, 1)) for pair in range(len(self))]
 
@@ -133,10 +104,9 @@ def _check(data: Arrays, info: Arrays, where: str) -> None:
     if "message" not in data:
         raise ConfigError(f"{where}: no message among the data ({', '.join(sorted(data)) or 'none'})")
     messages = data["message"]
-    if messages.dtype != np.uint8 or messages.ndim != 4 or messages.shape[1::2] != (2, 256):
-        raise ConfigError(f"{where}: message is {messages.dtype} {messages.shape}, expected uint8 (N, 2, L, 256)")
-    if not messages.shape[2]:
-        raise ConfigError(f"{where}: message has segments of no steps, its shape is {messages.shape}")
+    shape = messages.shape
+    if messages.dtype != np.uint8 or messages.ndim != 4 or shape[1::2] != (2, 256) or not shape[2]:
+        raise ConfigError(f"{where}: message is {messages.dtype} {shape}, expected uint8 (N, 2, L, 256), L at least 1")
     head = messages.shape[:3]
     for arrays, shape in ((data, head), (info, head[:2])):
         for key, array in arrays.items():
@@ -158,16 +128,16 @@ def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
 
 def _encode(pairs: Sequence[tuple[list[str], list[str]]], where: str) -> NDArray[np.uint8]:
     """Invert `decode_pairs`."""
-    segments = [segment for pair in pairs for segment in pair]
-    if not all(isinstance(segment, list) for segment in segments):
-        raise ConfigError(f"{where}: expected lists of texts")
-    lengths = {len(segment) for segment in segments}
     try:
-        lines = [text.encode("latin-1") for segment in segments for text in segment]
-    except (UnicodeEncodeError, AttributeError) as error:
+        lines = [[[text.encode("latin-1") for text in segment] for segment in pair] for pair in pairs]
+        if not all(isinstance(segment, list) for pair in pairs for segment in pair):
+            raise TypeError("texts")
+    except (UnicodeEncodeError, AttributeError, TypeError) as error:
         raise ConfigError(f"{where}: expected lists of texts of NetHack's one-byte characters ({error})") from error
-    if len(lengths) > 1:
-        raise ConfigError(f"{where}: lists of {min(lengths)} to {max(lengths)} entries, expected one length")
-    if any(len(line) > 256 for line in lines):
-        raise ConfigError(f"{where}: {max(lines, key=len)!r:.300} is longer than 256 characters")
+    lengths = {len(segment) for pair in lines for segment in pair}
+    longest = max((len(line) for pair in lines for segment in pair for line in segment), default=0)
+    if len(lengths) > 1 or longest > 256:
+        raise ConfigError(
+            f"{where}: segments of {lengths} texts of {longest} characters, expected one length, up to 256"
+        )
     return np.array(lines, "S256").view(np.uint8).reshape(len(pairs), 2, *lengths, 256)

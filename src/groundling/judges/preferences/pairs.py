@@ -58,39 +58,18 @@ class Preference(IntEnum):
         return Preference(1 - self) if self <= Preference.SECOND else self
 
 
-def check_labels(labels: NDArray, count: int, where: str) -> None:
-    """Raise `ConfigError` unless labels are ``count`` integer codes of `Preference`."""
-    if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise ConfigError(f"{where}: {labels.dtype} {labels.shape}, expected int8 ({count},)")
-    if count and not (labels.min() >= 0 and labels.max() <= Preference.UNKNOWN):
-        raise ConfigError(
-            f"{where}: codes from {labels.min()} to {labels.max()}, expected 0 first, 1 second, 2 tie, 3 unknown"
-        )
-
-
-def check_soft_labels(soft: NDArray, count: int, where: str) -> None:
-    """Raise `ConfigError` unless rows are the probabilities of first, second and tie, or contain NaN."""
-    if soft.shape != (count, 3) or soft.dtype.kind != "f":
-        raise ConfigError(f"{where}: {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
-    indices = np.flatnonzero(~np.isnan(soft).any(1))
-    rows = soft[indices].astype(np.float64)
-    outside = ((rows < -_ROUNDING) | (rows > 1 + _ROUNDING)).any(1)
-    wrong = indices[outside | (np.abs(rows.sum(1) - 1) > _ROUNDING)]
-    if len(wrong):
-        raise ConfigError(
-            f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second and "
-            "tie, which sum to 1: write those (of logits the softmax), or NaN where only the label is known"
-        )
-
-
-_HP, _MAX_HP, _DEPTH, _GOLD, _LEVEL, _HUNGER = 10, 11, 12, 13, 18, 21  # indices into NLE's blstats
+_STATUS = [12, 13, 10, 11, 18, 21]  # indices into NLE's blstats: depth, gold, HP, largest HP, level, hunger
 _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainted", "starved")
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
     """Caption a segment of NetHack: messages, uint8 ``(L, 256)``, and the last of the states ``(L, 27)``, if given."""
-    lines = [joined] if (joined := join_captions(map(decode, messages))) else []
-    return "\n".join([*lines, *([] if blstats is None else [_status(blstats[-1])])])
+    lines = [join_captions(map(decode, messages))]
+    if blstats is not None:
+        depth, gold, hp, most_hp, level, hunger = blstats[-1][_STATUS].tolist()
+        word = _HUNGER_WORDS[hunger] if 0 <= hunger < len(_HUNGER_WORDS) else "not hungry"
+        lines.append(f"Status: depth {depth}, gold {gold}, HP {hp} of {most_hp}, experience level {level}, {word}")
+    return "\n".join(filter(None, lines))
 
 
 def join_captions(captions: Iterable[str]) -> str:
@@ -114,15 +93,6 @@ def decode_pairs(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]
     length = messages.shape[2]
     segments = [texts[start : start + length] for start in range(0, len(texts), length)]
     return list(zip(segments[::2], segments[1::2], strict=True))
-
-
-def _status(blstats: NDArray[np.integer]) -> str:
-    hunger = int(blstats[_HUNGER])
-    word = _HUNGER_WORDS[hunger] if 0 <= hunger < len(_HUNGER_WORDS) else "not hungry"
-    return (
-        f"Status: depth {blstats[_DEPTH]}, gold {blstats[_GOLD]}, HP {blstats[_HP]} of {blstats[_MAX_HP]}, "
-        f"experience level {blstats[_LEVEL]}, {word}"
-    )
 
 
 Format = Literal["motif", "parquet"]
@@ -180,14 +150,13 @@ class Pairs(ABC):
         if name not in self.annotators():
             raise ConfigError(f"{self.folder}: {unknown('annotator', name, self.annotators())}")
         labels: NDArray = self._files.read_labels(self.folder, name)[0]
-        check_labels(labels, len(self), f"{self.folder}: preference {name}")
+        self._check(labels, None, f"{self.folder}: preference {name}")
         return labels.astype(np.int8, copy=False)
 
     def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
         """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)``, or NaN; or None."""
         soft: NDArray | None = self._files.read_labels(self.folder, name)[1]
-        if soft is not None:
-            check_soft_labels(soft, len(self), f"{self.folder}: soft preference {name}")
+        self._check(None, soft, f"{self.folder}: preference {name}")
         return soft
 
     def write_preferences(
@@ -201,15 +170,33 @@ class Pairs(ABC):
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(f"annotator's name {name!r}: use letters, digits, - and _")
-        check_labels(labels, len(self), f"labels of {name}")
-        if soft is not None:
-            soft = np.asarray(soft, dtype=np.float32)
-            check_soft_labels(soft, len(self), f"soft labels of {name}")
+        soft = None if soft is None else np.asarray(soft, dtype=np.float32)
+        self._check(labels, soft, f"labels of {name}")
         self._files.write_labels(self.folder, name, labels.astype(np.int8), soft)
+
+    def _check(self, labels: NDArray | None, soft: NDArray | None, where: str) -> None:
+        """Check that labels are codes, and rows of soft labels the probabilities of first, second and tie, or NaN."""
+        count = len(self)
+        if labels is not None:
+            if labels.shape != (count,) or labels.dtype.kind not in "iu":
+                raise ConfigError(f"{where}: {labels.dtype} {labels.shape}, expected int8 ({count},)")
+            if not np.isin(labels, list(Preference)).all():
+                raise ConfigError(f"{where}: {np.unique(labels)}, expected 0 first, 1 second, 2 tie, 3 unknown")
+        if soft is None:
+            return
+        if soft.shape != (count, 3) or soft.dtype.kind != "f":
+            raise ConfigError(f"{where}: {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
+        rows = soft.astype(np.float64)
+        outside = ((rows < -_ROUNDING) | (rows > 1 + _ROUNDING)).any(1) | (np.abs(rows.sum(1) - 1) > _ROUNDING)
+        if len(wrong := np.flatnonzero(outside & ~np.isnan(rows).any(1))):
+            raise ConfigError(
+                f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second "
+                "and tie, which sum to 1, or NaN where only the label is known: of logits take the softmax"
+            )
 
     def read_provenance(self, name: str) -> dict[str, Any]:
         """Return how an annotator's labels were made; empty if unknown."""
-        path = self._provenance_path(name)
+        path = self.folder / "annotations" / f"{name}.json"
         try:
             return read_object(path, SETTINGS)
         except FileNotFoundError:
@@ -219,9 +206,6 @@ class Pairs(ABC):
 
     def write_provenance(self, name: str, provenance: dict[str, Any]) -> None:
         """Write how an annotator's labels were made, as JSON."""
-        path = self._provenance_path(name)
+        path = self.folder / "annotations" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")
-
-    def _provenance_path(self, name: str) -> Path:
-        return self.folder / "annotations" / f"{name}.json"

@@ -34,14 +34,9 @@ Pairs of segments, written by Groundling. `datasets.load_dataset(FOLDER)` gives 
 Column = NDArray | Sequence[tuple[Any, Any]]  # numbers (N, 2, ...); or N pairs of texts or of lists of texts
 
 
-def check_installed() -> None:
-    """Raise `ConfigError` if pyarrow is not installed, before anything is played."""
-    _pyarrow()
-
-
 def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
     """Return a dataset's data and figures by key."""
-    pa, _ = _pyarrow()
+    pa, _ = pyarrow_modules()
     try:
         table = pa.concat_tables(map(read_parquet, sorted((folder / "data").glob(f"*{SUFFIX}"))))
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -66,7 +61,7 @@ def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
 
 def write(folder: Path, data: Mapping[str, Column], info: Mapping[str, NDArray]) -> None:
     """Write data and figures into an empty folder."""
-    pa, pq = _pyarrow()
+    pa, pq = pyarrow_modules()
     columns = {}
     for number, side in enumerate(_SIDES):
         for key, values in (*data.items(), *((f"info_{key}", array) for key, array in info.items())):
@@ -83,7 +78,7 @@ def write(folder: Path, data: Mapping[str, Column], info: Mapping[str, NDArray])
 
 def read_labels(folder: Path, name: str) -> tuple[NDArray, NDArray | None]:
     """Return an annotator's labels and probabilities, unchecked."""
-    _pyarrow()
+    pyarrow_modules()
     path = folder / "preference" / f"{name}{SUFFIX}"
     table = read_parquet(path)
 
@@ -103,7 +98,7 @@ def read_labels(folder: Path, name: str) -> tuple[NDArray, NDArray | None]:
 
 def write_labels(folder: Path, name: str, labels: NDArray[np.int8], soft: NDArray[np.float32] | None) -> None:
     """Replace an annotator's labels and probabilities, and name the annotator in the dataset's card."""
-    pa, pq = _pyarrow()
+    pa, pq = pyarrow_modules()
     columns: dict[str, Any] = {"preference": pa.array(labels)}
     if soft is not None:
         columns |= {verdict: pa.array(soft[:, i]) for i, verdict in enumerate(_VERDICTS)}
@@ -133,34 +128,28 @@ def _nested(array: NDArray, pa: Any) -> Any:
 
 def _numbers(columns: Sequence[Any], where: str) -> NDArray:
     """Return two columns of numbers in nested lists of one size as ``(N, 2, ...)``."""
+    import pyarrow.compute as pc
+
     arrays = []
     for column in columns:
-        values, shape = _flat(column, where)
-        if values.null_count:
-            raise ConfigError(f"{where}: rows without a value")
-        array = values.to_numpy(zero_copy_only=False)
-        if array.dtype.kind not in "iufb":
-            raise ConfigError(f"{where}: has dtype {array.dtype}, expected numbers")
+        shape = [len(column)]
+        while _is_list(column.type):
+            lengths = pc.list_value_length(column)
+            least, most = pc.min_max(lengths).as_py().values()
+            if lengths.null_count or least != most:
+                raise ConfigError(f"{where}: lists of {least} to {most} entries, expected one length")
+            shape.append(least or 0)
+            column = column.flatten()
+        array = column.to_numpy(zero_copy_only=False)
+        if column.null_count or array.dtype.kind not in "iufb":
+            raise ConfigError(
+                f"{where}: {column.null_count} rows without a value, dtype {array.dtype}, expected numbers"
+            )
         arrays.append(array.reshape(shape))
     first, second = arrays
     if first.shape != second.shape:
         raise ConfigError(f"{where}: {first.shape} of the first segments, and {second.shape} of the second")
     return np.stack(arrays, axis=1)
-
-
-def _flat(column: Any, where: str) -> tuple[Any, tuple[int, ...]]:
-    """Return the values of a column of nested lists, and their shape ``(N, ...)``."""
-    import pyarrow.compute as pc
-
-    shape = [len(column)]
-    while _is_list(column.type):
-        lengths = pc.list_value_length(column)
-        least, most = pc.min_max(lengths).as_py().values()
-        if lengths.null_count or least != most:
-            raise ConfigError(f"{where}: lists of {least} to {most} entries, expected one length")
-        shape.append(least or 0)
-        column = column.flatten()
-    return column, tuple(shape)
 
 
 def _is_text(kind: Any) -> bool:
@@ -176,7 +165,8 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _pyarrow() -> Any:
+def pyarrow_modules() -> Any:
+    """Return pyarrow and pyarrow.parquet; `ConfigError` if they are not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

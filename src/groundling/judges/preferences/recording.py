@@ -175,10 +175,10 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
         raise ConfigError(f"{folder} holds something else: name a new folder for the dataset") from error
     wanted = json.loads(json.dumps(dict(description)))
     different = [
-        f"{k}={there.get(k)!r} (now {v!r})"
-        for k, v in wanted.items()
+        f"{key}={there.get(key)!r} (now {value!r})"
+        for key, value in wanted.items()
         # A recording without an option, because it is older, was made with the option off.
-        if there.get(k) != v and (k in there or v)
+        if there.get(key) != value and (key in there or value)
     ]
     if different:
         raise ConfigError(

@@ -14,7 +14,9 @@ import uuid
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, TypeAdapter
 
 from groundling.io.documents import lines_of, parse_json
 from groundling.io.files import locked, sync, write_atomically
@@ -22,8 +24,17 @@ from groundling.io.redaction import shareable
 from groundling.judges.preferences.pairs import Preference
 
 Captions = tuple[str, str]  # an unordered pair: sorted
-LABELS = ("first", "second", "tie", "invalid")  # labels of answers, by their code of `Preference`
+Label = Literal["first", "second", "tie", "invalid"]
+LABELS: tuple[Label, ...] = ("first", "second", "tie", "invalid")  # by their code of `Preference`
 _MAX_TOKENS = 10**10  # a greater number of tokens of one answer is a server's error
+
+
+def token_count(value: Any, most: int = _MAX_TOKENS) -> int:
+    """Return a number of tokens reported by a server or file; 0 if it is impossible."""
+    return value if type(value) is int and 0 <= value <= most else 0
+
+
+TokenCount = Annotated[int, BeforeValidator(token_count)]
 
 
 @dataclass(frozen=True)
@@ -31,20 +42,24 @@ class StoredAnswer:
     """A judge's answer about an unordered pair in one order."""
 
     key: str  # see `answer_key`
-    label: str  # one of `LABELS`, as shown
+    label: Label  # as shown
     probabilities: tuple[float, float, float] | None = None  # of first, second and tie as shown
     swapped: bool = False  # the second of the sorted captions was shown first
     captions: Captions = ("", "")
     context: str = ""  # the text that both captions share
     replies: tuple[str, ...] = ()  # two if the judge was asked again
-    prompt_tokens: int = 0  # of all requests
-    completion_tokens: int = 0
+    prompt_tokens: TokenCount = 0  # of all requests
+    completion_tokens: TokenCount = 0
     seconds: float = 0.0  # from the request to the last reply
 
     @property
     def preference(self) -> Preference:
         """The label's code, as shown; `Preference.UNKNOWN` if invalid."""
         return Preference(LABELS.index(self.label))
+
+
+_STORED = TypeAdapter(StoredAnswer)
+_UNREAD = {"captions", "context", "replies"}  # long, and not needed again
 
 
 def content_hash(content: Any) -> str:
@@ -77,13 +92,27 @@ class Store:
         for path in sorted(self._answers.glob("*.jsonl")):
             for answer in filter(None, map(_parse, lines_of(path))):
                 known = merged.get(answer.key)
-                merged[answer.key] = answer if known is None else _merge(known, answer)
+                if known is not None:  # take the valid one, with the tokens and seconds of both
+                    answer = replace(
+                        answer if known.label == "invalid" else known,
+                        prompt_tokens=known.prompt_tokens + answer.prompt_tokens,
+                        completion_tokens=known.completion_tokens + answer.completion_tokens,
+                        seconds=known.seconds + answer.seconds,
+                    )
+                merged[answer.key] = answer
         return merged
 
     def append(self, answer: StoredAnswer) -> None:
         """Write an answer to this process's file; a kill loses nothing that was written."""
         if self._file is None:
-            self._file = self._open()
+            self._answers.mkdir(parents=True, exist_ok=True)
+            path = self.folder / "questions" / f"{self.hash}.json"
+            if not path.exists():
+                path.parent.mkdir(exist_ok=True)
+                write_atomically(path, json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n")
+            # The name does not contain the host's: the dataset may be shared.
+            self._file = (self._answers / f"{uuid.uuid4().hex}.jsonl").open("xb")
+            sync(self._answers)
         self._file.write((json.dumps(asdict(answer)) + "\n").encode())
         self._file.flush()
 
@@ -91,17 +120,6 @@ class Store:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _open(self) -> IO[bytes]:
-        self._answers.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "questions" / f"{self.hash}.json"
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            write_atomically(path, json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n")
-        # The name does not contain the host's: the dataset may be shared.
-        file = (self._answers / f"{uuid.uuid4().hex}.jsonl").open("xb")
-        sync(self._answers)
-        return file
 
     def claim(self, chunk: int, chunks: int) -> AbstractContextManager[None]:
         """Exclude other processes from this chunk of the question; a kill releases the claim."""
@@ -117,40 +135,11 @@ class Store:
         return locked(path, "holds it", "name another store (--store)", wait=True)
 
 
-def _merge(first: StoredAnswer, second: StoredAnswer) -> StoredAnswer:
-    """Merge two answers with one key: the valid one, with the tokens and seconds of both."""
-    return replace(
-        second if first.label == "invalid" else first,
-        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
-        completion_tokens=first.completion_tokens + second.completion_tokens,
-        seconds=first.seconds + second.seconds,
-    )
-
-
 def _parse(line: bytes) -> StoredAnswer | None:
     if not line.endswith(b"\n"):
         return None
     try:
         content = parse_json(line, "an answer")
-        soft, seconds = content["probabilities"], content["seconds"]
-        figures = [seconds, *(soft or ())]
-        if content["label"] not in LABELS or not isinstance(content["key"], str):
-            return None
-        if not all(type(one) in (int, float) for one in figures):
-            return None
-        return StoredAnswer(
-            key=content["key"],
-            label=content["label"],
-            probabilities=None if soft is None else (soft[0], soft[1], soft[2]),
-            swapped=content["swapped"],
-            prompt_tokens=token_count(content["prompt_tokens"], _MAX_TOKENS),
-            completion_tokens=token_count(content["completion_tokens"], _MAX_TOKENS),
-            seconds=seconds,
-        )
-    except (ValueError, KeyError, TypeError, IndexError):
+        return _STORED.validate_python({key: value for key, value in content.items() if key not in _UNREAD})
+    except (ValueError, AttributeError):
         return None
-
-
-def token_count(value: Any, most: int) -> int:
-    """Return a number of tokens reported by a server or file; 0 if it is impossible."""
-    return value if type(value) is int and 0 <= value <= most else 0

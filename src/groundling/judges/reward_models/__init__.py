@@ -7,10 +7,10 @@ from safetensors import SafetensorError
 
 from groundling.errors import ConfigError, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
-from groundling.judges.reward_models.language_model import LanguageRewardModel
-from groundling.judges.reward_models.message_network import (
+from groundling.judges.reward_models.models import (
     CharacterRewardModel,
     ClassifierRewardModel,
+    LanguageRewardModel,
     MotifRewardModel,
     TableRewardModel,
 )
@@ -41,8 +41,7 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
     folder = Path(folder)
     if not (folder / DESCRIPTION).is_file():
         raise ConfigError(
-            f"there is no reward model in {folder}: write one with `groundling collect`, `annotate` and `distill … "
-            f"--output {folder}` ('Motif' in the docs), or name another folder"
+            f"there is no reward model in {folder}: write one with `groundling distill … --output {folder}`"
         )
     check_model_files(folder)
     try:

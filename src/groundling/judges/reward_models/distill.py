@@ -1,42 +1,145 @@
-"""Distillation: training a reward model on a judge's preferences."""
+"""Distillation: training a reward model on annotated pairs of segments, and measuring it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from groundling.errors import RunError
-from groundling.fields import Ge, Gt, Lt
-from groundling.judges.reward_models.reward_model import (
-    Normalization,
-    RewardModel,
-    accuracy,
-    best_temperature,
-    calibration_error,
-    chunks,
-    segment_means,
-)
-from groundling.judges.reward_models.training_pairs import TrainingPairs
-from groundling.registry import check_bounds
+from groundling.errors import ConfigError, RunError
+from groundling.judges.preferences.pairs import caption_id, caption_ids
+from groundling.judges.reward_models.reward_model import Normalization, RewardModel, chunks, segment_means
+
+_TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)  # by code of `Preference`
 
 
-@dataclass
-class Distillation:
-    """Settings for training a reward model; defaults are those of Motif's command."""
+@dataclass(frozen=True)
+class TrainingPairs:
+    """N annotated pairs of segments of up to L captions, on the CPU.
 
-    learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
-    """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
-    batch_size: Annotated[int, Gt(0)] = 1024  # Pairs per optimizer step
-    epochs: Annotated[int, Gt(0)] = 10  # Passes over all training pairs
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
-    """Share of held-out pairs; a pair of captions is never in both sets."""
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # Of the split, the weights and the order of the pairs
+    A labelled caption (ONI's classifier) is a "pair" of one side: indices ``(N, 1, 1)``, targets ``(N, 1)``.
+    """
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "")
+    captions: list[str]  # the distinct ones, the shortest first
+    indices: Tensor  # int64 (N, 2, L) into captions; -1 past the end of a segment
+    targets: Tensor  # float32 (N, 2): the probability that each of the two segments is preferred; rows sum to 1
+
+    @classmethod
+    def of(
+        cls,
+        segments: Sequence[Sequence[Sequence[str]]],
+        preferences: NDArray[np.integer],
+        soft: NDArray[np.floating] | None = None,
+    ) -> Self:
+        """Make them from segments of at least one caption and labels ``(N,)``, without pairs whose label is unknown.
+
+        ``soft`` are probabilities of first, second and tie, ``(N, 3)``; NaN where only the label is known. A tie
+        counts one half for each side. Raises `ConfigError` if all labels are unknown, or ties.
+        """
+        annotated = np.flatnonzero(preferences != 3)
+        if not len(annotated):
+            raise ConfigError(f"none of the {len(preferences)} pairs has an answer: run `groundling annotate` first")
+        targets = _TARGETS[preferences[annotated]]
+        if soft is not None:
+            probabilities = soft[annotated]
+            shares = probabilities[:, :2] + probabilities[:, 2:] / 2
+            shares = shares / shares.sum(-1, keepdims=True)  # probabilities come rounded
+            targets = np.where(np.isnan(shares), targets, shares).astype(np.float32)
+        if not (targets[:, 0] != targets[:, 1]).any():
+            unknown = len(preferences) - len(annotated)
+            rest = f" and {unknown} have no answer" if unknown else ""
+            raise ConfigError(
+                f"the judge prefers nothing: {len(annotated)} of {len(preferences)} pairs are ties{rest}, and a reward "
+                "model of them would be noise: let another judge annotate them, or collect pairs that differ more"
+            )
+        captions, indices = _index(segments)
+        return cls(captions, torch.from_numpy(indices[annotated]), torch.from_numpy(targets))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, rows: Tensor) -> "TrainingPairs":
+        return TrainingPairs(self.captions, self.indices[rows], self.targets[rows])
+
+    def counts(self) -> Tensor:
+        """Return how often each caption occurs in the pairs, int64 ``(num_distinct,)``."""
+        return torch.bincount(self.indices[self.indices >= 0], minlength=len(self.captions))
+
+    def distinct(self) -> tuple[list[str], Tensor]:
+        """Return the distinct captions, and int64 ``(N, 2, L)``: those of each segment, arbitrary past its end."""
+        places, indices = torch.unique(self.indices.clamp(min=0), return_inverse=True)
+        return [self.captions[place] for place in places.tolist()], indices
+
+    def mask(self) -> Tensor:
+        """Return bool ``(N, 2, L)``: False past the end of a segment."""
+        return self.indices >= 0
+
+    def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
+        """Split into training and validation pairs; a pair of segments, in either order, is in one set only.
+
+        The fraction is one of *distinct* pairs: a few contents make up most pairs, so of a fraction of all pairs, all
+        rare captions would be held out. Distinct pairs are ordered by a hash of contents and seed; the first are held
+        out with all repetitions, but never more than this fraction of all pairs: a pair that repeats more often is
+        trained on.
+        """
+        hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
+        distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        held_out, room = np.zeros(len(distinct), dtype=bool), int(validation_fraction * len(self))
+        left = math.ceil(validation_fraction * len(distinct))
+        for number, count in enumerate(counts.tolist()):
+            if left and count <= room:
+                held_out[number] = True
+                room -= count
+                left -= 1
+        rows = torch.from_numpy(held_out[group])
+        sides = self[(~rows).nonzero()[:, 0]], self[rows.nonzero()[:, 0]]
+        if not len(sides[0]) or (validation_fraction > 0 and not len(sides[1])):
+            raise ConfigError(
+                f"validation_fraction={validation_fraction} leaves {len(sides[0])} pairs to train on and "
+                f"{len(sides[1])} to validate on, of {len(self)}: collect and annotate more pairs"
+            )
+        return sides
+
+
+def _index(pairs: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct captions, the shortest first, and those of each segment, ``(N, 2, L)``, -1 past its end."""
+    segments = [segment for pair in pairs for segment in pair]
+    every = [caption for segment in segments for caption in segment]
+    captions = sorted(set(every), key=lambda caption: (len(caption), caption_id(caption)))
+    places = {caption: place for place, caption in enumerate(captions)}
+    lengths = np.array([len(segment) for segment in segments], dtype=np.int64).reshape(-1, 2, 1)
+    indices = np.full((len(pairs), 2, lengths.max(initial=1)), -1)
+    indices[np.arange(indices.shape[2]) < lengths] = [places[caption] for caption in every]
+    return captions, indices
+
+
+def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """Return a hash of each pair ``(N,)`` that ignores the order of segments, empty captions, and repeats in a row."""
+    empty = np.int64(caption_id("")).view(np.uint64)
+    # Index -1 is hashed like an empty caption.
+    ids = np.append(caption_ids(captions), np.int64(caption_id("")))[indices].view(np.uint64)  # (N, 2, L)
+    segments = np.zeros(ids.shape[:2], dtype=np.uint64)
+    last = np.zeros_like(segments)
+    for step in range(ids.shape[2]):
+        now = ids[..., step]
+        is_new = (now != empty) & (now != last)
+        segments = np.where(is_new, _mixed(segments ^ now), segments)
+        last = np.where(now != empty, now, last)
+    unordered = _mixed(segments[:, 0]) + _mixed(segments[:, 1])
+    salt = _mixed(np.array([seed], dtype=np.uint64))
+    return _mixed(unordered ^ salt)
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64: a bijection that mixes all bits."""
+    z = x + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:
@@ -70,6 +173,43 @@ def train_epoch(
         on_batch(len(rows))
     model.mark_changed()
     return total / len(pairs)
+
+
+_BINS = 10
+_BISECTIONS = 60
+
+
+def accuracy(margins: Tensor, targets: Tensor) -> float:
+    """Return the share of pairs, without ties (0.5), that rewards order correctly; equal rewards count 1/2."""
+    decided = targets != 0.5
+    agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
+    return ((agreeing[decided] + 1) / 2).mean().item()
+
+
+def calibration_error(margins: Tensor, targets: Tensor) -> float:
+    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3), without ties (0.5); NaN if all tie.
+
+    Mean over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by size, of |confidence - share correct|.
+    """
+    decided = targets != 0.5
+    margins, targets = margins[decided].double(), targets[decided].double()
+    confidence = torch.sigmoid(margins.abs())
+    correct = torch.where(margins > 0, targets, 1 - targets)
+    correct = torch.where(margins == 0, 0.5, correct)
+    bins = ((confidence - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
+    gaps = torch.zeros(_BINS, dtype=torch.float64).index_add(0, bins, confidence - correct)
+    return gaps.abs().sum().item() / len(margins) if len(margins) else float("nan")
+
+
+def best_temperature(margins: Tensor, targets: Tensor) -> float:
+    """Return the T of least cross-entropy of σ(margin / T) (arXiv 1706.04599, section 4.2); overconfident above 1."""
+    margins, targets = margins.double(), targets.double()
+    low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        slope = ((torch.sigmoid(margins * 10**middle) - targets) * margins).mean()
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return float(10 ** -((low + high) / 2))
 
 
 @torch.no_grad()

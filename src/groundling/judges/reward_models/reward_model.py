@@ -33,43 +33,6 @@ def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, scores, 0.0).sum(-1) / mask.sum(-1)
 
 
-_BINS = 10
-_BISECTIONS = 60
-
-
-def accuracy(margins: Tensor, targets: Tensor) -> float:
-    """Return the share of pairs, without ties (0.5), that rewards order correctly; equal rewards count 1/2."""
-    decided = targets != 0.5
-    agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
-    return ((agreeing[decided] + 1) / 2).mean().item()
-
-
-def calibration_error(margins: Tensor, targets: Tensor) -> float:
-    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3), without ties (0.5); NaN if all tie.
-
-    Mean over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by size, of |confidence - share correct|.
-    """
-    decided = targets != 0.5
-    margins, targets = margins[decided].double(), targets[decided].double()
-    confidence = torch.sigmoid(margins.abs())
-    correct = torch.where(margins > 0, targets, 1 - targets)
-    correct = torch.where(margins == 0, 0.5, correct)
-    bins = ((confidence - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
-    gaps = torch.zeros(_BINS, dtype=torch.float64).index_add(0, bins, confidence - correct)
-    return gaps.abs().sum().item() / len(margins) if len(margins) else float("nan")
-
-
-def best_temperature(margins: Tensor, targets: Tensor) -> float:
-    """Return the T of least cross-entropy of σ(margin / T) (arXiv 1706.04599, section 4.2); overconfident above 1."""
-    margins, targets = margins.double(), targets.double()
-    low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        slope = ((torch.sigmoid(margins * 10**middle) - targets) * margins).mean()
-        low, high = (low, middle) if slope > 0 else (middle, high)
-    return float(10 ** -((low + high) / 2))
-
-
 QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # 0.05, 0.1, ..., 0.95
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
 CHUNK = 1024  # captions scored at once
@@ -167,7 +130,7 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
+        return next((p.device for p in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     @property
     def version(self) -> int:
@@ -186,10 +149,13 @@ class RewardModel(nn.Module, ABC):
 
     def take_up(self, other: "RewardModel") -> None:
         """Take the weights and normalisation of a model of the same kind."""
-        for name, buffer in other.named_buffers(recurse=False):
-            setattr(self, name, buffer.to(self.device))  # a table's size may differ
-        self.load_state_dict(other.state_dict())
+        self._set_state(other.state_dict())
         self.normalization = other.normalization
+
+    def _set_state(self, state: Mapping[str, Tensor]) -> None:
+        for name, _ in list(self.named_buffers(recurse=False)):
+            setattr(self, name, state[name].to(self.device))  # a table's size may differ
+        self.load_state_dict(state)
         self.mark_changed()
 
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
@@ -218,7 +184,7 @@ class RewardModel(nn.Module, ABC):
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
         """Make the model that `save` wrote, without its normalisation."""
         model = cls(**args)
-        model.load_state_dict(load_file(folder / WEIGHTS))
+        model._set_state(load_file(folder / WEIGHTS))
         return model
 
 

@@ -51,7 +51,7 @@ def record(
         raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
     stride = stride or length
     settings.check_texts()
-    parquet.check_installed()  # before anything is played
+    parquet.pyarrow_modules()  # before anything is played
     for player in players:
         player.world.check_player(player)
     world = players[0].world

@@ -1,21 +1,33 @@
-"""A language model behind an OpenAI-compatible server as judge: vLLM, SGLang, llama.cpp, Ollama, TGI, hosted ones."""
+"""Language models as judges: behind an OpenAI-compatible server (vLLM, llama.cpp, hosted ones), or in this process."""
 
 import asyncio
 import math
+import random
 import warnings
-from collections.abc import Iterable, Iterator
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, islice
 from typing import Annotated, Any
 
 from groundling.errors import RunError
 from groundling.fields import CommandLineOnly, Ge, Gt, Le, Private
 from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
-from groundling.judges.asking.judge import JSON_SCHEMA, WORDS, Judge, OnReply, Reply, Request, judges, parse
-from groundling.judges.asking.questions import AnswerFormat
+from groundling.judges.asking.judge import WORDS, Judge, OnReply, Reply, Request, judges, parse
+from groundling.judges.asking.questions import AnswerFormat, Message
 from groundling.judges.preferences.store import token_count
 
 _EXPECTED_TOKENS = {"line": 400, "json": 200, "choice": 1, "motif": 400}
 _EXPECTED_SPEED = 30.0  # tokens a second of one request, for the first estimate
+_SCHEMA = {
+    "type": "object",
+    "properties": {"analysis": {"type": "string"}, "verdict": {"type": "string", "enum": list(WORDS)}},
+    "required": ["analysis", "verdict"],
+    "additionalProperties": False,
+}
+_JSON = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": _SCHEMA}}
+_CONSTRAINTS: dict[str, list[dict[str, Any]]] = {  # entries that ask a server to enforce an answer's form
+    "json": [{"response_format": _JSON}],
+    "choice": [{"structured_outputs": {"choice": list(WORDS)}}],  # vLLM; ignored by llama.cpp and Ollama
+}
 _MAX_FAILURES = 20  # failed requests in a row after which the run stops
 _MAX_TOKENS = 10**9  # a greater number of tokens of one request is a server's error
 
@@ -65,15 +77,12 @@ class OpenAIJudge(Judge):
         self._prices = (prompt_price, completion_price)
         self.expected_tokens = _EXPECTED_TOKENS[answer]
         self.expected_seconds = 0.2 + self.expected_tokens / _EXPECTED_SPEED
-        self._sampling: dict[str, Any] = {
-            "temperature": temperature,
-            "top_p": top_p,
-            "max_tokens": max_tokens or (8 if answer == "choice" else 2048),
-            **(extra or {}),
-        }
-        self._sampling = {key: value for key, value in self._sampling.items() if value is not None}
+        longest = max_tokens or (8 if answer == "choice" else 2048)
+        body = {"temperature": temperature, "top_p": top_p, "max_tokens": longest, **(extra or {})}
+        self._sampling: dict[str, Any] = {key: value for key, value in body.items() if value is not None}
         # Entries that a server may refuse; each is dropped once a request succeeds only without it.
-        self._optional = [*_constraint(answer), *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else [])]
+        self._constraint = _CONSTRAINTS.get(answer, [])
+        self._optional = [*self._constraint, *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else [])]
         self._failures = 0
 
     def identity(self) -> dict[str, Any]:
@@ -82,7 +91,7 @@ class OpenAIJudge(Judge):
             "model": self.model,
             "revision": self.revision,
             "sampling": self._sampling,
-            "optional": _constraint(self.answer_format),
+            "optional": self._constraint,
         }
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
@@ -95,10 +104,7 @@ class OpenAIJudge(Judge):
         try:
             asyncio.run(self._ask_all(iter(requests), on_reply))
         except ExceptionGroup as group:  # the first worker's error; the others were cancelled
-            error: Exception = group
-            while isinstance(error, ExceptionGroup):
-                error = error.exceptions[0]
-            raise error from group
+            raise group.exceptions[0] from group
 
     async def _ask_all(self, requests: Iterator[Request], on_reply: OnReply) -> None:
         async def work() -> None:
@@ -134,21 +140,16 @@ class OpenAIJudge(Judge):
                 except RequestRefused as error:
                     refused = error
                     continue
-                self._leave_out([entries for entries in known if entries not in optional])
+                if news := [next(iter(entries)) for entries in self._optional if entries not in optional]:
+                    warnings.warn(
+                        f"{self.server.base_url} refuses {' and '.join(news)}: requests continue without them. Without "
+                        "logprobs there are no soft labels; without the others only the prompt's words keep the model "
+                        "to the answer's form",
+                        stacklevel=2,
+                    )
+                self._optional = [entries for entries in self._optional if entries in optional]
                 return content
         raise refused
-
-    def _leave_out(self, refused: list[dict[str, Any]]) -> None:
-        """Stop sending these entries, and warn about those that were sent until now."""
-        news = [next(iter(entries)) for entries in self._optional if entries in refused]
-        self._optional = [entries for entries in self._optional if entries not in refused]
-        if news:
-            warnings.warn(
-                f"{self.server.base_url} refuses {' and '.join(news)}: requests continue without them. Without "
-                "logprobs there are no soft labels; without the others only the prompt's words keep the model to "
-                "the answer's form",
-                stacklevel=2,
-            )
 
     def _read(self, content: dict[str, Any], noun: str) -> Reply:
         """Return the reply in a response checked by `ChatServer.complete`, of otherwise unknown shape."""
@@ -204,11 +205,92 @@ def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tup
     return masses[0] / total, masses[1] / total, masses[2] / total
 
 
-def _constraint(answer: AnswerFormat) -> list[dict[str, Any]]:
-    """Return the entries that ask a server to enforce an answer's form."""
-    if answer == "json":
-        schema = {"name": "verdict", "strict": True, "schema": JSON_SCHEMA}
-        return [{"response_format": {"type": "json_schema", "json_schema": schema}}]
-    if answer == "choice":
-        return [{"structured_outputs": {"choice": list(WORDS)}}]  # vLLM; ignored by llama.cpp and Ollama
-    return []
+@judges.register("transformers")
+class TransformersJudge(Judge):
+    """Scores the three verdicts, or writes an answer, in batches.
+
+    Args:
+        model: A folder or hub id: see `groundling.LanguageModel.from_pretrained`.
+        answer: "choice": the most probable verdict right after the question, in one forward pass, with probabilities
+            as soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
+        revision: Revision of a hub model.
+        dtype: Precision of the weights.
+        device: "auto", "cpu", "cuda", ...
+        batch_size: Number of simultaneous requests.
+        temperature, top_k, top_p, seed: Sampling parameters; temperature 0 takes the most probable token.
+        max_tokens: Longest written reply.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        answer: AnswerFormat = "choice",
+        revision: str | None = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        batch_size: Annotated[int, Ge(1)] = 16,
+        temperature: Annotated[float, Ge(0)] = 0.1,
+        top_k: Annotated[int, Ge(0)] = 50,
+        top_p: Annotated[float, Gt(0), Le(1)] = 0.95,
+        max_tokens: Annotated[int, Ge(1)] = 512,
+        seed: int = 0,
+    ) -> None:
+        from groundling.lm.language_model import LanguageModel  # slow to import
+        from groundling.runtime import devices
+
+        devices.configure()
+        self.answer_format = answer
+        self.lm = LanguageModel.from_pretrained(model, revision=revision, dtype=dtype, device=device)
+        tokenizer: Any = self.lm.tokenizer
+        self.control_tokens = [token for token in tokenizer.get_added_vocab() if token.strip()]
+        self.parallel, self._seed = batch_size, seed
+        self._draws = random.Random(seed)
+        self.expected_tokens = 1 if answer == "choice" else max_tokens // 2
+        self._identity = {"judge": "transformers", "model": model, "revision": revision, "dtype": dtype}
+        self._sampling: dict[str, Any] = {}
+        if answer != "choice":
+            sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+            self._sampling = {"max_new_tokens": max_tokens, **(sampled if temperature else {"do_sample": False})}
+
+    def identity(self) -> dict[str, Any]:
+        return {**self._identity, "sampling": {**self._sampling, "seed": self._seed if self._sampling else None}}
+
+    def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
+        queue = iter(requests)
+        again: list[Request] = []
+        while batch := again + list(islice(queue, max(0, self.parallel - len(again)))):
+            replies = self._choose(batch) if self.answer_format == "choice" else self._write(batch)
+            retries = [on_reply(request, reply) for request, reply in zip(batch, replies, strict=True)]
+            again = [request for request in retries if request is not None]
+
+    def _choose(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        import torch
+
+        prompts: Any = [self.prompt(request.conversation) for request in requests]
+        with torch.inference_mode():
+            scores = self.lm.score(prompts, WORDS)
+        for prompt, log_probs in zip(self.lm.prompt_tokens(prompts), scores, strict=True):
+            first, second, tie = log_probs.cpu().double().softmax(-1).tolist()
+            if math.isnan(first):
+                yield Reply("", failure="the model gives no finite probabilities")
+                continue
+            yield Reply(WORDS[int(log_probs.argmax())], True, (first, second, tie), len(prompt), 1)
+
+    def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        from groundling.lm.write.generation import sampling_from
+
+        prompts: Any = [self.prompt(request.conversation) for request in requests]
+        # Transformers draws from torch's global generator, which a training may be using.
+        with sampling_from(self._draws.getrandbits(63)):
+            written = self.lm.generate(prompts, **self._sampling)
+        for prompt, generation in zip(self.lm.prompt_tokens(prompts), written, strict=True):
+            count = len(generation.token_ids)
+            complete = count < self._sampling["max_new_tokens"]
+            yield Reply(generation.text, complete, None, len(prompt), count)
+
+    def prompt(self, conversation: Sequence[Message]) -> str | list[int]:
+        """Return the token ids of the chat template, or a text for a model without one."""
+        system, *said = (message["content"] for message in conversation)
+        if not self.lm.tokenizer.chat_template:
+            return "\n\n".join([system, *said, "Answer: "])
+        return self.lm.chat.tokens(system, said)
