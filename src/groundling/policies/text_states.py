@@ -123,7 +123,7 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     states = _read_groups(lm, sequences, groups) if groups else {}
     rest = [index for index in range(len(sequences.counts)) if index not in states]
     if rest:
-        part = Sequences(*([column[index] for index in rest] for column in sequences))
+        part = Sequences(*([column[index] for index in rest] for column in sequences))  # type: ignore[arg-type]
         states.update(zip(rest, _read(lm, part).split(list(part.counts)), strict=True))
     # A model spread over several devices ends on another one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)

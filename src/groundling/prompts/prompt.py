@@ -115,7 +115,7 @@ def narrative(observation: TextObservation, language: str) -> str:
     return " ".join(sentences)
 
 
-def listed(descriptions: tuple[str, ...]) -> str:
+def listed(descriptions: Sequence[str]) -> str:
     return "".join(f"{description}, " for description in descriptions)
 
 

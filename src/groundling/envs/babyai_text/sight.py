@@ -55,13 +55,13 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     cells = [*_in_view(grid.width, grid.height, x, y, env.agent_dir)([*grid.grid, _OUTSIDE]), env.carrying]
     codes = [_EMPTY if cell is None else _CODES.get((cell.__class__, cell.color)) for cell in cells]
     if None in codes:
-        codes = [_DOORS.get(_door_key(cells[i])) if code is None else code for i, code in enumerate(codes)]
+        codes = [_DOORS.get(_door_key(cells[i])) if code is None else code for i, code in enumerate(codes)]  # type: ignore[arg-type]
     if None in codes:
         return None
     *view, carried = codes
     board = bytearray(view)  # type: ignore[arg-type]  # (49,)
     clear = int(board.translate(_CLEAR_DIGITS), 2)  # 49 bits: the cells that do not block the view
-    board[_OWN_CELL] = carried  # type: ignore[call-overload]
+    board[_OWN_CELL] = carried  # type: ignore[assignment]
     shown = np.frombuffer(board, dtype=np.uint8)
     if not env.see_through_walls:
         rows, reached = [], 1 << _MIDDLE

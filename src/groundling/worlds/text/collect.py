@@ -205,7 +205,9 @@ class EnvCollector(Collector):
         torch.rand(len(present), dtype=torch.float64, generator=generator)
         nothing = torch.zeros(len(present), device="cpu" if policy.writes_turns else policy.device)
         turns = [Turn(observation, (), ()) for observation in present] if policy.writes_turns else None
-        tokens = None if turns is None else TurnTokens.none(len(turns))
+        tokens = (
+            None if turns is None else TurnTokens.of(turns, [()] * len(turns), [()] * len(turns), [False] * len(turns))
+        )
         return Action(nothing.long(), nothing, nothing, memory, turns, tokens)
 
     def _grouped(self, rollout: Rollout, taken: Sequence[_Taken]) -> Rollout:
