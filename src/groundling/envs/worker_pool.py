@@ -103,6 +103,9 @@ class WorkerPool:
 class _Worker:
     """A process, and its answers that have not been received yet."""
 
+    process: subprocess.Popen[bytes]
+    _is_ready: bool
+
     def __init__(self, handler: bytes, environment: Mapping[str, str], file_descriptors: tuple[int, ...]):
         self._handler, self._environment, self._inherited = handler, environment, file_descriptors
         self.losses = 0  # since the last answer

@@ -61,7 +61,7 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     *view, carried = codes
     board = bytearray(view)  # type: ignore[arg-type]  # (49,)
     clear = int(board.translate(_CLEAR_DIGITS), 2)  # 49 bits: the cells that do not block the view
-    board[_OWN_CELL] = carried  # type: ignore[call-overload]
+    board[_OWN_CELL] = carried  # type: ignore[assignment]
     shown = np.frombuffer(board, dtype=np.uint8)
     if not env.see_through_walls:
         rows, reached = [], 1 << _MIDDLE
@@ -72,7 +72,7 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     return _ENCODED.take(shown.reshape(_VIEW, _VIEW)[::-1].T, axis=0)
 
 
-def _door_key(thing: Any) -> tuple[str, bool, bool] | None:
+def _door_key(thing: Any) -> Any:
     return (thing.color, bool(thing.is_open), bool(thing.is_locked)) if thing.__class__ is Door else None
 
 
