@@ -103,7 +103,7 @@ class WorkerPool:
 class _Worker:
     """A process, and its answers that have not been received yet."""
 
-    process: "subprocess.Popen[bytes]"
+    process: subprocess.Popen[bytes]
     _is_ready: bool
 
     def __init__(self, handler: bytes, environment: Mapping[str, str], file_descriptors: tuple[int, ...]):

@@ -72,7 +72,7 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     return _ENCODED.take(shown.reshape(_VIEW, _VIEW)[::-1].T, axis=0)
 
 
-def _door_key(thing: Any) -> tuple[str, bool, bool] | None:
+def _door_key(thing: Any) -> Any:
     return (thing.color, bool(thing.is_open), bool(thing.is_locked)) if thing.__class__ is Door else None
 
 

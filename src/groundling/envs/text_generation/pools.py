@@ -61,6 +61,10 @@ class Sample:
         return cls(id, words[-1], tuple(references), earlier=earlier, system=system, **more)
 
     def __post_init__(self) -> None:
+        if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
+            raise GroundlingError(
+                f"sample {self.id}: earlier must be pairs of a user's words and the answer, got {self.earlier!r:.80}"
+            )
         if not isinstance(self.references, tuple | list):
             raise GroundlingError(
                 f"sample {self.id}: references must be a tuple of texts, such as ('on it',), got "
