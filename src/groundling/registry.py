@@ -109,7 +109,7 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
                     raise ConfigError(f"{setting} does nothing without {needed}: set that, or leave {name} out")
 
 
-def _check_construction(made: type[Any]) -> None:
+def _check_construction(made: Any) -> None:
     """Make a class's constructor check its arguments as `check_arguments` does."""
     construct, signature = made.__init__, inspect.signature(made.__init__)
 
@@ -120,7 +120,7 @@ def _check_construction(made: type[Any]) -> None:
         check_arguments(made, own, made.__name__)
         construct(self, *args, **kwargs)
 
-    made.__init__ = checked  # type: ignore[misc]
+    made.__init__ = checked
 
 
 def check_bounds(section: Any, prefix: str) -> None:

@@ -126,7 +126,8 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     # Where positions depend on a text's length, padding would turn short texts into long ones.
     for places in lm.backbone.layers.by_stage(lengths):
         indices = [rest[place] for place in places]
-        part = Sequences(*([column[index] for index in indices] for column in sequences))
+        columns: Any = sequences
+        part = Sequences(*([column[index] for index in indices] for column in columns))
         states.update(zip(indices, _read(lm, part).split(list(part.counts)), strict=True))
     # A model spread over several devices ends on another one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)
