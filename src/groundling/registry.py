@@ -102,10 +102,8 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
                 other = args.get(fact.name, usual(fact.name))
                 if not (other in fact.values if fact.values else other):
                     wanted = "".join(f"={'null' if one is None else one}" for one in fact.values[:1])
-                    raise ConfigError(
-                        f"{prefix}{name}={args[name]} does nothing without {prefix}{fact.name}{wanted}: set that, or leave "
-                        f"{name} out"
-                    )
+                    setting, needed = f"{prefix}{name}={args[name]!s:.100}", f"{prefix}{fact.name}{wanted}"
+                    raise ConfigError(f"{setting} does nothing without {needed}: set that, or leave {name} out")
 
 
 def _check_construction(made: Any) -> None:
