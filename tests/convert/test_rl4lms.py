@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from groundling import algorithms
-from groundling.algorithms.algorithm import algorithms as registered
 from groundling.cli.main import main
 from groundling.config.compose import compose, from_file
 from groundling.config.schema import Config
@@ -293,13 +291,3 @@ def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
     made, notes = read(write("imdb_text_continuation/gpt2_a2c"), [f"{key}={{eps: 1e-3}}"])
     assert made.algorithm.args.get("rms_epsilon") != 1e-3
     assert any(f"{key}.eps: no effect here" in note for note in notes)
-
-
-def test_algorithms_of_stable_baselines_are_refused(write: Callable[..., Path]) -> None:
-    base = type("OnPolicyAlgorithm", (), {"__module__": "stable_baselines3.common.on_policy_algorithm"})
-    for wrapped in (base, type("Mine", (base,), {})):
-        with pytest.raises(ConfigError, match=r"'mine' is Stable-Baselines3's.*subclass groundling\.algorithms\.Alg"):
-            algorithms.register("mine")(wrapped)
-    assert "mine" not in registered
-    with pytest.raises(ConfigError, match=r"'dqn'.*subclass of groundling\.algorithms\.Algorithm"):
-        read(write("common_gen/t5_ppo"), ["alg.id=dqn"])
