@@ -269,8 +269,3 @@ def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
     made, notes = read(write("imdb_text_continuation/gpt2_a2c"), [f"{key}={{eps: 1e-3}}"])
     assert made.algorithm.args.get("rms_epsilon") != 1e-3
     assert any(f"{key}.eps: no effect here" in note for note in notes)
-
-
-def test_unknown_algorithms_are_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigError, match=r"'dqn'.*subclass of groundling\.algorithms\.Algorithm"):
-        read(write("common_gen/t5_ppo"), ["alg.id=dqn"])

@@ -105,7 +105,8 @@ def test_invalid_probes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert message in error_of(words, capsys)
     config = _config(tmp_path)
     config.policy = ComponentConfig(id="symbolic", args={"channels": 8, "hidden_size": 8, "recurrence": 2})
-    with pytest.raises(ConfigError, match=r"world\.probes=null"):
+    config.world.history = 3
+    with pytest.raises(ConfigError, match=r"world\.probes=1 does nothing"):
         train(config, Console(quiet=True))
 
 

@@ -123,9 +123,10 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 
 def _take_out(values: dict[str, Any], above: str, name: str, model: type[Config], again: bool) -> None:
     """Apply ``~above.name``: empty a mapping of free entries, or remove one of its entries."""
-    key, node = f"{above}.{name}".lstrip("."), dict[str, Any](values)
+    key = f"{above}.{name}".lstrip(".")
+    node: Any = values
     for one in above.split("."):
-        node = node.get(one) if isinstance(node, dict) else None  # type: ignore[assignment]
+        node = node.get(one) if isinstance(node, dict) else None
     there = isinstance(node, dict) and name in node
     if there and is_free(model, above):
         del node[name]
