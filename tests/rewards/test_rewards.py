@@ -14,6 +14,7 @@ from groundling.metrics import Metric, MetricResult
 from groundling.metrics.bleu import Spice
 from groundling.rewards import GeneratedTexts, Reward, RewardInputs, TextPart, TokenReward
 from groundling.rewards.composite import WeightedSum
+from tests.thorough import THOROUGH
 
 BATCH: tuple[list[str], list[str], list[list[str]]] = (["p", "q"], ["1 2 3", "2020-01-31"], [["1 2 3"], ["x"]])
 
@@ -237,11 +238,15 @@ def test_a_plain_function_is_a_reward() -> None:
         rewards.create("test-none")([""], ["a"], [[]])
 
 
+@THOROUGH
 def test_a_pool_of_processes_gives_the_same_rewards_and_keeps_the_loaded_reward() -> None:
     pooled = rewards.create("pooled", reward={"id": "ter"}, num_processes=1)
     assert pooled(*BATCH).equal(rewards.create("ter")(*BATCH))
     pooled = rewards.create("pooled", reward=Asked(), num_processes=1)
     assert pooled(["p"] * 12, list("abcdefghijkl"), [[]] * 12).tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+
+
+def test_a_pool_needs_a_reward_of_each_sample_by_itself() -> None:
     shared = {"id": "weighted_sum", "args": {"parts": [{"id": "chrf"}, {"id": "cider"}]}}
     for id in (shared, {"id": "intent_accuracy", "args": {"compat": "rl4lms"}}, Longer()):
         with pytest.raises(ConfigError, match="cannot be pooled"):
