@@ -55,7 +55,7 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     cells = [*_in_view(grid.width, grid.height, x, y, env.agent_dir)([*grid.grid, _OUTSIDE]), env.carrying]
     codes = [_EMPTY if cell is None else _CODES.get((cell.__class__, cell.color)) for cell in cells]
     if None in codes:
-        codes = [_DOORS.get(_door_key(cells[i])) if code is None else code for i, code in enumerate(codes)]  # type: ignore[arg-type]
+        codes = [_DOORS.get(_door_key(cells[i])) if code is None else code for i, code in enumerate(codes)]
     if None in codes:
         return None
     *view, carried = codes
