@@ -231,3 +231,27 @@ def test_options_may_follow_overrides(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["train", "demo-easy", "world.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
     assert "seed: 7" in capsys.readouterr().out
     assert "run_dir" in _error(capsys, "train", "demo-easy", "seed=1,2", run_dir)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (
+            ["collect", "bot", "--episodes", "1", "--length", "4", "--output", "d"],
+            "length does nothing with --episodes",
+        ),
+        (
+            ["collect", "bot", "--pairs", "1", "--only-success", "--output", "d"],
+            "only-success does nothing with --pairs",
+        ),
+        (["check-env", "BabyAI-GoToLocal-v0", "--config-dir", "."], "config-dir does nothing without --experiment"),
+        (["check-env", "BabyAI-GoToLocal-v0", "training.steps=5"], "takes settings of world, policy and model"),
+        (["evaluate", "demo-easy", "--jobs", "2"], "jobs does nothing with one suite"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    words: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 1
+    assert option in capsys.readouterr().err

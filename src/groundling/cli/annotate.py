@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.cli.command import Commands, add_command, duration, positive
+from groundling.cli.command import Commands, add_command, duration, positive, refuse_unused
 from groundling.errors import ConfigError
 from groundling.io.terminal import episode_bars, make_console, warn
 
@@ -60,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     pairs, judge = open_pairs(arguments.dataset), make_judge(arguments.judge)
     console = make_console()
     if isinstance(judge, FigureJudge):
+        unused = ("chunks", "chunk", "prompt", "goal", "question", "blstats", "both_orders", "store")
+        refuse_unused(arguments, f"with --judge {arguments.judge[0]}, which asks no question", *unused)
         return _label(pairs, judge, arguments, console)
     fields = {"prompt": arguments.prompt, "blstats": arguments.blstats, "world": pairs.world}
     fields |= {"goal": arguments.goal} if arguments.goal else {}

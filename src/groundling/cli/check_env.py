@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive, refuse_unused
 from groundling.errors import ConfigError, did_you_mean, foreign
 from groundling.io.terminal import make_console, warn
 
@@ -53,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.policies.prompt_policy import PromptPolicy
     from groundling.training.build import make_policy, world_of
 
+    if arguments.experiment is None:
+        refuse_unused(arguments, "without --experiment", "config_dir")
+    for text in arguments.overrides:
+        if not text.lstrip("+~").startswith(("world.", "policy.", "model.")):
+            raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
     config = _config(arguments)
     world: Any = config.world
     played = check_env(world.env, world.args, world.actions, history=world.history, num_episodes=arguments.episodes)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive
+from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive, refuse_unused
 from groundling.errors import ConfigError
 from groundling.io.terminal import episode_bars, make_console, warn
 
@@ -53,6 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError("give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts")
+    if arguments.pairs is None:
+        refuse_unused(arguments, "with --episodes", "length", "stride", "format", "screens")
+    else:
+        refuse_unused(arguments, "with --pairs", "only_success", "validation")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
     with locked(output_lock(arguments.output), f"is collecting into {arguments.output}"):

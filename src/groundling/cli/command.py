@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from groundling.errors import ConfigError
 from groundling.io.terminal import plain
 
 INTERRUPTED = 130  # Exit status of a run that was stopped, as of a shell's Ctrl-C
@@ -24,7 +25,7 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     parser.add_argument(
         "--import",
         dest="imports",
@@ -45,6 +46,13 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config-dir", type=_folder, metavar="FOLDER", help="a folder with your own experiment/*.yaml"
     )
+
+
+def refuse_unused(arguments: argparse.Namespace, reason: str, *options: str) -> None:
+    """Raise `ConfigError` if one of the ``options``, which have no effect for this reason, is given."""
+    for option in options:
+        if getattr(arguments, option) != arguments.parser.get_default(option):
+            raise ConfigError(f"--{option.replace('_', '-')} does nothing {reason}: leave it out")
 
 
 def _folder(text: str) -> Path:

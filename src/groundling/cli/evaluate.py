@@ -3,7 +3,15 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, one_line, positive
+from groundling.cli.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    add_overrides,
+    one_line,
+    positive,
+    refuse_unused,
+)
 from groundling.errors import ConfigError, RunError
 from groundling.io.terminal import episode_bars, make_console, warn
 from groundling.registry import import_words
@@ -70,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--suite {arguments.suite} names suites that the protocol {protocol} does not have: leave it out"
         )
+    if len(suites) == 1:
+        refuse_unused(arguments, "with one suite", "jobs")
     if arguments.jobs > 1:
         evaluated = _evaluate_parallel(arguments, target, suites, console)
     else:

@@ -219,6 +219,8 @@ class FilePool(ColumnPool):
         shares = self.fractions
         if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
             raise ConfigError(f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1")
+        if isinstance(self.path, Mapping) and (tuple(shares), self.seed) != (FilePool.fractions, FilePool.seed):
+            raise ConfigError("fractions and seed do nothing where path names a file for each split: leave them out")
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from groundling.envs.text_generation.columns import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
 from groundling.errors import GroundlingError
-from groundling.fields import ReadByModel
+from groundling.fields import OnlyWith, ReadByModel
 
 
 def words(text: str) -> list[str]:
@@ -171,7 +171,7 @@ class CnnDailyMail(DatasetPool):
     prompt_prefix: Annotated[str, ReadByModel] = ""
     prompt_suffix: Annotated[str, ReadByModel] = ""
     truncate_article: Annotated[int, Ge(1)] | None = None
-    truncate_by: Literal["nltk", "blanks"] = "nltk"
+    truncate_by: Annotated[Literal["nltk", "blanks"], OnlyWith("truncate_article")] = "nltk"
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         for index, row in enumerate(rows):
