@@ -115,7 +115,7 @@ _OTHERS = [
         ("max_length: 30", "max_length=30 does nothing next to max_new_tokens, .*: set max_new_tokens"),
         ("max_new_tokens: null", "max_new_tokens=null leaves the texts without an end"),
         ("do_sample: true, num_return_sequences: 2", "num_return_sequences=2 writes 2 texts to each prompt"),
-        ("temperature: -1", "cannot be used: `temperature`: `do_sample` is not set"),
+        ("temperature: -1", "temperature must be greater than 0, got -1"),
         ("do_sample: false, temperature: 7, top_k: 3", "cannot be used: `temperature`: `do_sample` is not set"),
     )),
 ]  # fmt: skip
