@@ -140,10 +140,10 @@ def test_an_invalid_metric_can_be_replaced_on_resume(train: Train, tmp_path: Pat
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("[float('nan')] * len(scores)", r"gave nan at \(0,\)"),
+        ("[float('nan')] * len(scores)", "gave nan at (0,)"),
         *thorough(
             ("None", "must give one number for each sample, got None"),
-            ("scores[:-1]", r"must give rewards of shape \(4,\), and gave \(3,\)"),
+            ("scores[:-1]", "must give rewards of shape (4,), and gave (3,)"),
             ("['good'] * len(scores)", "must give one number for each sample"),
         ),
     ],
