@@ -165,8 +165,11 @@ def test_probabilities_belong_to_their_labels(tmp_path: Path, monkeypatch: pytes
 
 
 def test_an_unfinished_form_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictions = tmp_path / "texts.jsonl"
+    predictions.write_text('{"prompt": "p", "generation": "g"}\n')
+
     def write() -> Path:
-        return rating._write(tmp_path / "form", "likert", "general", [])
+        return rating.write_form("likert", {"system": predictions}, tmp_path / "form", num_samples=1)
 
     for rename in range(3):
         assert _killed_at(rename, monkeypatch, write)

@@ -127,7 +127,7 @@ _STUDY: dict[str, Any] = {
 
 
 def _study_file(random: Random) -> tuple[bytes, list[str]]:
-    texts = (*(path.read_text("utf-8") for path in studies._bundled()[:3]), yaml.safe_dump(_STUDY))
+    texts = (*(path.read_text("utf-8") for path in list(studies._bundled().values())[:3]), yaml.safe_dump(_STUDY))
     settings = [mutation.text(random, _SETTINGS, (*_GRAMMAR, *mutation.WORDS)) for _ in range(random.choice((0, 1)))]
     return _yaml(random, texts, (_STUDY,)), settings
 

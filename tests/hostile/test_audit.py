@@ -15,7 +15,8 @@ import pytest
 from groundling.cli.main import main
 from groundling.lm.load.model_files import STARTERS
 from groundling.runtime.parallel import CommandLine, run_parallel
-from tests.config.test_trust import SECRET, keep_modules_in
+from tests.config.conftest import SECRET
+from tests.config.test_trust import keep_modules_in
 from tests.hostile.audit import auditing
 from tests.hostile.cases import RUNS, STATES
 from tests.hostile.model_cases import DATASETS, FILES, MODELS

@@ -24,7 +24,8 @@ import pytest
 import torch
 import transformers
 
-from tests.config.test_trust import SECRET, hostile_model, keep_modules_in
+from tests.config.conftest import SECRET
+from tests.config.test_trust import hostile_model, keep_modules_in
 from tests.hostile.audit import auditing
 from tests.hostile.plants import JINJA, SERVER, Bomb, Plant, module, pickled
 

@@ -258,7 +258,7 @@ def test_a_reward_gets_the_model_under_training() -> None:
         (PLACE, {"reward_model": {"args": {"online": {"judges": "x"}}}}, "did you mean 'judge'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "learning": {"epoch": 1}}}}}, "'epochs'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "args": 3}}}}, "online.args must be"),
-        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "has no tables for the world 'text'"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "has no table for the goal 'mission'"),
         (POOL, {"reward_model": {"args": {"online": {"judge": "rules", "goal": "gold"}}}}, "unknown goal 'gold'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "judges by figures"),
     ],

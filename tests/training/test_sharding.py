@@ -27,7 +27,7 @@ def _deal_out() -> None:
         assert not in_parts(weight) and weight.equal(before[name]), name
     with shards.sharded():
         learnt = [p for group in algorithm.optimizer.param_groups for p in group["params"]]
-        frozen = list(policy.reference.parameters())
+        frozen = list(policy.reference.language_model.parameters())
         for weights in (learnt, frozen):
             parts = [p for p in weights if in_parts(p)]
             here, all = sum(p.to_local().numel() for p in parts), sum(p.numel() for p in parts)

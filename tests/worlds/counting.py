@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groundling.policies import Action, Evaluation, Policy, register
+from groundling.policies import Action, Evaluated, Policy, register
 
 
 @register("counting_policy")
@@ -32,9 +32,9 @@ class CountingPolicy(Policy):
         deterministic, generator = options.get("deterministic", False), options.get("generator")
         return Action.choose(*self._see(observations), deterministic=deterministic, generator=generator)
 
-    def evaluate(self, observations: Sequence[int], actions: Tensor) -> Evaluation:
+    def evaluate(self, observations: Sequence[int], actions: Tensor) -> Evaluated:
         log_probs, values = self._see(observations)
-        return Evaluation.of(log_probs, actions, values)
+        return Evaluated.of(log_probs, actions, values)
 
     @torch.no_grad()
     def values(self, observations: Sequence[int], memory: Tensor | None = None) -> Tensor:

@@ -67,15 +67,7 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     line.log.parent.mkdir(parents=True, exist_ok=True)
                     line.log.unlink(missing_ok=True)  # not followed, if it is a link
                     log: TextIO = line.log.open("w", encoding="utf-8")
-                    process = subprocess.Popen(
-                        [sys.executable, "-m", "groundling", *line.words],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", VARIABLE: str(os.getpid())},
-                        start_new_session=True,  # so that a terminal's Ctrl-C reaches only this process
-                    )
-                    running[process] = (line, time.monotonic(), log)
+                    running[_start(line.words, log)] = (line, time.monotonic(), log)
                     report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} starts")
                     continue
                 for process in [p for p in running if p.poll() is not None]:
@@ -96,6 +88,17 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
             for _, _, log in running.values():
                 log.close()
     return [line.name for line in lines if line.name in failed]
+
+
+def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "groundling", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", VARIABLE: str(os.getpid())},
+        start_new_session=True,  # so that a terminal's Ctrl-C reaches only this process
+    )
 
 
 def _stop(processes: "list[subprocess.Popen[bytes]]", report: Callable[[str], None]) -> None:

@@ -231,7 +231,7 @@ def dry_run(config: Config) -> DryRun:
     seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
     first = rollout.observations[0]
     prompts = policy.prompts([first.observation if isinstance(first, Turn) else first])
-    reference = getattr(policy, "reference", None)
+    reference = getattr(getattr(policy, "reference", None), "language_model", None)
     both = [*policy.parameters(), *(() if reference is None else reference.parameters())]
     parameters = {id(parameter): parameter for parameter in both}.values()  # the two may share weights
     return DryRun(

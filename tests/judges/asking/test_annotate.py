@@ -269,8 +269,8 @@ _OPENAI = ["--judge", "openai", "model=m"]
         (["--chunks", "2"], "needs --chunk I"),
         (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
         (["--judge", "score"], "unknown info 'score'"),
-        (["--judge", "score", "--prompt", "reworded"], "--judge score asks no question: leave --prompt out"),
-        (["--judge", "random", "--chunks", "2", "--chunk", "0"], "leave --chunks out"),
+        (["--judge", "random", "--prompt", "reworded"], "--prompt does nothing with --judge random"),
+        (["--judge", "random", "--chunks", "2", "--chunk", "0"], "--chunks does nothing"),
         (["--blstats"], "no blstats"),
     ],
 )

@@ -71,7 +71,7 @@ def test_an_invalid_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch, key: st
 
 @pytest.mark.parametrize("key", [KEY, "gsk_0123456789abcdef", "0123ABCDEF", ""])
 def test_a_key_in_place_of_its_variable_is_not_repeated(key: str) -> None:
-    with pytest.raises(ConfigError, match="as in OPENAI_API_KEY") as error:
+    with pytest.raises(ConfigError, match="as OPENAI_API_KEY") as error:
         OpenAIJudge("model", "no url", api_key_env=key)
     assert "\n" not in str(error.value) and (not key or key not in str(error.value))
 

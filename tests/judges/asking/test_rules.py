@@ -70,5 +70,5 @@ def test_a_custom_table() -> None:
     assert reply(KILL, WALL, "combat", judge).endswith("Verdict: 2")
     assert judge.identity() != RulesJudge().identity()
     for wrong in ([("(", 1.0)], [("a", "b")], [3]):
-        with pytest.raises(ConfigError, match="expected pairs"):
+        with pytest.raises(ConfigError, match="rules"):
             RulesJudge(rules=wrong)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import sync, write_atomically
 from groundling.io.redaction import shareable
+from groundling.judges.preferences import parquet
 from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION, Format
 from groundling.judges.preferences.recording import check_same
@@ -104,7 +105,9 @@ def record(
             while not recording.is_complete:
                 _play(env, player, recording, on_segment)
         recording.write(format)
-    return MessagePairs.open(Path(folder))
+    if format == "motif":
+        return MessagePairs.open(Path(folder))
+    return MessagePairs.of_columns(Path(folder), *parquet.read(Path(folder)))
 
 
 def _play(env: Any, player: ActForSeed, recording: "_Recording", on_segment: Callable[[], None]) -> None:
