@@ -183,11 +183,10 @@ class SetKeeper:
         self.pack()
         if not self._bits:
             return None
-        whole = self._bits[0].new_zeros(
-            self.num_texts, 1 + max(step for step, _ in self._steps), len(self._bits[0][0])
-        )
-        for (step, rows), bits in zip(self._steps, self._bits, strict=True):
-            whole[rows.cpu(), step] = bits
+        rows = torch.cat([rows for _, rows in self._steps]).cpu()  # one copy to the host for all steps
+        steps = torch.tensor([step for step, rows in self._steps for _ in range(len(rows))])
+        whole = self._bits[0].new_zeros(self.num_texts, 1 + int(steps.max()), len(self._bits[0][0]))
+        whole[rows, steps] = torch.cat(self._bits)
         # Clones, because pickling a view copies the whole tensor.
         return [of_text[:length].clone() for of_text, length in zip(whole, lengths.tolist(), strict=True)]
 
