@@ -9,8 +9,7 @@ from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.config.facts import Purpose, components
 from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
-from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.model_files import resolve
+from groundling.lm.load.model_files import adapter_base, resolve
 from groundling.policies.policy import has_model, policies
 from groundling.registry import missing_modules
 from groundling.rewards import check_parts, chosen_parts, parts

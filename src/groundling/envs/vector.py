@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
-from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import (
     ACTIONS,
     TextObservation,
@@ -21,13 +20,17 @@ from groundling.envs.text_env import (
     read_text_step,
     success_key,
 )
-from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_first_interaction
-from groundling.envs.worker_pool import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
-from groundling.errors import ConfigError, ForeignError, RunError
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_first_interaction, training_seed
+from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
+from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
 
 
 class UnequalEpisode(RunError):
     """An env did not return to its state by its seed and the actions taken since."""
+
+
+class EnvRaised(Exception):
+    """An env in this process raised, or asked to exit: its ``__cause__``."""
 
 
 class TextVectorEnv:
@@ -43,7 +46,7 @@ class TextVectorEnv:
         actions: The admissible actions as strings. Action ``i`` is the env's action ``i``, and names past the env's
             last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env lists them
             at every step; action ``i`` is then the ``i``-th of the present list.
-        seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.seeds`).
+        seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.text_episode`).
         history: Number of observations that a `TextObservation` holds at most (3 in GLAM); None: all of its episode.
         num_workers: Processes that step the envs, for slow envs and envs that crash: an env that raises, dies or hangs
             is made again and returned to its state; lost twice at one step, its episode is truncated. 0: this process.
@@ -353,3 +356,28 @@ class TextVectorEnv:
             first=read_first_interaction(state.info),
             success_key=key,
         )
+
+
+class LocalEnvs:
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        self._envs = envs
+        self._commands: list[tuple[str, Any]] = [("", None)] * len(envs)
+
+    def send(self, env: int, command: str, value: Any) -> None:
+        """Note a command, which `receive` carries out."""
+        self._commands[env] = command, value
+
+    def receive(self, env: int) -> Any:
+        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`."""
+        command, value = self._commands[env]
+        try:
+            return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
+        except (GroundlingError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # an env that calls sys.exit() ends no training
+            raise EnvRaised from error
+
+    def close(self) -> None:
+        for number, env in enumerate(self._envs):
+            with foreign(f"env {number} ({env}), as it was closed,"):
+                env.close()

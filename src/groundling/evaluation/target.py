@@ -18,8 +18,7 @@ from groundling.policies.policy import Policy, has_model
 from groundling.registry import naming_modules
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
-from groundling.training.checkpoint import Hold
-from groundling.training.folder import CLONE
+from groundling.training.checkpoint import CLONE, Hold
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.protocols import Suites
 from groundling.worlds.world import Demonstrator

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
-from groundling.envs.text_env import TextObservation
+from groundling.envs.text_env import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES, TextObservation
 from groundling.fields import Ge
 from groundling.policies import arguments
 from groundling.policies.policy import policies

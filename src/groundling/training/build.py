@@ -14,8 +14,7 @@ from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains,
 from groundling.config.checks import check
 from groundling.config.schema import Config, ModelConfig
 from groundling.errors import ConfigError
-from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.model_files import resolve
+from groundling.lm.load.model_files import adapter_base, resolve
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy, Turn, check_accepts, has_model, policies
 from groundling.registry import ComponentConfig, provided

@@ -19,7 +19,7 @@ from groundling.registry import ComponentConfig
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint
 from groundling.training.build import check_suits, world_of
-from groundling.training.folder import CLONE, DEMONSTRATIONS, open_run, write_settings
+from groundling.training.checkpoint import CLONE, DEMONSTRATIONS, open_run, write_settings
 from groundling.training.trainer import Trainer
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Demonstrator, Player

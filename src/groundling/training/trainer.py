@@ -25,8 +25,7 @@ from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import make_algorithm, make_policy, world_of
-from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json
-from groundling.training.folder import write_settings
+from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json, write_settings
 from groundling.training.tracking import (
     METRICS,
     Counters,

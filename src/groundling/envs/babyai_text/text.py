@@ -18,9 +18,10 @@ from groundling.envs.babyai_text.grounding import (
     scramble,
     swap,
 )
+from groundling.envs.babyai_text.levels import LocalLevel
 from groundling.envs.babyai_text.missions import change_things, translate_mission
 from groundling.envs.babyai_text.sight import use_lookup_tables
-from groundling.envs.languages import (
+from groundling.envs.text_env import (
     FRENCH_COLOURS,
     FRENCH_NOUNS,
     FRENCH_STATES,
@@ -248,3 +249,14 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         elif self.language != "english":
             observation = {**observation, "mission": translate_mission(observation["mission"], self.language)}
         return observation, info
+
+
+def make_level(
+    language: str = "english",
+    compat: str | None = None,
+    control: str | None = None,
+    describe_walls: bool = True,
+    **kwargs: object,
+) -> BabyAIText:
+    """Make one of `LEVELS` as `BabyAIText`; the keyword arguments are those of `LocalLevel`."""
+    return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]
