@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:
         ppo = create("ppo", micro_batch_size=20)
         ppo.setup(policy)
         ppo.processes = processes
-        figures = accumulate(ppo, batch, ppo.loss_of(policy), batch.index, parameters)
+        figures = accumulate(ppo, batch, partial(ppo.regularized, policy), batch.index, parameters)
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters], figures
 
     whole, figures = gradient(Processes())

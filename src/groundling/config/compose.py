@@ -44,7 +44,19 @@ def compose(
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
     changes = parse(overrides)  # whose errors come first
-    values = read_experiment(experiment, config_dir)
+    check_config_dir(config_dir)
+    known = experiments(config_dir)
+    if experiment not in known:
+        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
+            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
+        raise ConfigError(unknown("experiment", experiment, known))
+    if config_dir is None:
+        values = _bundled(experiment)
+    else:
+        Plugins.instance().register(_UsersFiles)
+        # A file could have Hydra copy variables of the environment into its own part of a config.
+        search = f"hydra.searchpath=[users://{config_dir.resolve()}]"
+        values = _composed(experiment, search, "hydra.job.env_copy=[]")
     return from_values(values, changes, f"the experiment {experiment}", purpose, checked=checked)
 
 
@@ -185,21 +197,6 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"there is no {path}: expected a run's folder, made by `groundling train`") from None
     except (OSError, DocumentError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-
-
-def read_experiment(experiment: str, config_dir: Path | None = None) -> Mapping[str, Any]:
-    """Return an experiment's values, not resolved; arguments and errors as in `compose`."""
-    check_config_dir(config_dir)
-    known = experiments(config_dir)
-    if experiment not in known:
-        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
-            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
-        raise ConfigError(unknown("experiment", experiment, known))
-    if config_dir is None:
-        return _bundled(experiment)
-    Plugins.instance().register(_UsersFiles)
-    # A file could have Hydra copy variables of the environment into its own part of a config.
-    return _composed(experiment, f"hydra.searchpath=[users://{config_dir.resolve()}]", "hydra.job.env_copy=[]")
 
 
 def _composed(experiment: str, *words: str) -> dict[str, Any]:

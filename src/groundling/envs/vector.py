@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import gymnasium
@@ -77,6 +77,7 @@ class TextVectorEnv:
         first = make_env()
         self.envs = [] if num_workers else [first, *(make_env() for _ in range(num_envs - 1))]
         self.actions = None if actions is None else tuple(actions)
+        self.num_envs = num_envs
         self.step_limit: int | None = None
         self.incidents = Incidents()
         space = first.action_space
@@ -114,10 +115,6 @@ class TextVectorEnv:
         names = name_actions(id, args, language, actions).names
         seeds = functools.partial(training_seed, seed)
         return cls(TextEnvMaker.of(id, language=language, **args), num_envs, names, seeds, history)
-
-    @property
-    def num_envs(self) -> int:
-        return len(self._states)
 
     def reset(self, envs: Iterable[int] | None = None) -> list[TextObservation]:
         """Begin the next episode of some envs, or of all; return the observations of all envs."""
@@ -249,28 +246,26 @@ class TextVectorEnv:
             state.chosen.append(state.admissible[action] if last is None else min(action, last))
             self._stepper.send(i, "step", state.chosen[-1])
         for i, action in actions.items():
-            yield i, self._receive_step(i, action)
-
-    def _receive_step(self, i: int, action: int) -> tuple[float, bool, bool]:
-        state = self._states[i]
-        try:
-            returned = self._stepper.receive(i)
-        except EnvLost as lost:
-            self.incidents.lost_envs += 1
-            returned = self._step_again(i, lost)
-            if returned is None:  # lost again: the episode ends here
-                return 0.0, False, True
-        except EnvRaised as raised:
-            raise self._foreign(i, f"step {state.admissible[action]!r:.80}", raised) from raised.__cause__
-        state.take(action, keep_choices=self.actions is None)
-        try:
-            raw, reward, terminated, truncated, state.info = read_step(returned)
-            shown = read_text_step(raw, state.info, state.goal, has_lists=self.actions is None)
-        except ConfigError as error:
-            raise RunError(f"{self._where(i)}: {error}") from None
-        state.episode_return += reward
-        self._show(i, raw, shown, ended=terminated or truncated)
-        return reward, terminated, truncated
+            state = self._states[i]
+            try:
+                returned = self._stepper.receive(i)
+            except EnvLost as lost:
+                self.incidents.lost_envs += 1
+                returned = self._step_again(i, lost)
+                if returned is None:  # lost again: the episode ends here
+                    yield i, (0.0, False, True)
+                    continue
+            except EnvRaised as raised:
+                raise self._foreign(i, f"step {state.admissible[action]!r:.80}", raised) from raised.__cause__
+            state.take(action, keep_choices=self.actions is None)
+            try:
+                raw, reward, terminated, truncated, state.info = read_step(returned)
+                shown = read_text_step(raw, state.info, state.goal, has_lists=self.actions is None)
+            except ConfigError as error:
+                raise RunError(f"{self._where(i)}: {error}") from None
+            state.episode_return += reward
+            self._show(i, raw, shown, ended=terminated or truncated)
+            yield i, (reward, terminated, truncated)
 
     def _reset_again(self, i: int) -> Any:
         """Reset an env that was lost in its reset; raise `RunError` if it is lost once more."""
@@ -358,10 +353,12 @@ class TextVectorEnv:
         )
 
 
+@dataclass
 class LocalEnvs:
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        self._envs = envs
-        self._commands: list[tuple[str, Any]] = [("", None)] * len(envs)
+    """Envs in this process."""
+
+    envs: Sequence[gymnasium.Env[Any, Any]]
+    _commands: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by env
 
     def send(self, env: int, command: str, value: Any) -> None:
         """Note a command, which `receive` carries out."""
@@ -371,13 +368,13 @@ class LocalEnvs:
         """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`."""
         command, value = self._commands[env]
         try:
-            return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
+            return self.envs[env].step(value) if command == "step" else self.envs[env].reset(seed=value)
         except (GroundlingError, KeyboardInterrupt):
             raise
         except BaseException as error:  # an env that calls sys.exit() ends no training
             raise EnvRaised from error
 
     def close(self) -> None:
-        for number, env in enumerate(self._envs):
+        for number, env in enumerate(self.envs):
             with foreign(f"env {number} ({env}), as it was closed,"):
                 env.close()

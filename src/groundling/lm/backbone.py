@@ -272,11 +272,11 @@ def _compiled() -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
     return torch.compile(_last_states, dynamic=True)
 
 
+@dataclass
 class _BodyOutput:
     """A body's output of any family: hidden states, and None for everything else."""
 
-    def __init__(self, last_hidden_state: Tensor) -> None:
-        self.last_hidden_state = last_hidden_state
+    last_hidden_state: Tensor
 
     def __getitem__(self, index: int) -> Tensor | None:
         return None if index else self.last_hidden_state

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -14,8 +14,9 @@ from groundling.envs.text_env import Evidence, WorldSpec
 from groundling.errors import ConfigError, ForeignError, GroundlingError, foreign
 from groundling.fields import Gt
 from groundling.metrics.metric import checked
+from groundling.registry import provided
 from groundling.rewards.part import Part, RewardContext, RewardInputs, RewardPartConfig, check_name, parts, refusal
-from groundling.rewards.text import create_part
+from groundling.rewards.text import TextPart, rewards
 
 
 @parts.register("env")
@@ -158,6 +159,19 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
     reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
     reward.check()
     return reward
+
+
+def create_part(id: str, args: Mapping[str, Any]) -> Part:
+    """Make the part ``id``; a reward of texts becomes a `TextPart`.
+    If it takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
+    """
+    if id in parts.in_order():
+        part: Part = parts.create(id, **args)
+        return part
+    takes_model = [name for name, one in provided(rewards.get(id)).items() if one.role == "lm"]
+    if takes_model and args.get(takes_model[0]) is None:
+        return TextPart(lambda lm: rewards.create(id, **{**args, takes_model[0]: lm}))
+    return TextPart(rewards.create(id, **args))
 
 
 @contextmanager

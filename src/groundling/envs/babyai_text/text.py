@@ -195,13 +195,13 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             self._rng = np.random.default_rng(seed)
         observation, info = self.env.reset(seed=seed, options=options)
         env: Any = self.env.unwrapped
-        asked, mission = asked_first(env), env.mission
+        asked, mission = asked_first(env, getattr(env, "instrs", None)), env.mission
         if self.control == "swapped":
             for _ in range(_MOST_RESETS):
                 if (swapped := swap(env, asked, mission, self._rng)) is not None:
                     break
                 observation, info = self.env.reset(options=options)
-                asked, mission = asked_first(env), env.mission
+                asked, mission = asked_first(env, getattr(env, "instrs", None)), env.mission
             else:
                 raise ConfigError(
                     f"{_MOST_RESETS} episodes in a row had no other thing for the mission {mission!r} to name: put "
