@@ -44,7 +44,6 @@ def compose(
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
     changes = parse(overrides)  # whose errors come first
-    check_config_dir(config_dir)
     known = experiments(config_dir)
     if experiment not in known:
         if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
@@ -218,14 +217,10 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
 _bundled = functools.cache(_composed)
 
 
-def check_config_dir(config_dir: Path | None) -> None:
-    """Raise `ConfigError` if the folder is given and missing."""
+def experiments(config_dir: Path | None = None) -> dict[str, str]:
+    """Return the experiments by name, the bundled ones with their headlines; `ConfigError` if there is no such folder."""
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder: name the one with your experiment/*.yaml")
-
-
-def experiments(config_dir: Path | None = None) -> dict[str, str]:
-    """Return the experiments by name, the bundled ones with their headlines."""
     known = dict(_bundled_experiments())
     if config_dir is not None:
         folder = config_dir / "experiment"

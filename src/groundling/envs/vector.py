@@ -124,7 +124,29 @@ class TextVectorEnv:
             state.begin(state.episode + 1, self._seed_of(i, state.episode + 1))
             self._stepper.send(i, "reset", state.seed)
         for i in reset:
-            self._receive_reset(i)
+            try:
+                returned = self._stepper.receive(i)
+            except EnvLost:
+                self.incidents.lost_envs += 1
+                returned = self._reset_again(i)
+            except EnvRaised as raised:
+                raise self._foreign(i, "reset", raised) from raised.__cause__
+            try:
+                raw, info = read_reset(returned)
+                shown = read_text_step(raw, info)
+            except ConfigError as error:
+                raise ConfigError(f"{self._name} is no text env: {error}") from None
+            if shown.actions is None and self.actions is None:
+                raise ConfigError(
+                    f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
+                    f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
+                )
+            if shown.actions is not None and self.actions is not None:
+                raise ConfigError(
+                    f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): leave "
+                    "world.actions out"
+                )
+            self._show(i, raw, shown)
         return self.observations()
 
     def step(self, actions: Sequence[int | None]) -> Step:
@@ -213,31 +235,6 @@ class TextVectorEnv:
                     f"env {i} did not return to the state of its checkpoint: equal seeds do not give equal episodes "
                     "in it (draw_task=construction does that; so does another version of the env's package)"
                 )
-
-    def _receive_reset(self, i: int) -> None:
-        try:
-            returned = self._stepper.receive(i)
-        except EnvLost:
-            self.incidents.lost_envs += 1
-            returned = self._reset_again(i)
-        except EnvRaised as raised:
-            raise self._foreign(i, "reset", raised) from raised.__cause__
-        try:
-            raw, info = read_reset(returned)
-            shown = read_text_step(raw, info)
-        except ConfigError as error:
-            raise ConfigError(f"{self._name} is no text env: {error}") from None
-        if shown.actions is None and self.actions is None:
-            raise ConfigError(
-                f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
-                f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
-            )
-        if shown.actions is not None and self.actions is not None:
-            raise ConfigError(
-                f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): leave "
-                "world.actions out"
-            )
-        self._show(i, raw, shown)
 
     def _step(self, actions: Mapping[int, int]) -> Iterator[tuple[int, tuple[float, bool, bool]]]:
         """Take an action in each of some envs; yield each env's reward, terminated and truncated."""

@@ -131,11 +131,16 @@ class Backbone:
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
+        from transformers import PreTrainedModel
+
         self.model = model
         self._last_states = _compiled() if compiled else _last_states
         self._compiled = compiled
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        self.body = _body_of(model)
+        body: Any = model.get_decoder()  # a model of its own; of some families something else
+        if body is model or not isinstance(body, PreTrainedModel):
+            body = next((child for child in model.children() if isinstance(child, PreTrainedModel)), body)
+        self.body: nn.Module = body
         self.layers = Layers.of(model.config)
         self._warned: set[str] = set()
 
@@ -248,16 +253,6 @@ class Backbone:
             return allowed
         added = torch.zeros(allowed.shape, dtype=self.model.dtype, device=allowed.device)
         return added.masked_fill_(~allowed, torch.finfo(self.model.dtype).min)
-
-
-def _body_of(model: PreTrainedModel) -> nn.Module:
-    """Return the decoder of a model, a model of its own; `get_decoder` of some families returns something else."""
-    from transformers import PreTrainedModel
-
-    named: Any = model.get_decoder()
-    if isinstance(named, PreTrainedModel) and named is not model:
-        return named
-    return next((child for child in model.children() if isinstance(child, PreTrainedModel)), named)
 
 
 def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:

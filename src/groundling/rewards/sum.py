@@ -94,11 +94,6 @@ class RewardSum:
         """Names of the parts that use the language model under training."""
         return [name for name, part in self.parts.items() if part.needs_model]
 
-    def check(self) -> None:
-        for name, part in self.parts.items():
-            with naming(name):
-                part.check()
-
     def begin(self, context: RewardContext) -> None:
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
@@ -151,14 +146,15 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
     chosen = chosen_parts(settings, world)
     if not chosen:
         raise ConfigError(f"nothing is rewarded in {world.name}: add reward.ID={{}}, one of `groundling list rewards`")
-    for name, part in chosen.items():
+    for name, config in chosen.items():
         check_name(name)
         with naming(name):
-            made[name] = create_part(part.id or name, part.args)
+            made[name] = create_part(config.id or name, config.args)
         _check_suits(name, world, made[name].accepts(world))
-    reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
-    reward.check()
-    return reward
+    for name, part in made.items():
+        with naming(name):
+            part.check()
+    return RewardSum(made, {name: config.coefficient for name, config in chosen.items()})
 
 
 def create_part(id: str, args: Mapping[str, Any]) -> Part:

@@ -2,8 +2,8 @@
 
 import signal
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
@@ -101,14 +101,10 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
 
 
 def _loop(trainer: Trainer, console: Console) -> bool:
-    """Run a trainer's loop until it is complete (True) or a signal asks it to stop (False)."""
-    with _stop_signals(console) as stop_asked:
-        return trainer.loop(console, stop_asked)
+    """Run a trainer's loop until it is complete (True) or a signal asks it to stop (False).
 
-
-@contextmanager
-def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM stop the run after the current update; a second one stops it at once."""
+    The first Ctrl-C or SIGTERM stops the run after the current update; a second one stops it at once.
+    """
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -120,7 +116,7 @@ def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        return trainer.loop(console, lambda: asked)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
