@@ -1,6 +1,5 @@
 """Reading with a `PrefixTree`: conversations as one text, prompts that continue earlier ones, frozen lower layers."""
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +32,11 @@ def num_frozen(body: nn.Module) -> int:
     embeddings: Any = body.get_input_embeddings()  # type: ignore[operator]
     if any(p.requires_grad for p in embeddings.parameters()):
         return 0
-    return sum(1 for _ in itertools.takewhile(_is_frozen, layers))
-
-
-def _is_frozen(layer: nn.Module) -> bool:
-    return not any(p.requires_grad or any(part in name for part in _ADAPTERS) for name, p in layer.named_parameters())
+    learns = (
+        any(p.requires_grad or any(part in name for part in _ADAPTERS) for name, p in layer.named_parameters())
+        for layer in layers
+    )
+    return next((number for number, one in enumerate(learns) if one), len(layers))
 
 
 class TreeReader:
