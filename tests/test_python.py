@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 
 import groundling as gl
 from groundling.cli.main import main
-from groundling.envs.seeds import held_out_seed
+from groundling.envs.text_episode import held_out_seed
 from groundling.evaluation import hub
 from groundling.lm.load.model_files import STARTERS
 from groundling.reports.run_folder import read_run

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import cache, wraps
 from types import UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
@@ -177,6 +177,7 @@ class ComponentConfig(Section):
     args: dict[str, Any] = {}
 
 
+@dataclass(eq=False)
 class Registry(Generic[T]):
     """Map an id to the class or function that makes a component.
 
@@ -187,11 +188,10 @@ class Registry(Generic[T]):
         class MyPolicy: ...
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self._factories: dict[str, Callable[..., T]] = {}
-        self._origins: dict[str, tuple[str, str]] = {}
-        self._adapted: list[tuple[Registry[Any], Callable[[str], Callable[..., T]]]] = []
+    kind: str
+    _factories: dict[str, Callable[..., T]] = field(default_factory=dict)
+    _origins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _adapted: "list[tuple[Registry[Any], Callable[[str], Callable[..., T]]]]" = field(default_factory=list)
 
     def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Decorate a class or function so that ``create(id, ...)`` calls it; raise `ConfigError` if the id is taken.

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms import algorithms, create
-from groundling.algorithms.optimisation import accumulate, learning_rate_factor, make_adamw
+from groundling.algorithms.optimisation import accumulate, make_adamw, schedule_learning_rate
 from groundling.errors import ConfigError, RunError
 from groundling.runtime.processes import Processes
 from tests.algorithms.rollouts import PROMPTS, batch_of, difference, generator, texts, updated
@@ -107,7 +108,7 @@ def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:
         ppo = create("ppo", micro_batch_size=20)
         ppo.setup(policy)
         ppo.processes = processes
-        figures = accumulate(ppo, batch, ppo.loss_of(policy), batch.index, parameters)
+        figures = accumulate(ppo, batch, partial(ppo.regularized, policy), batch.index, parameters)
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters], figures
 
     whole, figures = gradient(Processes())
@@ -201,13 +202,20 @@ def test_matrices_decay_but_biases_and_gains_do_not() -> None:
 
 @pytest.mark.parametrize(("schedule", "half"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)])
 def test_schedules(schedule: Any, half: float) -> None:
-    assert learning_rate_factor(schedule, 0.0, 1.0) == 1.0
-    assert learning_rate_factor(schedule, 0.0, 0.5) == pytest.approx(half)
-    assert learning_rate_factor(schedule, 0.2, 1.0) == pytest.approx(0.1)
-    assert learning_rate_factor(schedule, 0.2, 0.9) == pytest.approx(0.55)
-    assert learning_rate_factor(schedule, 0.2, 0.4) == pytest.approx(half)
-    assert learning_rate_factor("linear", 0.0, 0.0) == 0.0
-    assert learning_rate_factor("cosine", 0.0, 0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
+    def factor(schedule: Any, warmup: float, remaining: float) -> float:
+        ppo: Any = create("ppo", learning_rate=1.0, learning_rate_schedule=schedule, warmup=warmup)
+        ppo.optimizer = torch.optim.SGD([torch.zeros(1)])
+        learning_rate = schedule_learning_rate(ppo, remaining)
+        assert ppo.optimizer.param_groups[0]["lr"] == learning_rate
+        return learning_rate
+
+    assert factor(schedule, 0.0, 1.0) == 1.0
+    assert factor(schedule, 0.0, 0.5) == pytest.approx(half)
+    assert factor(schedule, 0.2, 1.0) == pytest.approx(0.1)
+    assert factor(schedule, 0.2, 0.9) == pytest.approx(0.55)
+    assert factor(schedule, 0.2, 0.4) == pytest.approx(half)
+    assert factor("linear", 0.0, 0.0) == 0.0
+    assert factor("cosine", 0.0, 0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
 
 
 @pytest.mark.parametrize("made", [create, lambda id, **options: algorithms.get(id)(**options)])

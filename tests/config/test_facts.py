@@ -20,7 +20,7 @@ from groundling.evaluation.target import Target, find
 from groundling.fields import CommandLineOnly, FixedByTraining, MayChangeOnResume, NoEffectOnResults, Private, Section
 from groundling.reports import publish
 from groundling.reports.run_folder import read_run
-from groundling.training.folder import open_run, write_settings
+from groundling.training.checkpoint import open_run, write_settings
 from groundling.worlds import worlds
 
 

@@ -86,7 +86,14 @@ _WORLDS = {
     "nethack": _RUNS["nethack, nethack, appo"],
     "writing": _RUNS["writing, token, ppo"],
 }
-_COPIERS = ("pydantic", "omegaconf", "groundling.config", "groundling.fields", "groundling.training.folder", "tests.")
+_COPIERS = (
+    "pydantic",
+    "omegaconf",
+    "groundling.config",
+    "groundling.fields",
+    "groundling.training.checkpoint",
+    "tests.",
+)
 """Who reads all keys, whatever becomes of them."""
 _OTHER: dict[str, Any] = {
     "world.actions": ["left", "right", "on", "take", "let go", "use"],

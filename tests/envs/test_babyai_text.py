@@ -14,8 +14,8 @@ from minigrid.core.constants import COLOR_TO_IDX, IDX_TO_OBJECT
 import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text import LEVELS, MIXED_TASKS, Expert, describe
 from groundling.envs.babyai_text.levels import ExpertError
-from groundling.envs.languages import TranslationError
 from groundling.envs.make import make_text_env
+from groundling.envs.text_env import TranslationError
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from tests.data import golden

@@ -2,8 +2,8 @@ import gymnasium
 import pytest
 
 from groundling.envs.babyai_text import translate_mission
-from groundling.envs.languages import TranslationError
 from groundling.envs.make import make_text_env
+from groundling.envs.text_env import TranslationError
 from groundling.prompts import glam_prompt
 
 _FRENCH = {

@@ -18,7 +18,7 @@ from groundling.judges.reward_models.reward_model import Normalization
 from groundling.reports import rating
 from groundling.reports.run_folder import read_run
 from groundling.training import checkpoint
-from groundling.training.folder import write_settings
+from groundling.training.checkpoint import write_settings
 from groundling.worlds.episode import Episode, Played
 from groundling.worlds.writing.world import WritingWorld
 from tests.faults.harness import digest

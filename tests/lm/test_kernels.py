@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from groundling.lm import LanguageModel
-from groundling.lm.kernels import FastConv1D, FastKernels, speed_up_linear_layers
+from groundling.lm.kernels import FastKernels
+from groundling.lm.transformers_model import FastConv1D, speed_up_linear_layers
 from groundling.runtime import devices
 from groundling.runtime.devices import FastLinear, linear
 

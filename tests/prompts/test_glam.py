@@ -1,7 +1,6 @@
 import pytest
 
-from groundling.envs.languages import TranslationError
-from groundling.envs.text_env import TextObservation
+from groundling.envs.text_env import TextObservation, TranslationError
 from groundling.prompts import PromptReader, glam_prompt
 from tests.data import golden
 

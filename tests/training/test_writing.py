@@ -21,7 +21,7 @@ from groundling.io.row_files import read_rows
 from groundling.metrics.models import CausalPerplexity
 from groundling.runtime.processes import Processes
 from groundling.training.build import world_of
-from groundling.training.folder import open_run
+from groundling.training.checkpoint import open_run
 from groundling.training.tracking import read_metrics
 from groundling.training.train import train
 from groundling.training.trainer import Trainer

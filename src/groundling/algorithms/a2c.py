@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -56,4 +57,4 @@ class A2C(OnPolicy):
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take one optimizer step on the whole rollout."""
-        return learn(self, batch, self.loss_of(policy), [torch.arange(len(batch))])
+        return learn(self, batch, partial(self.regularized, policy), [torch.arange(len(batch))])

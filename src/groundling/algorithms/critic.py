@@ -107,9 +107,8 @@ def fit_head(
     device = next(head.parameters()).device
     states, returns = (torch.cat(parts).to(device) for parts in zip(*rollouts, strict=True))
     zeros = torch.zeros_like(returns)
-    batch = Batch(
-        range(len(returns)), zeros, zeros, zeros, zeros, returns, None, None, len(returns), more={"states": states}
-    )
+    rows, more = range(len(returns)), {"states": states}
+    batch = Batch(rows, zeros, zeros, zeros, zeros, returns, None, None, torch.arange(len(rows)), len(rows), more)
 
     def loss(part: Batch) -> Terms:
         return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from groundling.algorithms.advantages import (
 )
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.losses import clipped_surrogate
-from groundling.algorithms.optimisation import LossFunction, Schedule, Terms, learn, make_adamw, schedule_learning_rate
+from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
 from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, KLPenalty, Regularizer
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
@@ -59,7 +60,7 @@ class OnPolicy(Algorithm):
 
     def __post_init__(self) -> None:
         self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
-        self.regularizers: list[Regularizer] = [EntropyBonus(self.entropy_coefficient)]
+        self.regularizers: list[Regularizer] = [EntropyBonus(-self.entropy_coefficient)]
         if self.kl_in_loss and self.kl_coefficient:
             self.regularizers.append(self.kl)
         if self.contrast_coefficient:
@@ -107,21 +108,14 @@ class OnPolicy(Algorithm):
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take the optimizer steps of an update, and return their mean figures."""
 
-    def regularized(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Terms:
-        """`loss` plus the regularizers, each also under its name."""
+    def regularized(self, policy: Policy, batch: Batch, evaluation: Evaluated | None = None) -> Terms:
+        """`loss` plus the regularizers, each also under its name; ``evaluation``: the policy's, if it is known."""
+        evaluation = evaluation or policy.evaluate(batch.observations, batch.actions)
         terms = self.loss(evaluation, batch)
         for regularizer in self.regularizers:
             value = terms[regularizer.name] = regularizer.value(policy, evaluation, batch)
             terms["loss"] = terms["loss"] + regularizer.coefficient * value
         return terms
-
-    def loss_of(self, policy: Policy) -> LossFunction:
-        """The regularized loss as a function of a micro-batch."""
-
-        def loss(batch: Batch) -> Terms:
-            return self.regularized(policy, policy.evaluate(batch.observations, batch.actions), batch)
-
-        return loss
 
     def rewards(self, rollout: Rollout) -> Tensor:
         """Rewards to learn from, ``(num_steps, num_envs)``: penalised and normalised as the options say.
@@ -187,7 +181,9 @@ class ClippedOnPolicy(OnPolicy):
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Take one optimizer step on each minibatch of every epoch, until ``target_kl`` is exceeded."""
-        return learn(self, batch, self.loss_of(policy), self.minibatches(batch, generator), self.target_kl)
+        return learn(
+            self, batch, partial(self.regularized, policy), self.minibatches(batch, generator), self.target_kl
+        )
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
         """Shuffled minibatches of all epochs, of the elements that the options choose."""

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,23 +67,19 @@ def make_adamw(
     )
 
 
-def learning_rate_factor(schedule: Schedule, warmup: float, remaining: float) -> float:
-    """Factor of the learning rate when the share ``remaining`` of the training is left.
-    It rises from 0.1 to 1 in the share ``warmup``, then stays, or falls to 0 in a line or half a cosine.
-    """
-    if 1 - remaining < warmup:
-        return 0.1 + 0.9 * (1 - remaining) / warmup
-    left = remaining / (1 - warmup)
-    return {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[schedule]
-
-
 def schedule_learning_rate(algorithm: Learner, remaining: float) -> float:
-    """Set the learning rate for an update, and return it."""
-    factor = learning_rate_factor(algorithm.learning_rate_schedule, algorithm.warmup, remaining)
-    learning_rate = algorithm.learning_rate * factor
+    """Set the learning rate for an update when the share ``remaining`` of the training is left, and return it.
+    It rises from 0.1 to 1 of ``learning_rate`` in the share ``warmup``, then stays, or falls to 0 in a line or half a
+    cosine.
+    """
+    left = remaining / (1 - algorithm.warmup)
+    factors = {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}
+    factor = factors[algorithm.learning_rate_schedule]
+    if 1 - remaining < algorithm.warmup:
+        factor = 0.1 + 0.9 * (1 - remaining) / algorithm.warmup
     for group in algorithm.optimizer.param_groups:
-        group["lr"] = learning_rate
-    return learning_rate
+        group["lr"] = algorithm.learning_rate * factor
+    return algorithm.learning_rate * factor
 
 
 def learn(
@@ -197,3 +194,19 @@ def _clip(parameters: list[Tensor], max_norm: float) -> float:
     for group in groups:
         torch.nn.utils.clip_grads_with_norm_(group, max_norm, total)
     return total.item()
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return a copy of the settings of each parameter group, with lists in place of tensors."""
+    return [
+        {name: _plain(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Copy a setting as JSON can hold it; the optimizer may change the original in place."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -85,7 +86,7 @@ class PPO(ClippedOnPolicy):
             if not self.value_epochs:
                 return super().optimize(policy, batch, generator)
             inputs = HeadInputs(batch, head)
-            loss = inputs.recorded(self.loss_of(policy))
+            loss = inputs.recorded(partial(self.regularized, policy))
             if self._warmed_up < self.value_warmup:
                 self._warmed_up += 1
                 with torch.no_grad():

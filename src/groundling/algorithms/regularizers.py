@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,10 +19,11 @@ from groundling.prompts import BLANK, PromptReader, check_prompts
 from groundling.registry import provided
 
 
+@dataclass(eq=False)
 class Regularizer(ABC):
     """Adds ``coefficient`` · `value` to a loss. A subclass implements `value`."""
 
-    name: str  # Of its value in the log
+    name: ClassVar[str]  # Of its value in the log
     coefficient: float
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
@@ -41,17 +43,17 @@ class Regularizer(ABC):
 
 
 class EntropyBonus(Regularizer):
-    """-c_e E[H]: keeps the policy from becoming deterministic too early (Williams and Peng 1991)."""
+    """Mean entropy E[H]; a negative coefficient keeps the policy from becoming deterministic too early (Williams and
+    Peng 1991).
+    """
 
     name = "entropy"
-
-    def __init__(self, coefficient: float) -> None:
-        self.coefficient = -coefficient
 
     def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
         return masked_mean(evaluation.entropies, batch.weights)
 
 
+@dataclass(eq=False)
 class KLPenalty(Regularizer):
     """Penalty for moving away from the reference, in the rewards or, as a regularizer, in the loss.
     In the rewards each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
@@ -64,8 +66,7 @@ class KLPenalty(Regularizer):
 
     name = "reference_kl"
 
-    def __init__(self, coefficient: float, target: float | None = None) -> None:
-        self.coefficient, self.target = coefficient, target
+    target: float | None = None
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if not self.coefficient or not isinstance(policy, type) or "reference_log_probs" in vars(policy):

@@ -151,7 +151,7 @@ def _join(parts: Sequence[Any]) -> Sequence[Any]:
     return type(parts[0]).concatenate(parts)
 
 
-_TENSORS = ("actions", "log_probs", "values", "advantages", "returns")
+_TENSORS = ("actions", "log_probs", "values", "advantages", "returns", "index")
 
 
 @dataclass
@@ -181,12 +181,9 @@ class Batch:
     returns: Tensor
     weights: Tensor | None  # How much each step, or token, counts in means; None: all equally
     work: Sequence[Work] | None  # Cost of evaluating each element; None if all cost the same
+    index: Tensor  # int64 ``(num_elements,)``, on the CPU: places in the whole rollout's batch
     num_steps: int  # Steps that count in the whole rollout; sizes of minibatches are in steps
     more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
-    index: Tensor = field(init=False)  # int64 ``(num_elements,)``, on the CPU: places in the whole rollout's batch
-
-    def __post_init__(self) -> None:
-        self.index = torch.arange(len(self.observations))
 
     @classmethod
     def of(cls, policy: Policy, rollout: Rollout, targets: Targets) -> "Batch":
@@ -212,6 +209,7 @@ class Batch:
             cut(targets.returns),
             None if weights is None else cut(weights).to(rollout.rewards.dtype),
             policy.work(observations),
+            torch.arange(len(observations)),
             max(counted, len(observations)),
             {name: cut(tensor) for name, tensor in targets.more.items()},
         )
@@ -221,7 +219,7 @@ class Batch:
 
     def __getitem__(self, indices: Tensor) -> "Batch":
         rows = indices.tolist()
-        part = replace(
+        return replace(
             self,
             observations=[self.observations[i] for i in rows],
             weights=None if self.weights is None else self.weights[indices],
@@ -229,8 +227,6 @@ class Batch:
             more={name: tensor[indices] for name, tensor in self.more.items()},
             **{name: getattr(self, name)[indices] for name in _TENSORS},
         )
-        part.index = self.index[indices]
-        return part
 
     def elements(self, steps: int) -> int:
         """Number of elements that hold ``steps`` steps on average; at least one."""

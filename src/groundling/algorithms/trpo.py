@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -76,7 +77,7 @@ class TRPO(OnPolicy):
     def _step(self, policy: Policy, batch: Batch, actor: list[Tensor]) -> dict[str, float]:
         """Move the weights ``actor`` as far as the trust region allows."""
         with _twice_differentiable():
-            local_figures = accumulate(self, batch, self.loss_of(policy), batch.index, actor)
+            local_figures = accumulate(self, batch, partial(self.regularized, policy), batch.index, actor)
             figures = self.processes.sum_figures(local_figures)
             gradient = -_flat_gradient(actor)
             figures["grad_norm"] = gradient.norm().item()
@@ -101,7 +102,7 @@ class TRPO(OnPolicy):
             _assign(actor, new)
             evaluation = policy.evaluate(part.observations, part.actions)
             kl = masked_mean(kl_divergence(before, evaluation.log_distributions()), part.weights)
-            return {**self.regularized(policy, evaluation, part), "kl": kl}
+            return {**self.regularized(policy, part, evaluation), "kl": kl}
 
         size = 1.0
         for _ in range(self.line_search_steps):

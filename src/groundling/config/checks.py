@@ -9,8 +9,7 @@ from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.config.facts import Purpose, components
 from groundling.config.schema import Config, config_of
 from groundling.errors import ConfigError, UnknownEnv, UnusedKey, unknown
-from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.model_files import resolve
+from groundling.lm.load.model_files import adapter_base, resolve
 from groundling.policies.policy import has_model, policies
 from groundling.registry import missing_modules
 from groundling.rewards import check_parts, chosen_parts, parts
@@ -59,8 +58,27 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
 def check_used(config: Config) -> None:
     """Raise `UnusedKey` for settings without effect, `ConfigError` for a reward that is 0 or cannot be computed."""
     world, use = kind(config.world.id), _use(config)
+    policy, model = config.policy, config.model
+    idle = dict(config.world.unused(use))
+    if not has_model(policy.id) and _can_act(config, world):
+        idle["model"] = f"policy {policy.id!r} has no language model"
+    # The base model of a local adapter may be on the hub.
+    if model.revision is not None and Path(resolve(model.path)).is_dir() and adapter_base(resolve(model.path)) is None:
+        idle["model.revision"] = f"model.path={model.path} is a folder on this machine, which has no revisions"
+    if policy.args.get("prompt") == "conversation":
+        idle["model.add_special_tokens"] = "conversations are written by the chat template"
+    if config.device.partition(":")[0] == "cpu":
+        idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
+    if use.demonstrated:
+        idle["cloning"] = "its algorithm clones a dataset itself"
+    elif config.cloning.episodes is None:
+        idle["cloning"] = "it is for a run that clones first (cloning.episodes)"
+    if not use.demonstrated:
+        idle["training.epochs"] = (
+            f"algorithm {config.algorithm.id} learns from the policy's own episodes or texts: set training.steps"
+        )
     present, usual = config.model_dump(), config_of(config.world.id).defaults()
-    for key, reason in {**config.world.unused(use), **_unused(config, use)}.items():
+    for key, reason in idle.items():
         section, _, name = key.partition(".")
         names = [name] if name else list(usual[section])  # none of the reward, whose parts are optional
         pairs = {f"{section}.{one}": (present[section][one], usual[section][one]) for one in names}
@@ -99,30 +117,6 @@ def _can_act(config: Config, world: type[World]) -> bool:
     """Return True if the policy can act in the world; otherwise it is refused for that, not for unused keys."""
     accepts = getattr(policies.get(config.policy.id), "accepts", None)
     return accepts is None or accepts(world.offers) is None
-
-
-def _unused(config: Config, use: Use) -> dict[str, str]:
-    """Return the keys and sections without effect in any world, each with the reason."""
-    policy, model = config.policy, config.model
-    idle = {}
-    if not has_model(policy.id) and _can_act(config, kind(config.world.id)):
-        idle["model"] = f"policy {policy.id!r} has no language model"
-    # The base model of a local adapter may be on the hub.
-    if model.revision is not None and Path(resolve(model.path)).is_dir() and adapter_base(resolve(model.path)) is None:
-        idle["model.revision"] = f"model.path={model.path} is a folder on this machine, which has no revisions"
-    if policy.args.get("prompt") == "conversation":
-        idle["model.add_special_tokens"] = "conversations are written by the chat template"
-    if config.device.partition(":")[0] == "cpu":
-        idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
-    if use.demonstrated:
-        idle["cloning"] = "its algorithm clones a dataset itself"
-    elif config.cloning.episodes is None:
-        idle["cloning"] = "it is for a run that clones first (cloning.episodes)"
-    if not use.demonstrated:
-        idle["training.epochs"] = (
-            f"algorithm {config.algorithm.id} learns from the policy's own episodes or texts: set training.steps"
-        )
-    return idle
 
 
 def _text(value: Any) -> str:

@@ -44,7 +44,18 @@ def compose(
         ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
     changes = parse(overrides)  # whose errors come first
-    values = read_experiment(experiment, config_dir)
+    known = experiments(config_dir)
+    if experiment not in known:
+        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
+            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
+        raise ConfigError(unknown("experiment", experiment, known))
+    if config_dir is None:
+        values = _bundled(experiment)
+    else:
+        Plugins.instance().register(_UsersFiles)
+        # A file could have Hydra copy variables of the environment into its own part of a config.
+        search = f"hydra.searchpath=[users://{config_dir.resolve()}]"
+        values = _composed(experiment, search, "hydra.job.env_copy=[]")
     return from_values(values, changes, f"the experiment {experiment}", purpose, checked=checked)
 
 
@@ -187,21 +198,6 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
 
-def read_experiment(experiment: str, config_dir: Path | None = None) -> Mapping[str, Any]:
-    """Return an experiment's values, not resolved; arguments and errors as in `compose`."""
-    check_config_dir(config_dir)
-    known = experiments(config_dir)
-    if experiment not in known:
-        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
-            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
-        raise ConfigError(unknown("experiment", experiment, known))
-    if config_dir is None:
-        return _bundled(experiment)
-    Plugins.instance().register(_UsersFiles)
-    # A file could have Hydra copy variables of the environment into its own part of a config.
-    return _composed(experiment, f"hydra.searchpath=[users://{config_dir.resolve()}]", "hydra.job.env_copy=[]")
-
-
 def _composed(experiment: str, *words: str) -> dict[str, Any]:
     try:
         with hydra.initialize_config_module("groundling.config", version_base="1.3"):
@@ -221,14 +217,10 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
 _bundled = functools.cache(_composed)
 
 
-def check_config_dir(config_dir: Path | None) -> None:
-    """Raise `ConfigError` if the folder is given and missing."""
+def experiments(config_dir: Path | None = None) -> dict[str, str]:
+    """Return the experiments by name, the bundled ones with their headlines; `ConfigError` if there is no such folder."""
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder: name the one with your experiment/*.yaml")
-
-
-def experiments(config_dir: Path | None = None) -> dict[str, str]:
-    """Return the experiments by name, the bundled ones with their headlines."""
     known = dict(_bundled_experiments())
     if config_dir is not None:
         folder = config_dir / "experiment"

@@ -43,7 +43,7 @@ def register() -> None:
     import minigrid  # noqa: F401  (registers its own envs first)
 
     for id, arguments in LEVELS.items():
-        gymnasium.register(id, entry_point=f"{_BABYAI}:make_level", kwargs=arguments)
+        gymnasium.register(id, entry_point=f"{_BABYAI}.text:make_level", kwargs=arguments)
     gymnasium.register(TEXT_GENERATION, entry_point=f"{_WRITING}.env:TextGenerationEnv")
     for id, arguments in TASKS.items():
         limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})

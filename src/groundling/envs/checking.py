@@ -15,9 +15,8 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
-from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.text_env import TextObservation, read_reset, read_text_step
-from groundling.envs.text_episode import TextEpisode
+from groundling.envs.text_episode import TextEpisode, held_out_seed, training_seed
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError, foreign
 
@@ -257,7 +256,7 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
         warnings.append(
             f"{repeated} of {resets} held-out episodes begin as one of {resets} training episodes does (equal goal, "
             "observation and actions): if these are the same games, held-out success measures what was memorised; "
-            "choose other games where groundling.envs.seeds.is_held_out(seed)"
+            "choose other games where groundling.envs.text_episode.is_held_out(seed)"
         )
     return warnings
 

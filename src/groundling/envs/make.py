@@ -15,9 +15,8 @@ from minigrid.core.actions import Actions
 from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
-from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
-from groundling.envs.text_env import check_characters, read_text_step
+from groundling.envs.text_env import check_characters, check_language, read_text_step
 from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
 from groundling.registry import IMPORT, imported_modules
 

@@ -4,12 +4,44 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, SupportsFloat
+from typing import Any, Literal, NamedTuple, SupportsFloat, cast, get_args
 
 import gymnasium
 import numpy as np
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, GroundlingError
+
+Language = Literal["english", "french"]
+
+FRENCH_NOUNS = {
+    "floor": "sol",
+    "door": "porte",
+    "key": "clef",
+    "ball": "balle",
+    "box": "boîte",
+    "goal": "but",
+    "lava": "lave",
+}
+FRENCH_COLOURS = {
+    "red": "rouge",
+    "green": "verte",
+    "blue": "bleue",
+    "purple": "violette",
+    "yellow": "jaune",
+    "grey": "grise",
+}
+FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à clef"}
+
+
+class TranslationError(GroundlingError):
+    """An unknown language, or words without a translation."""
+
+
+def check_language(language: str) -> Language:
+    """Return ``language``; raise `TranslationError` if it is unknown."""
+    if language not in get_args(Language):
+        raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(get_args(Language))}")
+    return cast(Language, language)
 
 
 @dataclass(slots=True)  # not frozen, which would take four times as long to construct

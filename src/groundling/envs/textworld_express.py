@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.envs.seeds import is_held_out
+from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError
 
 _STATIC_GAMES = frozenset({"sorting"})  # scores in static fields: envs in one Java machine would share them
@@ -31,7 +31,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; the engine has defaults.
         max_steps: Steps of an episode at most.
         fold: Fold of 1,000 games: train, dev or test. None: test with seeds of held-out episodes
-            (`groundling.envs.seeds.is_held_out`), else train.
+            (`groundling.envs.text_episode.is_held_out`), else train.
 
     Raises:
         ConfigError: The package or Java is missing, or there is no such game, option or fold.

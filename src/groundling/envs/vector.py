@@ -3,14 +3,13 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
-from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import (
     ACTIONS,
     TextObservation,
@@ -21,13 +20,17 @@ from groundling.envs.text_env import (
     read_text_step,
     success_key,
 )
-from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_first_interaction
-from groundling.envs.worker_pool import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
-from groundling.errors import ConfigError, ForeignError, RunError
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_first_interaction, training_seed
+from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
+from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
 
 
 class UnequalEpisode(RunError):
     """An env did not return to its state by its seed and the actions taken since."""
+
+
+class EnvRaised(Exception):
+    """An env in this process raised, or asked to exit: its ``__cause__``."""
 
 
 class TextVectorEnv:
@@ -43,7 +46,7 @@ class TextVectorEnv:
         actions: The admissible actions as strings. Action ``i`` is the env's action ``i``, and names past the env's
             last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env lists them
             at every step; action ``i`` is then the ``i``-th of the present list.
-        seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.seeds`).
+        seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.text_episode`).
         history: Number of observations that a `TextObservation` holds at most (3 in GLAM); None: all of its episode.
         num_workers: Processes that step the envs, for slow envs and envs that crash: an env that raises, dies or hangs
             is made again and returned to its state; lost twice at one step, its episode is truncated. 0: this process.
@@ -74,6 +77,7 @@ class TextVectorEnv:
         first = make_env()
         self.envs = [] if num_workers else [first, *(make_env() for _ in range(num_envs - 1))]
         self.actions = None if actions is None else tuple(actions)
+        self.num_envs = num_envs
         self.step_limit: int | None = None
         self.incidents = Incidents()
         space = first.action_space
@@ -112,10 +116,6 @@ class TextVectorEnv:
         seeds = functools.partial(training_seed, seed)
         return cls(TextEnvMaker.of(id, language=language, **args), num_envs, names, seeds, history)
 
-    @property
-    def num_envs(self) -> int:
-        return len(self._states)
-
     def reset(self, envs: Iterable[int] | None = None) -> list[TextObservation]:
         """Begin the next episode of some envs, or of all; return the observations of all envs."""
         reset = list(range(self.num_envs) if envs is None else envs)
@@ -124,7 +124,29 @@ class TextVectorEnv:
             state.begin(state.episode + 1, self._seed_of(i, state.episode + 1))
             self._stepper.send(i, "reset", state.seed)
         for i in reset:
-            self._receive_reset(i)
+            try:
+                returned = self._stepper.receive(i)
+            except EnvLost:
+                self.incidents.lost_envs += 1
+                returned = self._reset_again(i)
+            except EnvRaised as raised:
+                raise self._foreign(i, "reset", raised) from raised.__cause__
+            try:
+                raw, info = read_reset(returned)
+                shown = read_text_step(raw, info)
+            except ConfigError as error:
+                raise ConfigError(f"{self._name} is no text env: {error}") from None
+            if shown.actions is None and self.actions is None:
+                raise ConfigError(
+                    f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
+                    f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
+                )
+            if shown.actions is not None and self.actions is not None:
+                raise ConfigError(
+                    f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): leave "
+                    "world.actions out"
+                )
+            self._show(i, raw, shown)
         return self.observations()
 
     def step(self, actions: Sequence[int | None]) -> Step:
@@ -214,31 +236,6 @@ class TextVectorEnv:
                     "in it (draw_task=construction does that; so does another version of the env's package)"
                 )
 
-    def _receive_reset(self, i: int) -> None:
-        try:
-            returned = self._stepper.receive(i)
-        except EnvLost:
-            self.incidents.lost_envs += 1
-            returned = self._reset_again(i)
-        except EnvRaised as raised:
-            raise self._foreign(i, "reset", raised) from raised.__cause__
-        try:
-            raw, info = read_reset(returned)
-            shown = read_text_step(raw, info)
-        except ConfigError as error:
-            raise ConfigError(f"{self._name} is no text env: {error}") from None
-        if shown.actions is None and self.actions is None:
-            raise ConfigError(
-                f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
-                f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
-            )
-        if shown.actions is not None and self.actions is not None:
-            raise ConfigError(
-                f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): leave "
-                "world.actions out"
-            )
-        self._show(i, raw, shown)
-
     def _step(self, actions: Mapping[int, int]) -> Iterator[tuple[int, tuple[float, bool, bool]]]:
         """Take an action in each of some envs; yield each env's reward, terminated and truncated."""
         for i, action in actions.items():
@@ -246,28 +243,26 @@ class TextVectorEnv:
             state.chosen.append(state.admissible[action] if last is None else min(action, last))
             self._stepper.send(i, "step", state.chosen[-1])
         for i, action in actions.items():
-            yield i, self._receive_step(i, action)
-
-    def _receive_step(self, i: int, action: int) -> tuple[float, bool, bool]:
-        state = self._states[i]
-        try:
-            returned = self._stepper.receive(i)
-        except EnvLost as lost:
-            self.incidents.lost_envs += 1
-            returned = self._step_again(i, lost)
-            if returned is None:  # lost again: the episode ends here
-                return 0.0, False, True
-        except EnvRaised as raised:
-            raise self._foreign(i, f"step {state.admissible[action]!r:.80}", raised) from raised.__cause__
-        state.take(action, keep_choices=self.actions is None)
-        try:
-            raw, reward, terminated, truncated, state.info = read_step(returned)
-            shown = read_text_step(raw, state.info, state.goal, has_lists=self.actions is None)
-        except ConfigError as error:
-            raise RunError(f"{self._where(i)}: {error}") from None
-        state.episode_return += reward
-        self._show(i, raw, shown, ended=terminated or truncated)
-        return reward, terminated, truncated
+            state = self._states[i]
+            try:
+                returned = self._stepper.receive(i)
+            except EnvLost as lost:
+                self.incidents.lost_envs += 1
+                returned = self._step_again(i, lost)
+                if returned is None:  # lost again: the episode ends here
+                    yield i, (0.0, False, True)
+                    continue
+            except EnvRaised as raised:
+                raise self._foreign(i, f"step {state.admissible[action]!r:.80}", raised) from raised.__cause__
+            state.take(action, keep_choices=self.actions is None)
+            try:
+                raw, reward, terminated, truncated, state.info = read_step(returned)
+                shown = read_text_step(raw, state.info, state.goal, has_lists=self.actions is None)
+            except ConfigError as error:
+                raise RunError(f"{self._where(i)}: {error}") from None
+            state.episode_return += reward
+            self._show(i, raw, shown, ended=terminated or truncated)
+            yield i, (reward, terminated, truncated)
 
     def _reset_again(self, i: int) -> Any:
         """Reset an env that was lost in its reset; raise `RunError` if it is lost once more."""
@@ -353,3 +348,30 @@ class TextVectorEnv:
             first=read_first_interaction(state.info),
             success_key=key,
         )
+
+
+@dataclass
+class LocalEnvs:
+    """Envs in this process."""
+
+    envs: Sequence[gymnasium.Env[Any, Any]]
+    _commands: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by env
+
+    def send(self, env: int, command: str, value: Any) -> None:
+        """Note a command, which `receive` carries out."""
+        self._commands[env] = command, value
+
+    def receive(self, env: int) -> Any:
+        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`."""
+        command, value = self._commands[env]
+        try:
+            return self.envs[env].step(value) if command == "step" else self.envs[env].reset(seed=value)
+        except (GroundlingError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # an env that calls sys.exit() ends no training
+            raise EnvRaised from error
+
+    def close(self) -> None:
+        for number, env in enumerate(self.envs):
+            with foreign(f"env {number} ({env}), as it was closed,"):
+                env.close()

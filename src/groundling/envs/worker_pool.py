@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.errors import ConfigError, GroundlingError, RunError, foreign
+from groundling.errors import ConfigError, RunError
 from groundling.io.terminal import keep_writing
 from groundling.runtime.parallel import end_with
 
@@ -197,41 +197,12 @@ class EnvLost(Exception):
     """An env raised, or its process died or hung; a new one was made, which is not yet reset."""
 
 
-class EnvRaised(Exception):
-    """An env in this process raised, or asked to exit: its ``__cause__``."""
-
-
 @dataclass
 class Incidents:
     """Problems in workers so far, which were repaired."""
 
     lost_envs: int = 0  # envs that raised, or whose worker died or hung
     cut_episodes: int = 0  # episodes that ended with their env, lost twice at the same step
-
-
-class LocalEnvs:
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        self._envs = envs
-        self._commands: list[tuple[str, Any]] = [("", None)] * len(envs)
-
-    def send(self, env: int, command: str, value: Any) -> None:
-        """Note a command, which `receive` carries out."""
-        self._commands[env] = command, value
-
-    def receive(self, env: int) -> Any:
-        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`."""
-        command, value = self._commands[env]
-        try:
-            return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
-        except (GroundlingError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # an env that calls sys.exit() ends no training
-            raise EnvRaised from error
-
-    def close(self) -> None:
-        for number, env in enumerate(self._envs):
-            with foreign(f"env {number} ({env}), as it was closed,"):
-                env.close()
 
 
 class WorkerEnvs:

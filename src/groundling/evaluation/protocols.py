@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from groundling.config.compose import check_config_dir, compose, experiments
+from groundling.config.compose import compose, experiments
 from groundling.config.overrides import given, parse
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation.evaluate import read_evaluation, summary_of
@@ -34,7 +34,7 @@ def find_player(
 
     ``overrides`` may not change the protocol's world; for a server they must contain ``policy.args.model=NAME``.
     """
-    check_config_dir(config_dir)
+    known = (*agents(), *experiments(config_dir))
     for word in overrides:
         (change,) = parse([word])  # world={env: …} sets world.env
         keys = [change.key] if change.takes_out else [key for key, _ in leaves(change.key, change.value)]
@@ -57,7 +57,7 @@ def find_player(
             f"policy.args={{base_url: '{name}', prompt: balrog, invalid_action: go forward}}",
         ]
         return _with_model(f"{models[-1]}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides)
-    path, known = Path(name), (*agents(), *experiments(config_dir))
+    path = Path(name)
     if name in known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)
     if path.parent != Path() and path.parent.is_dir() and not path.exists():  # no hub id

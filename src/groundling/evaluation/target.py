@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.config.compose import changed, check_config_dir, compose, experiments, from_file
+from groundling.config.compose import changed, compose, experiments, from_file
 from groundling.config.facts import Purpose, has_fact, shareable, shareable_words
 from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown
@@ -18,8 +18,7 @@ from groundling.policies.policy import Policy, has_model
 from groundling.registry import naming_modules
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
-from groundling.training.checkpoint import Hold
-from groundling.training.folder import CLONE
+from groundling.training.checkpoint import CLONE, Hold
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.protocols import Suites
 from groundling.worlds.world import Demonstrator
@@ -143,9 +142,9 @@ def find(
         ConfigError: the name is unknown, or an override is wrong or missing.
         RunError: the checkpoint is broken, the run has no complete one, or the hub cannot be reached.
     """
-    check_config_dir(config_dir)
+    known = experiments(config_dir)
     path, changes, results = Path(name).resolve(), tuple(overrides), None
-    if _is_on_hub(name, config_dir):
+    if name not in known and _is_on_hub(name):
         path, results = (hub.fetch(name, revision), Path("runs") / name.replace("/", "--"))  # not in the hub's cache
     elif revision is not None:
         raise ConfigError(f"revision={revision} is for a hub id, and {name} is not one: leave it out")
@@ -163,7 +162,7 @@ def find(
     if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
-    if name in experiments(config_dir):
+    if name in known:
         config = compose(name, overrides, config_dir, purpose)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     if (path / "config.json").exists():
@@ -202,9 +201,9 @@ def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[s
     return replace(target, checkpoint=path, suffix=f"-{path.name}", hold=hold)
 
 
-def _is_on_hub(name: str, config_dir: Path | None) -> bool:
+def _is_on_hub(name: str) -> bool:
     """True if nothing local has this name, and a repository of the hub could."""
-    if not hub.is_id(name) or Path(name).exists() or name in experiments(config_dir):
+    if not hub.is_id(name) or Path(name).exists():
         return False
     if Path(name).parent.is_dir():
         raise ConfigError(

@@ -24,7 +24,8 @@ def cache() -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write text to a file; on an error the earlier file stays as it was."""
-    replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+    with _replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

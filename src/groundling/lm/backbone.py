@@ -131,11 +131,16 @@ class Backbone:
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
+        from transformers import PreTrainedModel
+
         self.model = model
         self._last_states = _compiled() if compiled else _last_states
         self._compiled = compiled
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        self.body = _body_of(model)
+        body: Any = model.get_decoder()  # a model of its own; of some families something else
+        if body is model or not isinstance(body, PreTrainedModel):
+            body = next((child for child in model.children() if isinstance(child, PreTrainedModel)), body)
+        self.body: nn.Module = body
         self.layers = Layers.of(model.config)
         self._warned: set[str] = set()
 
@@ -250,16 +255,6 @@ class Backbone:
         return added.masked_fill_(~allowed, torch.finfo(self.model.dtype).min)
 
 
-def _body_of(model: PreTrainedModel) -> nn.Module:
-    """Return the decoder of a model, a model of its own; `get_decoder` of some families returns something else."""
-    from transformers import PreTrainedModel
-
-    named: Any = model.get_decoder()
-    if isinstance(named, PreTrainedModel) and named is not model:
-        return named
-    return next((child for child in model.children() if isinstance(child, PreTrainedModel)), named)
-
-
 def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
     return part(**arguments).last_hidden_state
 
@@ -272,11 +267,11 @@ def _compiled() -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
     return torch.compile(_last_states, dynamic=True)
 
 
+@dataclass
 class _BodyOutput:
     """A body's output of any family: hidden states, and None for everything else."""
 
-    def __init__(self, last_hidden_state: Tensor) -> None:
-        self.last_hidden_state = last_hidden_state
+    last_hidden_state: Tensor
 
     def __getitem__(self, index: int) -> Tensor | None:
         return None if index else self.last_hidden_state

@@ -14,24 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from transformers.pytorch_utils import Conv1D
 
-from groundling.runtime.devices import FastLinear, activated, linear
-
-
-class FastConv1D(Conv1D):
-    """GPT-2's `Conv1D`, a linear layer with transposed weights, computed by `linear`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.t(), self.bias)
-
-
-def speed_up_linear_layers(model: nn.Module) -> None:
-    """Compute a model's linear layers by `linear`; only their class changes."""
-    faster = {nn.Linear: FastLinear, Conv1D: FastConv1D}
-    for module in model.modules():
-        if type(module) in faster:
-            module.__class__ = faster[type(module)]
+from groundling.runtime.devices import activated
 
 
 class FastKernels(TorchFunctionMode):

@@ -98,7 +98,22 @@ class ModelTokens:
             tokens = self._encode_texts(cast(Sequence[str], prompts), True)
         else:
             tokens = [list(prompt) for prompt in cast(Sequence[Sequence[int]], prompts)]
-        self._check_room(tokens, room)
+        if self.max_positions is None:
+            return tokens
+        if self.is_encoder_decoder and room > self.max_positions:
+            raise GroundlingError(
+                f"{room} tokens are to come after a prompt, but this model's decoder has room for "
+                f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
+            )
+        # A candidate's last token is predicted, never read; a decoder does not read the prompt.
+        limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
+        for index, ids in enumerate(tokens):
+            if len(ids) > limit:
+                raise GroundlingError(
+                    f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
+                    f"the model with max_prompt_tokens={limit} (of a run model.max_prompt_tokens={limit}) to keep the "
+                    "last ones"
+                )
         return tokens
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
@@ -156,24 +171,6 @@ class ModelTokens:
                 f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "
                 f"{self.vocabulary_size} embeddings: the tokenizer is not this model's"
             )
-
-    def _check_room(self, tokens: Sequence[Sequence[int]], room: int) -> None:
-        if self.max_positions is None:
-            return
-        if self.is_encoder_decoder and room > self.max_positions:
-            raise GroundlingError(
-                f"{room} tokens are to come after a prompt, but this model's decoder has room for "
-                f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
-            )
-        # A candidate's last token is predicted, never read; a decoder does not read the prompt.
-        limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
-        for index, ids in enumerate(tokens):
-            if len(ids) > limit:
-                raise GroundlingError(
-                    f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
-                    f"the model with max_prompt_tokens={limit} (of a run model.max_prompt_tokens={limit}) to keep the "
-                    "last ones"
-                )
 
     def _asks(self, prompt: Sequence[int]) -> bool:
         """Return True for a prompt that ends with the template's generation prompt."""

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.kernels import speed_up_linear_layers, use_block_attention
+from groundling.lm.kernels import use_block_attention
 from groundling.lm.load import adapters
 from groundling.lm.load.model import Init, Placement, find_dtype, load_model, load_tokenizer, sees
 from groundling.lm.load.model_files import (
+    BASE_FOLDER,
     STARTERS,
     Source,
+    adapter_base,
     align,
     checkpoint_gradients,
     fuse_activations,
@@ -31,7 +34,7 @@ from groundling.lm.load.model_files import (
     weights_of,
 )
 from groundling.lm.tokens import ModelTokens
-from groundling.runtime.devices import find_device
+from groundling.runtime.devices import FastLinear, find_device, linear
 from groundling.tokenization.encoding import EndTokens
 
 if TYPE_CHECKING:
@@ -139,7 +142,7 @@ class TransformersModel(ModelTokens, nn.Module):
         source, target = Source(resolve(path), revision, trust_remote_code), find_device(device)
         if init not in get_args(Init):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
-        base = adapters.adapter_base(source.path)
+        base = adapter_base(source.path)
         weights = replace(source, path=base) if base else source
         placement = Placement(target, device_map, load_in_4bit)
         with quietly():
@@ -187,7 +190,7 @@ class TransformersModel(ModelTokens, nn.Module):
             if self.has_adapter:
                 adapters.name_base(folder)
             if self._keep_base and self.has_adapter:
-                adapters.save_base(self.model, folder / adapters.BASE_FOLDER)
+                adapters.save_base(self.model, folder / BASE_FOLDER)
 
     @property
     def hidden_size(self) -> int:
@@ -273,3 +276,18 @@ def _max_positions(config: Any) -> int | None:
 
 def _first_known(*token_ids: int | None) -> int:
     return next(token for token in token_ids if token is not None)
+
+
+class FastConv1D(Conv1D):
+    """GPT-2's `Conv1D`, a linear layer with transposed weights, computed by `linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight.t(), self.bias)
+
+
+def speed_up_linear_layers(model: nn.Module) -> None:
+    """Compute a model's linear layers by `linear`; only their class changes."""
+    faster = {nn.Linear: FastLinear, Conv1D: FastConv1D}
+    for module in model.modules():
+        if type(module) in faster:
+            module.__class__ = faster[type(module)]

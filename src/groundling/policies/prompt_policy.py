@@ -161,19 +161,19 @@ class LanguageModelPolicy(PromptPolicy):
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
         ids: Sequence[str | None] = prompts or [None] * len(observations)
-        read = [self._read(o, id) for o, id in zip(observations, ids, strict=True)]
+        read = list[str | Conversation]()
+        for observation, id in zip(observations, ids, strict=True):
+            prompt = self._reader.read(observation, id)
+            if isinstance(prompt, str) and self.lm.mask(prompt) != prompt:  # conversations are encoded as text
+                # Control tokens spelled by the world are masked; those of the prompt itself stay.
+                prompt = self._reader.read(observation.changed(self.lm.mask), id)
+            read.append(prompt)
         texts = [one for one in read if isinstance(one, str)]
         if texts:
             return texts
         if self._conversations is None:
             self._conversations = ConversationTokens(self.lm, self.answer_tokens)
         return [self._conversations(one) for one in read if isinstance(one, Conversation)]
-
-    def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
-        """Return a prompt in which control tokens spelled by the world are masked; those of the prompt itself stay."""
-        prompt = self._reader.read(observation, id)
-        plain = isinstance(prompt, Conversation) or self.lm.mask(prompt) == prompt  # conversations encode it as text
-        return prompt if plain else self._reader.read(observation.changed(self.lm.mask), id)
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
         return [

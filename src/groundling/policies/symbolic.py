@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
-from groundling.envs.text_env import TextObservation
+from groundling.envs.text_env import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES, TextObservation
 from groundling.fields import Ge
 from groundling.policies import arguments
 from groundling.policies.policy import policies
@@ -97,7 +96,9 @@ class SymbolicPolicy(RecurrentPolicy):
     def _missions(self, goals: Sequence[str]) -> Tensor:
         """Read each distinct goal once; ``(len(goals), hidden_size)``."""
         distinct = list(dict.fromkeys(goals))
-        lines = [self.words(torch.tensor(_word_ids(goal), device=self.device)) for goal in distinct]
+        texts = [re.findall(r"\w+", goal.lower()) or [""] for goal in distinct]
+        ids = [[_KNOWN.get(w, len(_KNOWN) + zlib.crc32(w.encode()) % _OTHERS) for w in words] for words in texts]
+        lines = [self.words(torch.tensor(one, device=self.device)) for one in ids]
         _, last = self.mission(pack_sequence(lines, enforce_sorted=False))  # (1, distinct, hidden_size)
         place = {goal: i for i, goal in enumerate(distinct)}
         return last[0, [place[goal] for goal in goals]]
@@ -117,8 +118,3 @@ class _FiLM(nn.Module):
         changed = self.second(self.first(view))
         changed = changed * self.scale(mission)[..., None, None] + self.shift(mission)[..., None, None]
         return self.norm(changed).relu()
-
-
-def _word_ids(goal: str) -> list[int]:
-    words = re.findall(r"\w+", goal.lower()) or [""]
-    return [_KNOWN.get(word, len(_KNOWN) + zlib.crc32(word.encode()) % _OTHERS) for word in words]

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from groundling.envs.languages import FRENCH_COLOURS, check_language
-from groundling.envs.text_env import TextObservation
+from groundling.envs.text_env import FRENCH_COLOURS, TextObservation, check_language
 from groundling.prompts.prompt import listed, prompts
 
 _HEADINGS = {

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from groundling.envs.languages import check_language
-from groundling.envs.text_env import TextObservation
+from groundling.envs.text_env import TextObservation, check_language
 from groundling.errors import ConfigError, foreign
 from groundling.registry import Registry
 

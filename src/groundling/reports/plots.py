@@ -232,19 +232,15 @@ def _curve(rows: Rows, key: str) -> Curve:
     return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
 
 
-def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps ``(points,)`` that all runs reached, and their smoothed values there ``(runs, points)``, interpolated."""
-    steps = curves[0][0][curves[0][0] <= min(s[-1] for s, _, _ in curves)]
-    return steps, np.stack([np.interp(steps, s, smooth(values, weights)) for s, values, weights in curves])
-
-
 def _draw_group(axes: Any, place: int, name: str, runs: Sequence[Rows], key: str) -> None:
     """Draw the centre of some runs' curves, with a band if there are several; ``place`` selects colour and style."""
     style = "-" if place < len(COLOURS) else "-."
     curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
     if not curves:
         return
-    steps, values = _on_one_grid(curves)  # (points,), (runs, points)
+    # (points,) that all runs reached, and their smoothed values there, interpolated, (runs, points)
+    steps = curves[0][0][curves[0][0] <= min(steps[-1] for steps, _, _ in curves)]
+    values = np.stack([np.interp(steps, s, smooth(values, weights)) for s, values, weights in curves])
     if len(curves) == 1:
         axes.plot(*curves[0][:2], color=_colour(place), alpha=0.25, linewidth=1)
         centre = values[0]

@@ -160,17 +160,14 @@ class RepeatPenalty(Reward):
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
         scores = []
         for index, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
-            forbidden = {self.prefix.strip().lower(), "generate", "sentence", self._in_prompt(prompt)}
+            prefix = self.prefix.strip().lower()
+            listed = prompt.lower().partition(prefix)[2].strip().rstrip(".").strip()  # the prompt's concepts
+            forbidden = {prefix, "generate", "sentence", listed}
             if meta is not None and "concepts" in meta[index]:
                 forbidden.add(" ".join(concepts(meta[index]["concepts"])).lower())
             text = generation.lower()
             scores.append(-1.0 if any(part in text for part in forbidden if part) else 0.0)
         return scores
-
-    def _in_prompt(self, prompt: str) -> str:
-        """The prompt's list of concepts."""
-        _, _, rest = prompt.lower().partition(self.prefix.strip().lower())
-        return rest.strip().rstrip(".").strip()
 
 
 def concepts(given: Any) -> list[str]:

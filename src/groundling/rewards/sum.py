@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -14,8 +14,9 @@ from groundling.envs.text_env import Evidence, WorldSpec
 from groundling.errors import ConfigError, ForeignError, GroundlingError, foreign
 from groundling.fields import Gt
 from groundling.metrics.metric import checked
+from groundling.registry import provided
 from groundling.rewards.part import Part, RewardContext, RewardInputs, RewardPartConfig, check_name, parts, refusal
-from groundling.rewards.text import create_part
+from groundling.rewards.text import TextPart, rewards
 
 
 @parts.register("env")
@@ -93,11 +94,6 @@ class RewardSum:
         """Names of the parts that use the language model under training."""
         return [name for name, part in self.parts.items() if part.needs_model]
 
-    def check(self) -> None:
-        for name, part in self.parts.items():
-            with naming(name):
-                part.check()
-
     def begin(self, context: RewardContext) -> None:
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
@@ -150,14 +146,28 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
     chosen = chosen_parts(settings, world)
     if not chosen:
         raise ConfigError(f"nothing is rewarded in {world.name}: add reward.ID={{}}, one of `groundling list rewards`")
-    for name, part in chosen.items():
+    for name, config in chosen.items():
         check_name(name)
         with naming(name):
-            made[name] = create_part(part.id or name, part.args)
+            made[name] = create_part(config.id or name, config.args)
         _check_suits(name, world, made[name].accepts(world))
-    reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
-    reward.check()
-    return reward
+    for name, part in made.items():
+        with naming(name):
+            part.check()
+    return RewardSum(made, {name: config.coefficient for name, config in chosen.items()})
+
+
+def create_part(id: str, args: Mapping[str, Any]) -> Part:
+    """Make the part ``id``; a reward of texts becomes a `TextPart`.
+    If it takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
+    """
+    if id in parts.in_order():
+        part: Part = parts.create(id, **args)
+        return part
+    takes_model = [name for name, one in provided(rewards.get(id)).items() if one.role == "lm"]
+    if takes_model and args.get(takes_model[0]) is None:
+        return TextPart(lambda lm: rewards.create(id, **{**args, takes_model[0]: lm}))
+    return TextPart(rewards.create(id, **args))
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from groundling.metrics.metric import Meta, References, Scorer, Texts
 from groundling.metrics.models import IntentAccuracy
 from groundling.metrics.parent import Parent
 from groundling.metrics.text_statistics import Dates
-from groundling.registry import provided
 from groundling.rewards.composite import WeightedSum
 from groundling.rewards.part import (
     Captions,
@@ -265,16 +264,3 @@ def _as_json(state: Mapping[str, Any]) -> str:
 
 
 parts.adapt(rewards, rewards.get)
-
-
-def create_part(id: str, args: Mapping[str, Any]) -> Part:
-    """Make the part ``id``; a reward of texts becomes a `TextPart`.
-    If it takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
-    """
-    if id in parts.in_order():
-        part: Part = parts.create(id, **args)
-        return part
-    takes_model = [name for name, one in provided(rewards.get(id)).items() if one.role == "lm"]
-    if takes_model and args.get(takes_model[0]) is None:
-        return TextPart(lambda lm: rewards.create(id, **{**args, takes_model[0]: lm}))
-    return TextPart(rewards.create(id, **args))

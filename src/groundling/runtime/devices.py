@@ -41,13 +41,6 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def device_under_map(device: str, device_map: str | None) -> str:
-    """Return ``device``, or the first GPU of this process's share if a device map spreads the model over it."""
-    if device_map is None or launched("LOCAL_WORLD_SIZE", 1) == 1 or device not in ("auto", "cuda"):
-        return device
-    return f"cuda:{share_of_gpus()[0]}"
-
-
 def share_of_gpus() -> range:
     """Return this process's equal share of the machine's GPUs, by ``LOCAL_RANK`` of ``LOCAL_WORLD_SIZE``."""
     processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()

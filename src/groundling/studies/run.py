@@ -19,7 +19,7 @@ from groundling.runtime.parallel import CommandLine, run_parallel
 from groundling.studies.definition import Arm, Study
 from groundling.training import checkpoint
 from groundling.training.build import world_of
-from groundling.training.folder import open_run, write_settings
+from groundling.training.checkpoint import open_run, write_settings
 from groundling.training.train import train
 from groundling.worlds import CannotPlay, agents, kind
 from groundling.worlds.protocols import episode_recorder

@@ -14,13 +14,12 @@ from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains,
 from groundling.config.checks import check
 from groundling.config.schema import Config, ModelConfig
 from groundling.errors import ConfigError
-from groundling.lm.load.adapters import adapter_base
-from groundling.lm.load.model_files import resolve
+from groundling.lm.load.model_files import adapter_base, resolve
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy, Turn, check_accepts, has_model, policies
 from groundling.registry import ComponentConfig, provided
 from groundling.runtime import devices
-from groundling.runtime.devices import device_under_map, find_device
+from groundling.runtime.devices import find_device, launched, share_of_gpus
 from groundling.runtime.processes import Processes
 from groundling.worlds import World, WorldSpec, kind
 from groundling.worlds.protocols import RandomPlay, TrainingMeasures
@@ -28,15 +27,11 @@ from groundling.worlds.protocols import RandomPlay, TrainingMeasures
 
 def world_of(config: Config, checkpoint: Path | None = None, suite: str | None = None) -> World:
     """Return the config's world, which has loaded or started nothing yet; see `World.checkpoint` and `World.suite`."""
+    device = config.device
+    if config.model.device_map is not None and launched("LOCAL_WORLD_SIZE", 1) > 1 and device in ("auto", "cuda"):
+        device = f"cuda:{share_of_gpus()[0]}"  # the first of this process's share
     return kind(config.world.id)(
-        config.world,
-        config.evaluation,
-        config.reward,
-        config.policy,
-        config.seed,
-        device_under_map(config.device, config.model.device_map),
-        checkpoint,
-        suite,
+        config.world, config.evaluation, config.reward, config.policy, config.seed, device, checkpoint, suite
     )
 
 
@@ -58,13 +53,12 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
         raise ConfigError(
             f"world.num_steps={num_steps} is no multiple of policy.args.recurrence={length}: make it one"
         )
-    if not getattr(algorithms.get(algorithm.id), "offline", False):
-        world.reward.check()
-        if world.reward.needs_model and not has_model(policy.id):
-            part = f"reward.{world.reward.needs_model[0]}"
-            raise ConfigError(
-                f"{part} reads the language model under training, and policy {policy.id!r} has none: set {part}.args.lm"
-            )
+    offline = getattr(algorithms.get(algorithm.id), "offline", False)
+    if not offline and world.reward.needs_model and not has_model(policy.id):
+        part = f"reward.{world.reward.needs_model[0]}"
+        raise ConfigError(
+            f"{part} reads the language model under training, and policy {policy.id!r} has none: set {part}.args.lm"
+        )
 
 
 def make_policy(

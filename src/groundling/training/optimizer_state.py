@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -20,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import distribute_tensor
 from transformers import PreTrainedModel
 
+from groundling.algorithms.optimisation import settings_of
 from groundling.config.schema import ModelConfig
 from groundling.errors import ConfigError, RunError
 from groundling.io.documents import parse_json
@@ -42,13 +42,6 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> di
             if keep:
                 tensors[f"{index}.{name}"] = whole
     return tensors
-
-
-def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return a copy of the settings of each parameter group, with lists in place of tensors."""
-    return [
-        {name: _plain(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-    ]
 
 
 def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -111,15 +104,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
         for name, value in changed.items():
             group[name] = _restored(value, group[name]) if name in group else value
     optimizer.load_state_dict({"state": {int(i): s for i, s in state.items()}, "param_groups": groups})
-
-
-def _plain(value: Any) -> Any:
-    """Copy a setting as JSON can hold it; the optimizer may change the original in place."""
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _restored(value: Any, present: Any) -> Any:

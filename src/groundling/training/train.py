@@ -2,8 +2,8 @@
 
 import signal
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +19,7 @@ from groundling.registry import ComponentConfig
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint
 from groundling.training.build import check_suits, world_of
-from groundling.training.folder import CLONE, DEMONSTRATIONS, open_run, write_settings
+from groundling.training.checkpoint import CLONE, DEMONSTRATIONS, open_run, write_settings
 from groundling.training.trainer import Trainer
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Demonstrator, Player
@@ -101,14 +101,10 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
 
 
 def _loop(trainer: Trainer, console: Console) -> bool:
-    """Run a trainer's loop until it is complete (True) or a signal asks it to stop (False)."""
-    with _stop_signals(console) as stop_asked:
-        return trainer.loop(console, stop_asked)
+    """Run a trainer's loop until it is complete (True) or a signal asks it to stop (False).
 
-
-@contextmanager
-def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM stop the run after the current update; a second one stops it at once."""
+    The first Ctrl-C or SIGTERM stops the run after the current update; a second one stops it at once.
+    """
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -120,7 +116,7 @@ def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        return trainer.loop(console, lambda: asked)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

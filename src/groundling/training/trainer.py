@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
+from groundling.algorithms.optimisation import settings_of
 from groundling.algorithms.rollout import Rollout
 from groundling.config.facts import shareable
 from groundling.config.schema import Config
@@ -25,8 +26,7 @@ from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import make_algorithm, make_policy, world_of
-from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json
-from groundling.training.folder import write_settings
+from groundling.training.checkpoint import fitting, load_random_states, save_random_states, write_json, write_settings
 from groundling.training.tracking import (
     METRICS,
     Counters,
@@ -74,7 +74,7 @@ class Trainer:
 
             self.shards = shard(config.model, config.algorithm.id, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
-        self.initial_settings = optimizer_state.settings_of(self.algorithm.optimizer)
+        self.initial_settings = settings_of(self.algorithm.optimizer)
         self.algorithm.use_folder(folder)
         self.local_rows = self.processes.share(config.world.num_rows)  # envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)

@@ -1,6 +1,6 @@
 """Worlds: sources of experience, by kind. A config's ``world.id`` names one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +22,8 @@ worlds: Registry[World] = Registry("world")  # the kinds of world
 worlds.register("text")(TextWorld)
 worlds.register("nethack")(NetHackWorld)
 worlds.register("writing")(WritingWorld)
+kind = cast(Callable[[str], type[World]], worlds.get)
+"""Return the class of a kind of world; raise `ConfigError` if it is unknown."""
 
 for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).items():
     _tables = _texts.pop("tables", {})
@@ -30,11 +32,6 @@ for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).ite
         for goal, names in _texts.pop("rules", {}).items()
     }
     subjects[_world] = Subject(**_texts, rules=_rules)
-
-
-def kind(id: str) -> type[World]:
-    """Return the class of a kind of world; raise `ConfigError` if it is unknown."""
-    return cast(type[World], worlds.get(id))
 
 
 def agents() -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.rollout import Rollout
-from groundling.envs import seeds
+from groundling.envs import text_episode
 from groundling.envs.text_env import WorldSpec
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, unknown
@@ -201,7 +201,10 @@ class World(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that evaluations must share to be comparable, as JSON."""
-        place, seeding = {self.config.PLACE: getattr(self.config, self.config.PLACE)}, {"episode_seeds": seeds.SCHEME}
+        place, seeding = (
+            {self.config.PLACE: getattr(self.config, self.config.PLACE)},
+            {"episode_seeds": text_episode.SCHEME},
+        )
         return place | self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | seeding
 
     @property
@@ -214,12 +217,12 @@ class World(ABC):
 
     def training_seed(self, row: int, episode: int) -> int:
         """Return the seed of the ``episode``-th training episode of the run's env ``row``."""
-        return seeds.training_seed(self.seed, row, episode)
+        return text_episode.training_seed(self.seed, row, episode)
 
     @staticmethod
     def held_out_seed(number: int) -> int:
         """Return the seed of a held-out episode, the same for all runs and agents."""
-        return seeds.held_out_seed(number)
+        return text_episode.held_out_seed(number)
 
     @classmethod
     def find_suites(cls, names: str) -> list[str]:

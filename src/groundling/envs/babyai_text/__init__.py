@@ -3,20 +3,8 @@
 from groundling.envs.babyai_text.grounding import CONTROLS
 from groundling.envs.babyai_text.levels import Expert, ExpertError, LocalLevel
 from groundling.envs.babyai_text.missions import translate_mission
-from groundling.envs.babyai_text.text import ACTIONS, BabyAIText, describe, translate_actions
+from groundling.envs.babyai_text.text import ACTIONS, BabyAIText, describe, make_level, translate_actions
 from groundling.envs.bundled import LEVELS, MIXED_TASKS
-
-
-def make_level(
-    language: str = "english",
-    compat: str | None = None,
-    control: str | None = None,
-    describe_walls: bool = True,
-    **kwargs: object,
-) -> BabyAIText:
-    """Make one of `LEVELS` as `BabyAIText`; the keyword arguments are those of `LocalLevel`."""
-    return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]
-
 
 __all__ = [
     "ACTIONS",

@@ -79,7 +79,7 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
     """Draw the agent, then ``count`` things that do not touch it, until all are reachable."""
     while True:
         agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
-        things = _draw_cells(rng, count, _spread(1 << agent))
+        things = _draw_cells(rng, count, spread(1 << agent))
         if all_in_reach(agent, sum(1 << cell for cell in things)):
             return Places(_place(agent), direction, list(map(_place, things)))
 
@@ -92,7 +92,7 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
     middle = _SIDE // 2 * (1 + _SIDE)
     while True:
         column, row = int(rng.integers(2)), int(rng.integers(1, _SIDE - 1))
-        things = _draw_cells(rng, count, _spread(1 << middle) if column == 1 else 0)
+        things = _draw_cells(rng, count, spread(1 << middle) if column == 1 else 0)
         door = (_SIDE - 1 if column == 0 else 0) + _SIDE * row
         board = sum(1 << cell for cell in things) | 1 << door
         while True:
@@ -108,8 +108,8 @@ def all_in_reach(agent: int, things: int) -> bool:
     reached, before = 1 << agent, 0
     free = _INSIDE_BOARD & ~things | reached
     while reached != before:
-        before, reached = reached, _spread(reached) & free
-    return not things & ~_spread(reached)
+        before, reached = reached, spread(reached) & free
+    return not things & ~spread(reached)
 
 
 def _pick(rng: np.random.Generator, choices: Sequence[int] | np.ndarray) -> int:
@@ -120,9 +120,9 @@ def _draw_cells(rng: np.random.Generator, count: int, taken: int) -> list[int]:
     return [cell for cell in rng.permutation(_INSIDE).tolist() if not taken >> cell & 1][:count]
 
 
-def _spread(board: int) -> int:
+def spread(board: int, width: int = _SIDE) -> int:
     """Return the board and all cells next to it; its bits are within the walls, so none leaves its row."""
-    return board | board << 1 | board >> 1 | board << _SIDE | board >> _SIDE
+    return board | board << 1 | board >> 1 | board << width | board >> width
 
 
 def _place(cell: int) -> tuple[int, int]:

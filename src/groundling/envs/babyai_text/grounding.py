@@ -32,6 +32,7 @@ from minigrid.envs.babyai.core.verifier import (
     SeqInstr,
 )
 
+from groundling.envs.babyai_text.direct import spread
 from groundling.envs.babyai_text.missions import change_things
 
 Deed = Literal["pick up", "face", "toggle"]
@@ -54,20 +55,18 @@ class Asked:
     things: Collection[WorldObj]  # the things within reach
 
 
-def asked_first(env: Any) -> list[Asked]:
-    """Return the first interactions, one or two, that an unwrapped BabyAI env's mission asks for at its start. Empty
-    if undefined: not BabyAI's grammar, the agent carries something, or no named thing is within reach.
+def asked_first(env: Any, instruction: Instr | None) -> list[Asked]:
+    """Return the first interactions, one or two, that an instruction of an unwrapped BabyAI env asks for at its start.
+    Empty if undefined: not BabyAI's grammar, the agent carries something, or no named thing is within reach.
     """
-    return [] if env.carrying is not None else _asked(env, getattr(env, "instrs", None))
-
-
-def _asked(env: Any, instruction: Instr | None) -> list[Asked]:
+    if env.carrying is not None:
+        return []
     if isinstance(instruction, AndInstr):
-        one, other = _asked(env, instruction.instr_a), _asked(env, instruction.instr_b)
+        one, other = asked_first(env, instruction.instr_a), asked_first(env, instruction.instr_b)
         return [*one, *other] if one and other else []
     if isinstance(instruction, SeqInstr):
         is_after = isinstance(instruction, AfterInstr)
-        return _asked(env, instruction.instr_b if is_after else instruction.instr_a)
+        return asked_first(env, instruction.instr_b if is_after else instruction.instr_a)
     if isinstance(instruction, GoToInstr):
         description = instruction.desc
         doors = description.type in (None, "door")  # else the agent passes them
@@ -117,13 +116,9 @@ def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
     free |= reached
     while reached != before:
         before = reached
-        reached = _spread(reached, width) & free
-    adjacent = _spread(reached, width)
+        reached = spread(reached, width) & free
+    adjacent = spread(reached, width)
     return [thing for bit, thing in things if bit & adjacent]
-
-
-def _spread(board: int, width: int) -> int:
-    return board | board << 1 | board >> 1 | board << width | board >> width
 
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:

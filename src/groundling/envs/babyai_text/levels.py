@@ -138,7 +138,8 @@ class LocalLevel(RoomGridLevel):
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
-        return self._draw_form(forms)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[:num_named]))
+        form = self._rand_elem(forms) if len(forms) > 1 else forms[0]
+        return form(*(ObjDesc(*NOUNS[noun]) for noun in nouns[:num_named]))
 
     def _draw_two_rooms(self) -> Instr:
         """Build two rooms with a locked door between them; its key, the other objects and the agent are in one."""
@@ -186,7 +187,7 @@ class LocalLevel(RoomGridLevel):
             while second == first and nouns.count(nouns[first]) == 1:
                 second = self._rand_int(0, len(nouns))
             named.append(nouns[second])
-        form = self._draw_form(forms)
+        form = self._rand_elem(forms) if len(forms) > 1 else forms[0]
         if not all(self._admits(*noun) for noun in named):
             raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
@@ -211,9 +212,6 @@ class LocalLevel(RoomGridLevel):
         return instruction
 
     # Both generators
-
-    def _draw_form(self, forms: Sequence[Callable[..., Instr]]) -> Callable[..., Instr]:
-        return forms[self._rand_int(0, len(forms)) if len(forms) > 1 else 0]
 
     def _draw_opening(self, colour: str) -> Instr:
         """Draw the mission to open the door; half of the training missions omit its colour."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import product
 
-from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, Language, TranslationError, check_language
+from groundling.envs.text_env import FRENCH_COLOURS, FRENCH_NOUNS, Language, TranslationError, check_language
 
 _MASCULINE_COLOURS = FRENCH_COLOURS | {"green": "vert", "blue": "bleu", "purple": "violet", "grey": "gris"}
 _PLACES = {

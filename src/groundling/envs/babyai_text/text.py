@@ -18,9 +18,10 @@ from groundling.envs.babyai_text.grounding import (
     scramble,
     swap,
 )
+from groundling.envs.babyai_text.levels import LocalLevel
 from groundling.envs.babyai_text.missions import change_things, translate_mission
 from groundling.envs.babyai_text.sight import use_lookup_tables
-from groundling.envs.languages import (
+from groundling.envs.text_env import (
     FRENCH_COLOURS,
     FRENCH_NOUNS,
     FRENCH_STATES,
@@ -194,13 +195,13 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             self._rng = np.random.default_rng(seed)
         observation, info = self.env.reset(seed=seed, options=options)
         env: Any = self.env.unwrapped
-        asked, mission = asked_first(env), env.mission
+        asked, mission = asked_first(env, getattr(env, "instrs", None)), env.mission
         if self.control == "swapped":
             for _ in range(_MOST_RESETS):
                 if (swapped := swap(env, asked, mission, self._rng)) is not None:
                     break
                 observation, info = self.env.reset(options=options)
-                asked, mission = asked_first(env), env.mission
+                asked, mission = asked_first(env, getattr(env, "instrs", None)), env.mission
             else:
                 raise ConfigError(
                     f"{_MOST_RESETS} episodes in a row had no other thing for the mission {mission!r} to name: put "
@@ -248,3 +249,14 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         elif self.language != "english":
             observation = {**observation, "mission": translate_mission(observation["mission"], self.language)}
         return observation, info
+
+
+def make_level(
+    language: str = "english",
+    compat: str | None = None,
+    control: str | None = None,
+    describe_walls: bool = True,
+    **kwargs: object,
+) -> BabyAIText:
+    """Make one of `LEVELS` as `BabyAIText`; the keyword arguments are those of `LocalLevel`."""
+    return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]

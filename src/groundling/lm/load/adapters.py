@@ -17,13 +17,11 @@ from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.lm.load.gguf import name_of
-from groundling.lm.load.model_files import check_model_files, first_line, resolve, weights_of
+from groundling.lm.load.model_files import ADAPTER_CONFIG, first_line, weights_of
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
 
-BASE_FOLDER = "base"  # Folder of a saved adapter with the frozen weights, if they cannot be loaded from elsewhere
-_ADAPTER_CONFIG = "adapter_config.json"
 _NO_REFERENCE = "so that the model without it is no reference"
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "lora_dropout": ((0, None), "dropout would make the probability ratios of PPO random: set it to 0"),
@@ -48,39 +46,6 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
 }
 """Allowed values of settings where peft allows more, and why the others are refused."""
-
-
-def adapter_base(path: str) -> str | None:
-    """Return where the frozen weights of an adapter folder are; None if `path` is no adapter folder.
-
-    Refuses settings that would import a module, and adapters of models that are not on this machine.
-    """
-    saved = Path(path) / _ADAPTER_CONFIG
-    if not saved.exists():
-        return None
-    check_model_files(path)
-    own_base = saved.parent / BASE_FOLDER
-    try:
-        settings = read_object(saved, SETTINGS)
-        base = settings["base_model_name_or_path"]
-    except (ValueError, KeyError) as error:
-        raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
-    if settings.get("megatron_config"):  # peft then imports the module that megatron_core names
-        raise GroundlingError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
-    if own_base.is_dir():
-        return str(own_base)
-    if not isinstance(base, str) or not base:
-        raise GroundlingError(
-            f"{saved} does not say which model the adapter belongs to (base_model_name_or_path is "
-            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {own_base}"
-        )
-    try:
-        return resolve(base)
-    except GroundlingError as error:
-        raise GroundlingError(
-            f"the adapter in {path} belongs to the model {base}, which is not on this machine: put that folder, or "
-            f"a link to it, at {own_base}"
-        ) from error
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
@@ -181,7 +146,7 @@ def _is_model_folder(name: object) -> bool:
 
 def name_base(folder: Path) -> None:
     """Name a model that was dequantised into this machine's cache by its own name or file in a saved adapter."""
-    path = folder / _ADAPTER_CONFIG
+    path = folder / ADAPTER_CONFIG
     settings = read_object(path, SETTINGS)
     if (name := name_of(settings["base_model_name_or_path"])) is not None:
         write_atomically(path, json.dumps({**settings, "base_model_name_or_path": name}, indent=2))

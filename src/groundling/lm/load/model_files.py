@@ -16,12 +16,14 @@ from transformers import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from groundling.errors import GroundlingError, did_you_mean
+from groundling.io.documents import SETTINGS, read_object
 from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-
+BASE_FOLDER = "base"  # Folder of a saved adapter with the frozen weights, if they cannot be loaded from elsewhere
+ADAPTER_CONFIG = "adapter_config.json"
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which name no files
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory at once
 _MOST_BYTES = 2**28  # Limit of such a file; the largest vocabularies take some 30 MB
@@ -229,3 +231,36 @@ def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     }
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
     return {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)} | buffers
+
+
+def adapter_base(path: str) -> str | None:
+    """Return where the frozen weights of an adapter folder are; None if `path` is no adapter folder.
+
+    Refuses settings that would import a module, and adapters of models that are not on this machine.
+    """
+    saved = Path(path) / ADAPTER_CONFIG
+    if not saved.exists():
+        return None
+    check_model_files(path)
+    own_base = saved.parent / BASE_FOLDER
+    try:
+        settings = read_object(saved, SETTINGS)
+        base = settings["base_model_name_or_path"]
+    except (ValueError, KeyError) as error:
+        raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
+    if settings.get("megatron_config"):  # peft then imports the module that megatron_core names
+        raise GroundlingError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
+    if own_base.is_dir():
+        return str(own_base)
+    if not isinstance(base, str) or not base:
+        raise GroundlingError(
+            f"{saved} does not say which model the adapter belongs to (base_model_name_or_path is "
+            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {own_base}"
+        )
+    try:
+        return resolve(base)
+    except GroundlingError as error:
+        raise GroundlingError(
+            f"the adapter in {path} belongs to the model {base}, which is not on this machine: put that folder, or "
+            f"a link to it, at {own_base}"
+        ) from error

@@ -138,7 +138,7 @@ def tree_layout(candidates: Sequence[Tokens]) -> Layout:
     visible = torch.eye(len(tokens), dtype=torch.bool)  # (num_rows, num_rows)
     for row in range(1, len(tokens)):
         visible[row] |= visible[parents[row]]
-    return Layout(tokens, depths, visible, _as_tensor(targets))
+    return Layout(tokens, depths, visible, torch.tensor(targets, dtype=torch.long).reshape(-1, 2).T)
 
 
 def layouts_of(
@@ -162,13 +162,12 @@ def run_targets(candidates: Sequence[Tokens], runs: Sequence[tuple[int, ...]]) -
     for run in runs:
         first_row[run] = row
         row += 1 + len(run)
-    return _as_tensor(
-        [
-            (first_row[tuple(candidate[:-1])] + position if position else 0, token)
-            for candidate in candidates
-            for position, token in enumerate(candidate)
-        ]
-    )
+    targets = [
+        (first_row[tuple(candidate[:-1])] + position if position else 0, token)
+        for candidate in candidates
+        for position, token in enumerate(candidate)
+    ]
+    return torch.tensor(targets, dtype=torch.long).reshape(-1, 2).T  # (2, num_targets)
 
 
 def decoder_layout(candidates: Sequence[Tokens], start_token: int) -> Layout:
@@ -198,7 +197,3 @@ def split_wide(candidates: Sequence[Tokens], max_rows: int) -> list[list[int]]:
         parts[-1].append(index)
         rows += len(candidates[index])
     return parts
-
-
-def _as_tensor(targets: list[tuple[int, int]]) -> Tensor:
-    return torch.tensor(targets, dtype=torch.long).reshape(-1, 2).T  # (2, num_targets)

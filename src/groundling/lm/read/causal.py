@@ -42,19 +42,21 @@ class CausalReader:
         """Read each prompt in one row with the tree of its candidates; what all prompts begin with is read once."""
         layouts, prompts = layouts_of(questions), [question.prompt for question in questions]
         longest = max(len(p) + max(layout.depths) for p, layout in zip(prompts, layouts, strict=True))
-        shared = _common_prefix(prompts)
-        rows = self._read_trees(prompts, layouts, shared if self._can_share(shared, longest) else 0)
+        rows = self._read_trees(prompts, layouts, self._shared(prompts, longest))
         return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]
 
-    def _can_share(self, shared: int, longest: int) -> bool:
-        """Return True if the first ``shared`` tokens of all prompts can be read once."""
+    def _shared(self, prompts: Sequence[Tokens], longest: int) -> int:
+        """Return how many first tokens of all prompts can be read once, leaving each at least one of its own."""
+        first, last = min(map(list, prompts)), max(map(list, prompts))  # all share what these two share
+        shortest = min(map(len, prompts)) - 1
+        shared = next((i for i in range(shortest) if first[i] != last[i]), shortest)
         # In training mode, which here means checkpointed gradients, a body keeps no memory.
-        if shared < WORTH_SHARING or self.backbone.model.training:
-            return False
+        if len(prompts) < 2 or shared < WORTH_SHARING or self.backbone.model.training:
+            return 0
         length = self.backbone.layers.check_length(longest)
         if length not in self._shares:
             self._shares[length] = self._sharing_is_exact(max(WORTH_SHARING, length))
-        return self._shares[length]
+        return shared if self._shares[length] else 0
 
     def _sharing_is_exact(self, shared: int) -> bool:
         tokens = example_tokens(self.backbone, shared + 8, 11, 3)
@@ -130,15 +132,6 @@ def _by_run(
         RowStates(torch.cat([next(states) for _ in its_runs]), run_targets(question.candidates, its_runs))
         for question, its_runs in pairs
     ]
-
-
-def _common_prefix(prompts: Sequence[Tokens]) -> int:
-    """Return how many tokens all prompts begin with, leaving each at least one of its own; 0 for a single prompt."""
-    if len(prompts) < 2:
-        return 0
-    first, last = min(map(list, prompts)), max(map(list, prompts))  # all share what these two share
-    shortest = min(map(len, prompts)) - 1
-    return next((i for i in range(shortest) if first[i] != last[i]), shortest)
 
 
 def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[Tensor, Tensor, Tensor]:

@@ -46,7 +46,12 @@ def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callab
 @torch.no_grad()
 def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], length: int) -> tuple[Way, str]:
     """Return the first exact way for prompts of ``length`` tokens (0: short ones), and why those before it are not."""
-    questions, name = _questions(backbone, length), type(backbone.model).__name__
+    name, tokens = type(backbone.model).__name__, example_tokens(backbone, length + 3 if length else 12)
+    candidates = [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]]]
+    questions = [ScoringQuestion(tokens[:length], candidates)]
+    if not length:
+        candidates = [*candidates, tokens[5:9], []]
+        questions = [ScoringQuestion(tokens[:7], candidates), ScoringQuestion(tokens[7:11], candidates)]
     with torch.autocast(backbone.device.type, enabled=False):
         try:
             expected = torch.cat([plain_scores(backbone, start_token, question) for question in questions])
@@ -75,16 +80,6 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
         f"{name} cannot be scored here: no way of reading it agrees with its plain forward "
         f"({'; '.join(reasons)}); use a language model of another family"
     )
-
-
-def _questions(backbone: Backbone, length: int) -> list[ScoringQuestion]:
-    if length:
-        tokens = example_tokens(backbone, length + 3)
-        candidates = [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]]]
-        return [ScoringQuestion(tokens[:length], candidates)]
-    tokens = example_tokens(backbone, 12)
-    candidates = [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]], tokens[5:9], []]
-    return [ScoringQuestion(tokens[:7], candidates), ScoringQuestion(tokens[7:11], candidates)]
 
 
 def plain_scores(backbone: Backbone, start_token: int, question: ScoringQuestion) -> Tensor:

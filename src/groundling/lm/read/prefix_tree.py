@@ -9,7 +9,7 @@ layers all attend to the whole text, by fused attention, once in each layer.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -65,15 +65,16 @@ def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]
     ]
 
 
+@dataclass(eq=False)
 class KeyValueMemory:
     """Keys and values of the last calls' prompts, as many as one call has had, by entries of their prefix tree."""
 
-    def __init__(self) -> None:
-        self.children: dict[tuple[int, int], int] = {}  # (entry, next token) -> entry; -1 is the root
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}  # each (key heads, capacity, size)
-        self._paths: list[list[int]] = []  # entries of each prompt that is kept, the last call's first
-        self._free: list[int] = []
-        self._size = self._most = 0
+    children: dict[tuple[int, int], int] = field(default_factory=dict)  # (entry, next token) -> entry; -1 is the root
+    _layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # each (key heads, capacity, size)
+    _paths: list[list[int]] = field(default_factory=list)  # entries of each prompt that is kept, the last call's first
+    _free: list[int] = field(default_factory=list)
+    _size: int = 0
+    _most: int = 0
 
     @property
     def num_bytes(self) -> int:

@@ -107,7 +107,12 @@ class Scorer:
         results = {}
         for key, question in distinct.items():
             stop = first + len(parts[key])
-            question_scores = _in_order(question.candidates, parts[key], scores[first:stop])
+            question_scores = scores[first]
+            if len(parts[key]) > 1:
+                indices = [index for part in parts[key] for index in part]
+                pieces = torch.cat(scores[first:stop]).split([len(question.candidates[index]) for index in indices])
+                piece_of = dict(zip(indices, pieces, strict=True))
+                question_scores = torch.cat([piece_of[index] for index in range(len(question.candidates))])
             results[key] = question_scores, answers[first].rows[0].float()
             first = stop
         return torch.cat([results[key][0] for key in keys]), torch.stack([results[key][1] for key in keys])
@@ -174,11 +179,8 @@ class Scorer:
     def way_at(self, length: int) -> Way:
         """Return how candidates are read whose texts have at most this length; checked once."""
         check = self.backbone.layers.check_length(length)
-        if check not in self._ways:
-            self._ways[check] = self._find_way(check)
-        return self._ways[check]
-
-    def _find_way(self, check: int) -> Way:
+        if check in self._ways:
+            return self._ways[check]
         others, encodes = self.backbone.layers.others, self.backbone.is_encoder_decoder
         ways: list[Way] = ["lines"] if others or (encodes and check) else ["tree", "lines"]
 
@@ -195,6 +197,7 @@ class Scorer:
                 f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read on its "
                 f"own{whole}, which is slower"
             )
+        self._ways[check] = way
         return way
 
     def scores_of(self, answers: Sequence[RowStates], raw: bool) -> list[Tensor]:
@@ -251,13 +254,3 @@ def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:
     owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     total = torch.zeros(len(lengths), device=values.device)
     return total.index_add(0, owners.to(values.device), values)
-
-
-def _in_order(candidates: Sequence[Tokens], parts: Sequence[list[int]], scores: Sequence[Tensor]) -> Tensor:
-    """Return the token scores of all candidates in their order, from the scores of each part."""
-    if len(parts) == 1:
-        return scores[0]
-    indices = [index for part in parts for index in part]
-    pieces = torch.cat(list(scores)).split([len(candidates[index]) for index in indices])
-    of = dict(zip(indices, pieces, strict=True))
-    return torch.cat([of[index] for index in range(len(candidates))])

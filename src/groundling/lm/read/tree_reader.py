@@ -1,9 +1,9 @@
 """Reading with a `PrefixTree`: conversations as one text, prompts that continue earlier ones, frozen lower layers."""
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,11 +32,11 @@ def num_frozen(body: nn.Module) -> int:
     embeddings: Any = body.get_input_embeddings()  # type: ignore[operator]
     if any(p.requires_grad for p in embeddings.parameters()):
         return 0
-    return sum(1 for _ in itertools.takewhile(_is_frozen, layers))
-
-
-def _is_frozen(layer: nn.Module) -> bool:
-    return not any(p.requires_grad or any(part in name for part in _ADAPTERS) for name, p in layer.named_parameters())
+    learns = (
+        any(p.requires_grad or any(part in name for part in _ADAPTERS) for name, p in layer.named_parameters())
+        for layer in layers
+    )
+    return next((number for number, one in enumerate(learns) if one), len(layers))
 
 
 class TreeReader:
@@ -69,7 +69,7 @@ class TreeReader:
         frozen = num_frozen(backbone.body)
         if frozen not in self._is_exact_above:
             self._is_exact_above[frozen] = self._check_upper()
-            self.frozen.clear()
+            self.frozen = FrozenStates(self.frozen.max_bytes)
         return self._is_exact_above[frozen]
 
     def read(self, questions: Sequence[ScoringQuestion], memory: KeyValueMemory | None = None) -> list[RowStates]:
@@ -203,28 +203,24 @@ def _candidates(tokens: list[int]) -> list[list[int]]:
     return [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]], []]
 
 
+@dataclass(eq=False)
 class FrozenStates:
     """LRU cache of texts' states after the frozen layers; copies of a model start with an empty one."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.clear()
+    max_bytes: int = MAX_BYTES
+    states: OrderedDict[object, Tensor] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+    _weights: list[tuple[int, int]] = field(default_factory=list)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenStates":
         return FrozenStates(self.max_bytes)
-
-    def clear(self) -> None:
-        self.states: OrderedDict[object, Tensor] = OrderedDict()
-        self.num_bytes = 0
-        self._weights: list[tuple[int, int]] = []
 
     def check_weights(self, body: Any, frozen: int) -> None:
         """Clear the cache if its states were computed by other weights, or by another number of layers."""
         modules = [body.get_input_embeddings(), *body.layers[:frozen]]
         weights = [(p.data_ptr(), p._version) for module in modules for p in module.parameters()]
         if weights != self._weights:
-            self.clear()
-            self._weights = weights
+            self.states, self.num_bytes, self._weights = OrderedDict(), 0, weights
 
     def get(self, text: Text) -> Tensor | None:
         if (key := _key(text)) in self.states:

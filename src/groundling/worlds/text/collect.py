@@ -148,7 +148,8 @@ class EnvCollector(Collector):
         taken, envs, present = list[_Taken](), self.envs, self.envs.observations()
         acting = np.ones(envs.num_envs, dtype=bool)
         for _ in range(self._num_steps):
-            starts, memory = torch.from_numpy(envs.at_start()), self._present_memory()  # (num_envs,)
+            starts = torch.from_numpy(envs.at_start())  # (num_envs,)
+            memory = self._present_memory()
             torch.rand(self._others[0], dtype=torch.float64, generator=generator)
             action = self._act(policy, present, memory, generator, acting)
             torch.rand(self._others[1], dtype=torch.float64, generator=generator)

@@ -80,7 +80,18 @@ class TextConfig(WorldConfig):
                 f"the probes are written in English, and world.language={self.language}: set world.probes=null"
             )
         check_registered(self.env)
-        self._check_actions()
+        actions = self.actions or []
+        if self.actions == []:
+            raise ConfigError(
+                "world.actions is empty: name at least one action, such as [turn left, turn right, go forward]"
+            )
+        if len(set(actions)) < len(actions):
+            raise ConfigError(f"world.actions names an action twice: {', '.join(actions)}")
+        if 0 < len(actions) < _LEAST and self.env.startswith(_GRIDS):
+            raise ConfigError(
+                f"world.actions names {len(actions)} actions ({', '.join(actions)}), and the i-th name is the env's "
+                f"action i: {', '.join(ACTIONS['english'])}. Name the first {_LEAST} at least, in this order"
+            )
         if self.group_size is not None and self.num_envs % self.group_size:
             whole = -(-self.num_envs // self.group_size) * self.group_size
             raise ConfigError(
@@ -95,20 +106,6 @@ class TextConfig(WorldConfig):
         for name, instead in _NOT_IN_ARGS.items():
             if name in self.args:
                 raise ConfigError(f"world.args.{name} is not for an experiment to set: {instead}")
-
-    def _check_actions(self) -> None:
-        actions = self.actions or []
-        if self.actions == []:
-            raise ConfigError(
-                "world.actions is empty: name at least one action, such as [turn left, turn right, go forward]"
-            )
-        if len(set(actions)) < len(actions):
-            raise ConfigError(f"world.actions names an action twice: {', '.join(actions)}")
-        if 0 < len(actions) < _LEAST and self.env.startswith(_GRIDS):
-            raise ConfigError(
-                f"world.actions names {len(actions)} actions ({', '.join(actions)}), and the i-th name is the env's "
-                f"action i: {', '.join(ACTIONS['english'])}. Name the first {_LEAST} at least, in this order"
-            )
 
     def unused(self, use: Use) -> Mapping[str, str]:
         idle = unused_in_play(use)

@@ -10,9 +10,8 @@ import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
 from groundling.envs.make import ActionNames, TextEnvMaker, inspect_env, name_actions
-from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
-from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, held_out_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.policies import RandomPolicy

@@ -13,9 +13,8 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.babyai_text import ACTIONS
-from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import TextEpisode
+from groundling.envs.text_episode import TextEpisode, held_out_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.io.documents import read_bundled

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from groundling.envs.babyai_text import ACTIONS, CONTROLS, translate_actions
-from groundling.envs.languages import TranslationError, check_language
 from groundling.envs.make import inspect_env
+from groundling.envs.text_env import TranslationError, check_language
 from groundling.errors import ConfigError
 from groundling.io.documents import read_bundled
 from groundling.policies.policy import policies

@@ -13,10 +13,9 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.envs.languages import TranslationError
 from groundling.envs.make import inspect_env
-from groundling.envs.seeds import training_seed
-from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, WorldSpec
+from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, TranslationError, WorldSpec
+from groundling.envs.text_episode import training_seed
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies import RandomPolicy
