@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groundling import metrics, rewards
+import groundling as gl
 
 
-@metrics.register("long_words")
+@gl.metrics.register("long_words")
 @dataclass(kw_only=True)
-class LongWords(metrics.Metric):
+class LongWords(gl.metrics.Metric):
     """Share of words with at least ``letters`` letters."""
 
     letters: int = 6
@@ -17,18 +17,18 @@ class LongWords(metrics.Metric):
     def measure(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> Any:
         lengths = [[len(word) for word in text.split()] for text in generations]
         shares = [sum(n >= self.letters for n in row) / max(1, len(row)) for row in lengths]
-        return {"style/long_words": metrics.mean_of(shares)}
+        return {"style/long_words": gl.metrics.mean_of(shares)}
 
 
-@rewards.register("no_echo")
+@gl.rewards.register("no_echo")
 def no_echo(prompts: Sequence[str], generations: Sequence[str]) -> list[float]:
     """Return -1 for each text that occurs in its prompt. A plain function is enough."""
     return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
 
 
-@rewards.register("new_words")
+@gl.rewards.register("new_words")
 @dataclass(kw_only=True)
-class NewWords(rewards.TokenReward):
+class NewWords(gl.rewards.TokenReward):
     """Reward each token that completes a new word with 1."""
 
     def at_token(self, prompt: str, previous: str, current: str, done: bool, *_: Any) -> float:

@@ -1,5 +1,6 @@
 """The examples run as their headers say."""
 
+import ast
 import json
 import runpy
 from pathlib import Path
@@ -162,3 +163,19 @@ def test_own_algorithm_and_policy_write(
     else:
         assert all(0 < row["value"] < 1 for row in rows)
     assert main(words) == 0  # resumes, with its own weights read back
+
+
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [("own_world", 8), ("own_algorithm", 4), ("own_reward", 1), ("own_policy", 6), ("own_judge", 3)],
+)
+def test_a_new_component_needs_few_names_of_the_package(module: str, limit: int) -> None:
+    source = (ROOT / "examples" / f"{module}.py").read_text()
+    names = [
+        name.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+        if (node.module or "" if isinstance(node, ast.ImportFrom) else name.name).startswith("groundling")
+    ]
+    assert 0 < len(names) <= limit

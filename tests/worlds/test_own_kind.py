@@ -1,6 +1,5 @@
 """A kind of world from outside the package takes part in every command."""
 
-import ast
 import json
 import sys
 from pathlib import Path
@@ -68,14 +67,6 @@ def test_it_trains_and_is_evaluated_reported_and_watched(
     capsys.readouterr()
     assert main(["watch", str(run_dir), "--fast", *_IMPORT]) == 0
     assert "at " in capsys.readouterr().out
-
-
-def test_it_needs_eight_names_of_the_package() -> None:
-    source = (Path(__file__).parents[2] / "examples" / "own_world.py").read_text()
-    assert "type: ignore" not in source
-    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    names = [one.name for node in imports if str(node.module).startswith("groundling") for one in node.names]
-    assert len(names) <= 8
 
 
 def test_its_agents_and_suites_take_part(
