@@ -1,10 +1,8 @@
 """`groundling train`."""
 
 import argparse
-import os
 import shlex
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +84,7 @@ def _train_each(configs: list["Config"]) -> int:
         return now != before or bool(now[current])
 
     console = make_console()
-    in_job = "SLURM_JOB_ID" in os.environ
-    with time_limit(has_advanced) if in_job else nullcontext(lambda: False) as is_near:
+    with time_limit(has_advanced) as is_near:
         for current, config in enumerate(configs):
             is_complete = train(config, console, warn)
             words = ["groundling", "evaluate", config.run_dir, *import_words(config.imports)]
