@@ -12,7 +12,7 @@ Nothing of the grid is kept between observations, so nothing can be stale.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from operator import itemgetter
 from types import MethodType
@@ -66,7 +66,7 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     if not env.see_through_walls:
         rows, reached = [], 1 << _MIDDLE
         for row in _ROWS:
-            visible, reached = _SPREAD[reached << _VIEW | clear >> row & _WHOLE_ROW]
+            visible, reached = _spread()[reached << _VIEW | clear >> row & _WHOLE_ROW]
             rows.append(visible)
         shown = shown & np.frombuffer(b"".join(rows), dtype=np.uint8)
     return _ENCODED.take(shown.reshape(_VIEW, _VIEW)[::-1].T, axis=0)
@@ -94,6 +94,7 @@ _ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # first bit of each row, the age
 
 
 @lru_cache
+@cache
 def _spread() -> list[tuple[bytes, int]]:
     """Tabulate how visibility spreads in a row, as in `minigrid.core.grid.Grid.process_vis`.
 
@@ -130,4 +131,3 @@ _ENCODED = np.array(
 )  # Minigrid's encoding by code: uint8 ``(num_codes, 3)``
 _CLEAR = [False, True, *(kind is not Wall for kind, _ in _CODES), *(is_open for _, is_open, _ in _DOORS)]
 _CLEAR_DIGITS = "".join("01"[clear] for clear in _CLEAR).encode().ljust(256, b"0")  # 1: does not block the view
-_SPREAD = _spread()
