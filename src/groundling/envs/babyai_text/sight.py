@@ -12,7 +12,7 @@ Nothing of the grid is kept between observations, so nothing can be stale.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 from types import MethodType
@@ -94,7 +94,6 @@ _ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # first bit of each row, the age
 
 
 @lru_cache
-@cache
 def _spread() -> list[tuple[bytes, int]]:
     """Tabulate how visibility spreads in a row, as in `minigrid.core.grid.Grid.process_vis`.
 
