@@ -78,9 +78,7 @@ def test_invalid_lists_of_prompts_get_a_message(ids: list[str], message: str) ->
 
 
 def test_texts_and_conversations_are_not_mixed() -> None:
-    with pytest.raises(
-        ConfigError, match=r"\['glam', 'conversation'\] mixes texts with conversations \(conversation\)"
-    ):
+    with pytest.raises(ConfigError, match=r"'conversation'\] mixes texts with conversations \(conversation\)"):
         PromptReader(["glam", "conversation"])
     assert isinstance(PromptReader(["balrog", "conversation"]).read(_SEEN), Conversation)
 

@@ -33,7 +33,7 @@ class LanguageModel(TransformersModel):
     Args:
         model: A Transformers model with a language-modelling head.
         gradient_checkpointing: Recompute activations in the backward pass, which saves memory but takes more time.
-        max_prompt_tokens: Truncate longer prompts to their last tokens. If None, prompts that do not fit raise.
+        max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.
         add_special_tokens: Add the tokenizer's special tokens to prompts passed as strings: T5's ``</s>``, Llama's
             ``<s>``. False raises an error if the tokenizer does not add any.
         keep_base: Save the frozen weights with a LoRA adapter, for base models that cannot be loaded again.
@@ -87,12 +87,12 @@ class LanguageModel(TransformersModel):
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
     ) -> CandidateScores:
-        """Return `score`'s results, padded, and the prompts' states from one pass; see `score` for arguments."""
+        """Return `score`'s results, padded, and the prompts' states from one pass; arguments and errors as there."""
         texts, questions = self.questions(prompts, candidates)
         scored = self._no_scores
         if questions:
             scores, states = self._scorer(questions, compat == "glam", growing(prompts))
-            # The output of a model spread over several devices is on the last one.
+            # If a model is spread over several devices, its output is on the last one.
             scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
             scored = scores, states.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
@@ -227,10 +227,8 @@ def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequenc
 
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
-    """Return log-probabilities (num_tokens, vocabulary) over the allowed tokens; -inf for all others.
-
-    An allowed end token (one of ``ends``) gets the total probability of all end tokens.
-    """
+    """Return log-probabilities (num_tokens, vocabulary) over the allowed tokens; -inf for all others."""
+    # An allowed end token (one of ``ends``) gets the total probability of all end tokens.
     rows = [row for row, ids in enumerate(among) if ids is not None]
     places = [(row, token) for row in rows for token in among[row] or ()]
     ending = [(row, token) for row, token in places if token in ends]

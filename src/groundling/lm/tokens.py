@@ -11,8 +11,8 @@ from groundling.lm.read.batching import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
 
-# Strings, or token ids including special tokens. Prefixes that token ids share, as the steps of a conversation do, are
-# read once where that is exact.
+# Strings, or token ids including special tokens. Common prefixes of token ids, such as the earlier steps of a
+# conversation, are read once where that is exact.
 Prompts = Sequence[str] | Sequence[list[int]]
 
 _MAX_REMEMBERED = 2**22  # Maximum number of cached tokens: about 150 MB of Python integers

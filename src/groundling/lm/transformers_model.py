@@ -132,7 +132,7 @@ class TransformersModel(ModelTokens, nn.Module):
             tokenizer: Folder, hub id or starter model whose tokenizer to use. If None, the model's own is used.
             revision: Revision of a hub model.
             trust_remote_code: Run the code that comes with a hub model.
-            max_prompt_tokens: Truncate longer prompts to their last tokens. If None, prompts that do not fit raise.
+            max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.
             add_special_tokens: Add the tokenizer's special tokens to prompts passed as strings.
             compile: Compile scoring and reading with `torch.compile`.
 

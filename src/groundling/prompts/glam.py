@@ -25,8 +25,8 @@ def glam_prompt(
     """Return the prompt of GLAM's agents (arXiv 2302.02662, appendix C), including its spaces and commas.
 
     Args:
-        goal: The mission. In French, English BabyAI missions are translated like in the original, which only knows "go
-            to"; other missions are unchanged.
+        goal: The mission. In French, English BabyAI missions are translated as in the original, which only knows
+            "go to"; other missions are unchanged.
         actions: The admissible actions.
         observations: The recent observations, each a list of descriptions, oldest first; three in GLAM.
         past_actions: The actions taken between them.

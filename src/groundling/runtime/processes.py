@@ -1,4 +1,4 @@
-"""Run with several processes: each steps its share of the envs and computes its share of every minibatch."""
+"""Multi-process runs: each process steps its share of the envs and computes its share of every minibatch."""
 
 import atexit
 import gc
@@ -66,7 +66,7 @@ class Processes:
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, value: T) -> list[T]:
-        """Return every process's value, by rank."""
+        """Return every process's value, ordered by rank."""
         if self.size == 1:
             return [value]
         values: list[T | None] = [None] * self.size

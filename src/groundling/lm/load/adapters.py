@@ -33,8 +33,7 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "bias": (("none",), f"trained biases remain when the adapter is disabled, {_NO_REFERENCE}: remove this setting"),
     "alora_invocation_tokens": (
         (None, []),
-        "such an adapter is active only after these tokens, which each call of the model would need: remove this "
-        "setting",
+        "such an adapter is active only after these tokens, which each call would need: remove this setting",
     ),
     "trainable_token_indices": (
         (None, []),

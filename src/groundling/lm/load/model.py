@@ -142,9 +142,8 @@ def load_model(
         if is_out_of_memory(error):
             raise GroundlingError(
                 f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
-                f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes per weight) or "
-                "model.load_in_4bit=true, spread it over GPUs with model.device_map=auto, stop other programs, or use "
-                "a smaller model"
+                f"({first_line(error, 120)}). Set model.dtype=bfloat16 or model.load_in_4bit=true, spread it over "
+                "GPUs with model.device_map=auto, stop other programs, or use a smaller model"
             ) from error
         raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
     model.name_or_path = source.path

@@ -178,7 +178,7 @@ def align(weights: Iterable[torch.nn.Parameter]) -> None:
 
 
 def switch_dropout_off(model: PreTrainedModel) -> None:
-    """Set every dropout of a model to 0, in its modules and in its config."""
+    """Set all dropout probabilities of a model to 0, in its modules and in its config."""
     # PPO compares a policy's probabilities before and after an update, and dropout would make the ratio noisy.
     # Gradient checkpointing needs training mode, in which dropout would be on.
     _zero_dropout(model.config)

@@ -211,7 +211,7 @@ class Scorer:
         return list(self._scores_at(rows, row, token, raw).split([a.targets.shape[1] for a in answers]))
 
     def _scores_at(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
-        """Return float32 (num_targets,), the log-probability of each `token` at its `row` of `rows`."""
+        """Return float32 (num_targets,), the log-probability (or logit) of each `token` at its `row` of `rows`."""
         rows_at_once = max(1, _MAX_LOGITS // self.backbone.model.config.get_text_config().vocab_size)
         if not len(token):
             return rows[:0, 0].float()  # keeps the graph, so that certain tokens have gradient 0

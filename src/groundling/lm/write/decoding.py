@@ -1,4 +1,4 @@
-"""Sample a batch of texts with the log-probability of every token, for a writer's rollouts.
+"""Sample a batch of texts with the log-probability of every token, for rollouts of text generation.
 
 Each token is sampled from one uniform number by inverting the cumulative distribution, so a text depends only on its
 own numbers, not on its batch. For beam search, see `LanguageModel.generate`.

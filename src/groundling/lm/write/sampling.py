@@ -21,8 +21,8 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
     """Check settings of `generate` without loading a model, so that they do not fail after hours of training.
 
     Rejects unknown names, invalid values, and settings that have no effect given the others, such as temperature
-    without sampling. ``key`` is the config key for messages; ``others`` are allowed names that `generate` does not
-    know. A setting of null means Transformers' default.
+    without sampling. ``key`` is the config key for messages; ``others`` are further allowed names. A setting of null
+    means Transformers' default.
     """
     if not settings:
         return
