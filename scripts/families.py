@@ -65,13 +65,13 @@ _ANNOUNCED = {
     "score": ("read several candidates",),
     "shared": ("read several candidates",),
     "padded": ("generates for",),
-    "sampled": ("generates by", "generates for"),
+    "sampled": ("Transformers' loop", "generates for"),
 }
 """Words of the warnings that concern a column."""
 _EFFECTS = {
     r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
     " separately",
-    r"generates by Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
+    r"generates (?:by|with) Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
     r"generates for one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
     r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",

@@ -138,7 +138,7 @@ def test_a_prompt_that_raises_or_gives_no_text_is_reported(monkeypatch: pytest.M
     with pytest.raises(ForeignError, match="prompt 'brief' raised KeyError"):
         PromptReader(["brief", "glam"])
     monkeypatch.setattr(prompts, "get", lambda id: lambda observation, language: 7)
-    with pytest.raises(ConfigError, match="prompt 'brief' must give a text or a Conversation, got 7"):
+    with pytest.raises(ConfigError, match="prompt 'brief' must return a string or a Conversation, got 7"):
         reader(seen)
 
 

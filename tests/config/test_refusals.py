@@ -107,8 +107,8 @@ _OTHERS = [
     (_WRITING, ["evaluation.metrics=[{id:causal_perplexity,args:{lm:3}}]"], r"metrics\[0\].args.lm must be .* got 3"),
     *((_WRITING, [f"evaluation.generation={{{words}}}"], f"evaluation.generation.*{message}") for words, message in (
         ("num_beam: 2", "'num_beam'.*'num_beams'"),
-        ("num_beams: 0", "num_beams must be a whole number of at least 1, got 0"),
-        ("num_beams: 1.5", "num_beams must be a whole number of at least 1, got 1.5"),
+        ("num_beams: 0", "num_beams must be an integer of at least 1, got 0"),
+        ("num_beams: 1.5", "num_beams must be an integer of at least 1, got 1.5"),
         ("do_sample: true, temperature: 0", "temperature must be greater than 0, got 0"),
         ("do_sample: true, top_k: many", "top_k must be .* 'many'"),
         ("max_new_tokens: many", "max_new_tokens must be "),

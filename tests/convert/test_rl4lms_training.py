@@ -133,5 +133,5 @@ def test_the_tokenizer_of_another_folder_is_used(
     policy: Any = policy_of(made)
     assert policy.lm.tokenizer.eos_token == "</s>"
     made.model.tokenizer = None
-    with pytest.raises(GroundlingError, match="holds no tokenizer"):
+    with pytest.raises(GroundlingError, match="contains no tokenizer"):
         policy_of(made)

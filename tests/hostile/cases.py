@@ -168,7 +168,7 @@ STATES = {
             ),
         ),
         EVALUATE,
-        "lies outside of the folder",
+        "lies outside the folder",
     ),
     **{
         f"a manifest that names {name}": Case(

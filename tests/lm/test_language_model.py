@@ -127,7 +127,7 @@ def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm)
     [
         (["a", "b"], [["go"], []], {}, "prompt 1 has no candidates"),
         (["a", "b"], [], {}, "prompt 0 has no candidates"),
-        (["a", "b"], [["go"]], {}, "2 prompts, but candidates for 1"),
+        (["a", "b"], [["go"]], {}, "got 2 prompts, but candidates for 1"),
         (["a"], ["go"], {"normalize": "words"}, "unknown normalize"),
         (["a"], ["go"], {"compat": "lamorel"}, "unknown compat"),
         (["go", "red " * 300], ACTIONS, {}, r"prompt 1 has \d+ tokens.*max_prompt_tokens=(\d+)"),

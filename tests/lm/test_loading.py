@@ -135,7 +135,7 @@ def test_another_models_tokenizer(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
     lm = LanguageModel.from_pretrained(folder, init="random")
-    with pytest.raises(GroundlingError, match="the tokenizer is not this model's"):
+    with pytest.raises(GroundlingError, match="the tokenizer does not belong to this model"):
         lm.score(PROMPTS, ACTIONS)
 
 
@@ -175,14 +175,14 @@ def test_invalid_options(folder, options, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_missing_gpu(folder):
-    refused("cannot be used on this machine", folder, device="cuda")
+    refused("is not available on this machine", folder, device="cuda")
 
 
 def test_a_sentencepiece_file_is_named_as_what_it_is(tmp_path, monkeypatch):
     """GLAM's DRRN reads such a file (spm_path): a tokenizer to convert, not a missing model."""
     file = tmp_path / "unigram_8k.model"
     file.write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
-    convert = "is a SentencePiece model file.*that of the model.*spiece.model.*pip install sentencepiece.*T5Tokenizer"
+    convert = "a SentencePiece model file.*folder of its model.*spiece.model.*pip install sentencepiece.*T5Tokenizer"
     with pytest.raises(GroundlingError, match=convert):
         policies.create("drrn", tokenizer=str(file))
     folder = tmp_path / "tokenizer"

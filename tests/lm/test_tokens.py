@@ -30,4 +30,4 @@ def test_a_beginning_token_that_prompt_and_tokenizer_both_write_is_reported(adds
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert tokens.prompt_tokens(["<s> go", "go"]) == ([[1, 1, 2], [1, 2]] if adds else [[1, 2], [2]])
-    assert [str(one.message)[:36] for one in caught] == ["a prompt begins with <s> twice, from"] * adds
+    assert [str(one.message)[:36] for one in caught] == ["a prompt starts with <s> twice, once"] * adds

@@ -151,7 +151,7 @@ def test_the_reference_has_its_own_cache(kind: str) -> None:
 def test_a_model_without_exact_caching_reads_all_and_warns(path: str, make_lm: Callable[..., LanguageModel]) -> None:
     lm = LanguageModel.from_pretrained(path, gradient_checkpointing=path == "starter-causal")
     policy, steps = _policy("scoring", lm), _steps(5)
-    with pytest.warns(UserWarning, match="cannot continue from what it has read of a conversation"):
+    with pytest.warns(UserWarning, match="cannot reuse earlier steps of a conversation"):
         whole = policy.outputs(steps[-1])
     with policy.unchanged(), warnings.catch_warnings():
         warnings.simplefilter("error")  # told once
@@ -213,7 +213,7 @@ def test_the_experiment_sets_the_system_prompt() -> None:
     assert policy.prompts([observation])[0].startswith("Be quick.")
     assert "hedge" in policy.prompts([observation])[0]
     text = ActionScoringPolicy(lm, prompt="brief", system="Be quick.", value_hidden_sizes=(8,))
-    with pytest.raises(ConfigError, match=r"policy\.args\.system is for conversations"):
+    with pytest.raises(ConfigError, match=r"policy\.args\.system only applies to conversations"):
         text.prompts([observation])
 
 

@@ -239,5 +239,5 @@ def test_invalid_prompts_get_a_message(make_lm):
     policy = TokenPolicy(make_lm("gpt2"))
     with pytest.raises(GroundlingError, match="prompt 1 is empty"):
         policy.write([TokenPrompt((3,)), TokenPrompt(())], uniforms(2, 4))
-    with pytest.raises(GroundlingError, match="prompt 0 has 254 tokens, and the text 4"):
+    with pytest.raises(GroundlingError, match="prompt 0 has 254 tokens and the text up to 4"):
         policy.write([TokenPrompt((3,) * 254)], uniforms(1, 4))

@@ -66,7 +66,7 @@ def test_an_episode_uses_one_form_and_episodes_use_all() -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["glam", "glam"], "each once, got"),
+        (["glam", "glam"], "without duplicates, got"),
         ([], "must name 1 or more"),
         ([["glam"]], "must name 1 or more"),
         (["glam", "breif"], "did you mean 'brief'"),
@@ -78,7 +78,7 @@ def test_invalid_lists_of_prompts_get_a_message(ids: list[str], message: str) ->
 
 
 def test_texts_and_conversations_are_not_mixed() -> None:
-    with pytest.raises(ConfigError, match=r"\['glam', 'conversation'\] has texts and conversations \(conversation\)"):
+    with pytest.raises(ConfigError, match=r"'conversation'\] mixes texts with conversations \(conversation\)"):
         PromptReader(["glam", "conversation"])
     assert isinstance(PromptReader(["balrog", "conversation"]).read(_SEEN), Conversation)
 

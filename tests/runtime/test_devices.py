@@ -29,7 +29,7 @@ def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: p
     monkeypatch.setattr(torch, "empty", without_float64)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("mps"))
     assert find_device("auto") == torch.device("cpu")
-    with pytest.raises(ConfigError, match=r"device=mps has no float64, .* set device=cpu"):
+    with pytest.raises(ConfigError, match=r"device=mps does not support float64, .* set device=cpu"):
         find_device("mps")
 
 

@@ -1,4 +1,4 @@
-"""The encoder, decoder body and head of a Transformers model, run apart, and what its config says of its layers."""
+"""Run the encoder, decoder body and head of a Transformers model separately, and describe its layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ValueHead(nn.Module):
 
     Args:
         hidden_size: `LanguageModel.hidden_size`.
-        hidden_sizes: Widths of hidden layers; empty: a linear head.
+        hidden_sizes: Widths of the hidden layers. If empty, the head is linear.
         bias: Give the last layer a bias.
     """
 
@@ -46,12 +46,12 @@ class ValueHead(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return values (num_prompts,) of states (num_prompts, hidden_size)."""
-        # Never (num_prompts, 1): that would broadcast against returns (num_prompts,), as in the released GLAM trainer.
+        # Not (num_prompts, 1), which would broadcast against returns (num_prompts,), as in the released GLAM trainer.
         return self.layers(state).squeeze(-1)
 
 
 class ActionHead(nn.Module):
-    """Computes logits of a fixed set of actions instead of scoring texts (GLAM's NPAE and action-head ablations)."""
+    """Computes logits of a fixed set of actions instead of scoring their text (GLAM's NPAE, action-head ablations)."""
 
     def __init__(self, hidden_size: int, num_actions: int, hidden_sizes: Sequence[int] = (1024, 1024)) -> None:
         super().__init__()
@@ -63,22 +63,22 @@ class ActionHead(nn.Module):
 
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-# Config keys of the span, for each kind of attention that has one.
+# Config keys of the span, for each attention type that has one.
 _SPAN_KEYS = {_SLIDING: ("sliding_window", "window_size"), _CHUNKED: ("attention_chunk_size",)}
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Kinds of layers of a causal body or a decoder."""
+    """The layer types of a causal body or a decoder."""
 
     spans: Mapping[str, int | None]
-    """Tokens of the window or chunk of each kind of attention, by Transformers' name; None: all tokens."""
-    others: tuple[str, ...]  # Kinds that no attention mask describes: recurrent, convolutions, compressed attention
+    """Window or chunk size of each attention type, by Transformers' name; None if it attends to all tokens."""
+    others: tuple[str, ...]  # Types that no attention mask describes: recurrence, convolution, compressed attention
 
     @classmethod
     def of(cls, config: Any) -> Self:
         config = config.get_text_config(decoder=True)
-        # Configs that do not list their layers have one kind.
+        # Configs that do not list their layers have a single type.
         only = [kind for kind in _SPAN_KEYS if _span(config, kind)][:1] or [_FULL]
         kinds = getattr(config, "layer_types", None) or only
         spans = {kind: _span(config, kind) for kind in dict.fromkeys(kinds) if kind in (_FULL, *_SPAN_KEYS)}
@@ -91,14 +91,14 @@ class Layers:
         return min((span for span in self.spans.values() if span), default=None)
 
     def check_length(self, length: int) -> int:
-        """Length for exactness checks: the shortest text computed like one of ``length`` tokens; 0: any short text."""
+        """Return the shortest length computed like ``length``, for exactness checks; 0 for any short text."""
         return max((span + 1 for span in self.spans.values() if span and length > span), default=0)
 
     def masks(self, allowed: Tensor, rows: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor]:
-        """Masks in the form that Transformers' bodies take: one, or one for each kind of attention.
+        """Return masks in the form that Transformers' bodies expect: one, or one for each attention type.
 
-        ``allowed``: bool (batch, 1, rows, columns), the mask of full attention. ``rows`` (batch, rows) and ``columns``
-        (batch, columns): int64, positions of queries and keys.
+        ``allowed`` is the mask of full attention, bool (batch, 1, rows, columns). ``rows`` (batch, rows) and
+        ``columns`` (batch, columns) are the positions of queries and keys, int64.
         """
         if self.window is None or int(rows.max()) < self.window:
             return allowed
@@ -125,7 +125,7 @@ Memory = list[tuple[Tensor, Tensor]]
 
 
 class Backbone:
-    """Runs the encoder, the decoder body (up to and with its final norm) and the head of a model, compiled or not.
+    """Runs a model's encoder, decoder body (including its final norm) and head, compiled or not.
 
     `logits` calls the model's own `forward` on the body's output, so that scaling, soft-capping and biases apply.
     """
@@ -137,7 +137,7 @@ class Backbone:
         self._last_states = _compiled() if compiled else _last_states
         self._compiled = compiled
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        body: Any = model.get_decoder()  # a model of its own; of some families something else
+        body: Any = model.get_decoder()  # a `PreTrainedModel` in most families, but not in all
         if body is model or not isinstance(body, PreTrainedModel):
             body = next((child for child in model.children() if isinstance(child, PreTrainedModel)), body)
         self.body: nn.Module = body
@@ -155,40 +155,40 @@ class Backbone:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference by rounding of two correct results: more in half precision and on accelerators."""
+        """Largest rounding difference of two correct results; higher in half precision and on accelerators."""
         return (1e-3 if self.device.type == "cpu" else 5e-3) if self.exact else 0.2
 
     @property
     def why_not_replaceable(self) -> str | None:
-        """Reason why the attention is not replaceable; None if each layer calls PyTorch's once on the whole text."""
+        """Why attention cannot be replaced; None if each layer calls PyTorch's attention once on the whole text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
         if self.layers.others or self.layers.window:
-            return "not all of its layers attend to the whole text alike"
+            return "not all of its layers attend to the whole text"
         if self.model.training:
-            return "gradient checkpointing reads twice"
+            return "gradient checkpointing runs the forward pass twice"
         if self._compiled:
             return "it is compiled"
-        return None if self.model.config._attn_implementation == "sdpa" else "its attention is not PyTorch's own"
+        return None if self.model.config._attn_implementation == "sdpa" else "it does not use PyTorch's attention"
 
     def warn_once(self, message: str) -> None:
-        """Warn, once per model and message."""
+        """Warn once per model and message."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, stacklevel=3)
 
     def encode(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Run the encoder: (batch, length) token ids and 0/1 mask to states (batch, length, hidden)."""
+        """Run the encoder on token ids and 0/1 mask, (batch, length) each; return states (batch, length, hidden)."""
         encoder = self.model.get_encoder()
         if reads_in_blocks(encoder, tokens) and not mask.all():
-            # Transformers would make (batch, 1, length, length) of (batch, length).
+            # Transformers would expand (batch, length) to (batch, 1, length, length).
             mask = self.attention_mask(mask.bool()[:, None, None])
         return self._last_states(encoder, {"input_ids": tokens, "attention_mask": mask})
 
     def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:
-        """Run an encoder-decoder's decoder on (batch, rows) tokens to its final hidden states, (batch, rows, hidden).
+        """Run the decoder of an encoder-decoder on tokens (batch, rows); return final states (batch, rows, hidden).
 
-        ``states`` (batch, length, hidden) are the encoder's; ``mask``: (batch, 1, rows, rows), None: causal attention.
+        ``states`` (batch, length, hidden) are the encoder's. ``mask`` is (batch, 1, rows, rows), or None if causal.
         """
         arguments = {
             "input_ids": tokens,
@@ -206,13 +206,13 @@ class Backbone:
         positions: Tensor | None,
         before: Memory | None = None,
     ) -> Tensor:
-        """Run a causal body on (batch, length) tokens to its final hidden states, (batch, length, hidden).
+        """Run a causal body on tokens (batch, length); return its final hidden states (batch, length, hidden).
 
         Args:
-            mask: (batch, 1, length, length), or one for each kind of layer, with columns for `before`, too. None:
-                causal attention; rows are padded on the right, where nothing sees the padding.
-            positions: (batch, length); None: those of unpadded texts.
-            before: Memory of a text that all rows begin with.
+            mask: (batch, 1, length, length), or one for each layer type, including the columns of `before`. If None,
+                attention is causal, and rows are padded on the right, where no token attends to the padding.
+            positions: (batch, length). If None, the positions of unpadded texts are used.
+            before: Memory of a prefix that all rows share.
         """
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
         if before is not None:
@@ -221,7 +221,7 @@ class Backbone:
                 rows = (len(tokens), -1, -1, -1)
                 cache.update(keys.expand(rows), values.expand(rows), layer)
             arguments |= {"past_key_values": cache, "use_cache": True}
-        # Without a mask, some models would look for the pad token.
+        # Without a mask, some models would infer one from the pad token.
         arguments["attention_mask"] = torch.ones_like(tokens) if mask is None else mask
         if positions is not None:
             arguments["position_ids"] = positions
@@ -229,14 +229,14 @@ class Backbone:
 
     def remember(self, tokens: Tensor) -> Memory:
         """Return a causal body's memory of a text, (1, length) token ids."""
-        cache = DynamicCache()  # keeps tokens beyond a window too: masks hide them
+        cache = DynamicCache()  # also keeps tokens outside a window; masks hide them
         self.body(input_ids=tokens, past_key_values=cache, use_cache=True)
         layers: list[Any] = cache.layers
         return [(layer.keys, layer.values) for layer in layers]
 
     def logits(self, states: Tensor) -> Tensor:
-        """Return logits (rows, vocabulary), in the model's dtype, of final hidden states (rows, hidden)."""
-        # Without autocast: where logits are far from 0, as GPT-2's, bfloat16 rounds log-probabilities to a few tenths.
+        """Return logits (rows, vocabulary), in the model's dtype, for final hidden states (rows, hidden)."""
+        # Without autocast: for logits far from 0, such as GPT-2's, bfloat16 rounds log-probabilities to a few tenths.
         states = states.to(self.model.dtype)  # which autocast may have changed
         arguments: dict[str, Any] = {"input_ids": states.new_zeros((1, 1), dtype=torch.long), "use_cache": False}
         if self.is_encoder_decoder:
@@ -246,7 +246,7 @@ class Backbone:
             return self.model(**arguments).logits[0]
 
     def attention_mask(self, allowed: Tensor | dict[str, Tensor]) -> Any:
-        """Convert a boolean 4D mask, or one for each kind of layer, to the form that the model's attention takes."""
+        """Convert a boolean 4D mask, or one for each layer type, to the form that the model's attention expects."""
         if isinstance(allowed, dict):
             return {kind: self.attention_mask(mask) for kind, mask in allowed.items()}
         if self.model.config._attn_implementation == "sdpa":
@@ -261,15 +261,15 @@ def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
-    # One function for all models of a process: policy, values and reference of one architecture share its programs.
-    # There are several: encoder and decoder, with and without gradients, a batch of one text.
+    # One function for all models of a process: policy, values and reference of one architecture share its programs,
+    # which differ for encoder and decoder, with and without gradients, and for a batch of one text.
     torch._dynamo.config.recompile_limit = 32
     return torch.compile(_last_states, dynamic=True)
 
 
 @dataclass
 class _BodyOutput:
-    """A body's output of any family: hidden states, and None for everything else."""
+    """A body's output for any model family: hidden states, and None for everything else."""
 
     last_hidden_state: Tensor
 
@@ -289,7 +289,7 @@ class _EncoderOutput(BaseModelOutput):
 
 @contextmanager
 def _returning(body: nn.Module, states: Tensor) -> Iterator[None]:
-    """Let `body` return these states without computing, within this context."""
+    """Within this context, make `body` return these states without computing anything."""
     hooked_forward = body.__dict__.get("forward")  # set by accelerate or a wrapper
     body.forward = lambda *_, **__: _BodyOutput(states)
     try:

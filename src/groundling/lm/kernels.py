@@ -1,8 +1,8 @@
 """Faster CPU kernels for the modules and functions of language models.
 
-T5 adds a bias by relative position to attention scores, and materialises bias, scores and probabilities for each head,
-query and key: 400 MB each for 3,500 tokens and 8 heads. Here, without gradients, the bias is a table of
-``2 * length - 1`` distances, of which each query reads a window.
+T5 adds a relative position bias to its attention scores, and materialises the bias, scores and probabilities for each
+head, query and key: 400 MB each for 3,500 tokens and 8 heads. Here, when gradients are off, the bias is a table of
+``2 * length - 1`` distances, and each query reads a window of it.
 """
 
 import functools
@@ -19,7 +19,7 @@ from groundling.runtime.devices import activated
 
 
 class FastKernels(TorchFunctionMode):
-    """Use faster CPU kernels for single-query attention and activations without gradients; the same to rounding."""
+    """Use faster CPU kernels for single-query attention and activations without gradients; equal up to rounding."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -40,7 +40,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    # For one query the fused kernel takes up to twice the time of two products.
+    # For a single query, the fused kernel takes up to twice as long as two matrix products.
     if query.shape[-2] != 1 or enable_gqa or attn_mask is None or attn_mask.dtype != query.dtype:
         return None
     scaled = query if scale == 1 else query * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -51,7 +51,7 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
     fused = activated(x, "gelu", approximate)
     if fused is not None:
         return fused
-    # (1 + tanh u) / 2 = σ(2u), and the sigmoid's kernel takes a tenth of the time of the hyperbolic tangent's.
+    # (1 + tanh u) / 2 = σ(2u), and the sigmoid kernel takes a tenth of the tanh kernel's time.
     if approximate != "tanh" or x.device.type != "cpu" or x.dtype != torch.float32:
         return None
     scale = math.sqrt(8 / math.pi)
@@ -68,11 +68,11 @@ _FASTER: dict[Any, Callable[..., Tensor | None]] = {
 
 # T5's encoder on long prompts
 
-LONG = 128  # Length from which this attention is faster than T5's own
+LONG = 128  # Minimum length at which this attention is faster than T5's own
 
 
 def use_block_attention(model: nn.Module) -> None:
-    """Replace the classes of the self-attention modules of a T5 or mT5 encoder."""
+    """Replace the self-attention classes of a T5 or mT5 encoder, in place."""
     from transformers.models.mt5.modeling_mt5 import MT5Attention
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -83,8 +83,8 @@ def use_block_attention(model: nn.Module) -> None:
 
 
 def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
-    """Return True if ``encoder`` reads ``tokens`` or states, (batch, length, ...), by `BlockAttention`."""
-    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # traces hold for any length, loops do not
+    """Return True if ``encoder`` reads ``tokens``, ids or states (batch, length, ...), with `BlockAttention`."""
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # a trace must hold for any length
         return False
     return (
         tokens.device.type == "cpu"
@@ -95,7 +95,7 @@ def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
 
 
 class BlockAttention(nn.Module):
-    """T5's encoder self-attention; of long prompts without gradients by PyTorch's fused attention, one by one."""
+    """T5's encoder self-attention; without gradients, long prompts use PyTorch's fused attention one by one."""
 
     n_heads: int
     q: nn.Linear
@@ -116,8 +116,8 @@ class BlockAttention(nn.Module):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Compute as T5's attention; for long prompts ``position_bias`` is the table, (heads, 2 * length - 1)."""
-        # In half precision T5 rounds scores before it adds the bias, blocks do not.
+        """Compute T5's attention; for long prompts, ``position_bias`` is the table (heads, 2 * length - 1)."""
+        # In half precision, T5 rounds scores before it adds the bias; block attention does not.
         half = hidden_states.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
         if half or not reads_in_blocks(self, hidden_states):
             return super().forward(hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs)
@@ -135,7 +135,7 @@ class BlockAttention(nn.Module):
         return self.o(attended.transpose(1, 2).flatten(2)), table, None
 
     def _bias_by_distance(self, length: int) -> Tensor:
-        """Return the bias for each key position minus query position, from ``1 - length`` to ``length - 1``."""
+        """Return the bias for each distance from query to key, from ``1 - length`` to ``length - 1``."""
         buckets = self._relative_position_bucket(
             torch.arange(1 - length, length, device=self.relative_attention_bias.weight.device),
             bidirectional=True,
@@ -160,8 +160,8 @@ def _spans(mask: Tensor | None) -> list[tuple[slice, slice]]:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
-    """Attend without gradients: each (batch, heads, length, size); the table may be that of longer prompts."""
+    """Attend without gradients; inputs are (batch, heads, length, size), and the table may cover longer prompts."""
     length, middle = query.shape[2], table.shape[1] // 2
-    # Queries in reverse, so that their windows are a view of the table.
+    # Queries are reversed, so that their windows are a view of the table.
     windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
     return F.scaled_dot_product_attention(query.flip(2), key, value, attn_mask=windows[None], scale=1.0).flip(2)

@@ -32,18 +32,18 @@ class LanguageModel(TransformersModel):
 
     Args:
         model: A Transformers model with a language-modelling head.
-        gradient_checkpointing: Recompute activations in the backward pass, for less memory and more time.
-        max_prompt_tokens: Longer prompts keep their last tokens; None: raise if they do not fit the model.
-        add_special_tokens: Add the tokenizer's special tokens to prompts given as text: T5's ``</s>``, Llama's
-            ``<s>``. False raises if the tokenizer adds none.
-        keep_base: Save the frozen weights with a LoRA adapter (for bases that cannot be loaded from elsewhere).
-        compiled: Run scoring and reading by `torch.compile`; generation is not compiled.
+        gradient_checkpointing: Recompute activations in the backward pass, which saves memory but takes more time.
+        max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.
+        add_special_tokens: Add the tokenizer's special tokens to prompts passed as strings: T5's ``</s>``, Llama's
+            ``<s>``. False raises an error if the tokenizer does not add any.
+        keep_base: Save the frozen weights with a LoRA adapter, for base models that cannot be loaded again.
+        compiled: Compile scoring and reading with `torch.compile`; generation is not compiled.
 
     Attributes:
         backbone: The model's encoder, decoder body and head.
-        filler: The token that pads.
-        start_token: The token that a decoder reads first.
-        max_positions: Tokens that the model has room for; None: no limit.
+        filler: The padding token.
+        start_token: The first token that a decoder reads.
+        max_positions: The model's context length in tokens; None if unlimited.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> None:
@@ -62,17 +62,17 @@ class LanguageModel(TransformersModel):
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
     ) -> list[Tensor]:
-        """Return log P(candidate | prompt) of each prompt's candidates, with gradients if torch records them.
+        """Return log P(candidate | prompt) for each prompt's candidates, with gradients if they are enabled.
 
         Args:
-            prompts: Texts or token ids; an empty text is read as the beginning of one.
-            candidates: One list for all prompts, or one for each. An empty candidate has log-probability 0.
-            normalize: "sum" over the candidate's tokens; or the mean per "token" or per "word" (runs of non-blanks).
-            compat: "glam" computes the released GLAM scorer's figures, which are not log-probabilities: sums of raw
-                logits, plus 1 for each token that a candidate is shorter than the longest of the call.
+            prompts: Strings or token ids. An empty string is read as the start of a text.
+            candidates: One list for all prompts, or one per prompt. An empty candidate has log-probability 0.
+            normalize: "sum" over the candidate's tokens, or the mean per "token" or per whitespace-separated "word".
+            compat: "glam" computes the scores of the released GLAM scorer, which are not log-probabilities but sums of
+                raw logits, plus 1 for each token by which a candidate is shorter than the longest one of the call.
 
         Returns:
-            For each prompt, float32 (its number of candidates,).
+            For each prompt, a float32 tensor (num_candidates,).
 
         Raises:
             GroundlingError: A prompt has no candidates, or is too long for the model.
@@ -87,17 +87,17 @@ class LanguageModel(TransformersModel):
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
     ) -> CandidateScores:
-        """Return `score`'s results, padded, and the prompts' states, from one pass; arguments and errors as there."""
+        """Return `score`'s results, padded, and the prompts' states from one pass; arguments and errors as there."""
         texts, questions = self.questions(prompts, candidates)
         scored = self._no_scores
         if questions:
             scores, states = self._scorer(questions, compat == "glam", growing(prompts))
-            # A model spread over several devices ends on another one.
+            # If a model is spread over several devices, its output is on the last one.
             scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
             scored = scores, states.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
-    # Wrappers of modules (distributed data parallel, compile) wrap scoring.
+    # Module wrappers (DistributedDataParallel, torch.compile) wrap `forward`.
     forward = score_candidates
 
     def score_guided(
@@ -105,23 +105,23 @@ class LanguageModel(TransformersModel):
     ) -> CandidateScores:
         """Return the log-probabilities with which guided decoding generates each candidate.
 
-        Each token can only continue one of the prompt's candidates (see `groundling.lm.read.guided`), so a prompt's
-        probabilities sum to 1. One pass gives them, shorter than that of `score_candidates`: tokens after a
-        candidate's last choice are certain. Candidates of equal tokens share their probability.
+        Only tokens that continue one of the prompt's candidates are allowed (see `groundling.lm.read.guided`), so each
+        prompt's probabilities sum to 1. The pass is shorter than that of `score_candidates`, because the tokens after
+        a candidate's last choice are certain. Candidates with the same tokens share their probability.
 
         Args:
-            prompts: As of `score_candidates`.
-            candidates: Likewise. An empty one is the end of the text alone. A candidate that another one begins with
-                ends by any of the model's `end_tokens`, whose probabilities are added.
-            temperature: Divides the logits of tokens.
+            prompts: See `score`.
+            candidates: See `score`. An empty candidate is an empty text. A candidate that is a prefix of another one
+                ends with any of the model's `end_tokens`, whose probabilities are summed.
+            temperature: Divides the logits.
 
         Raises:
-            GroundlingError: As of `score_candidates`, or there is no end token.
+            GroundlingError: As in `score`, or the model has no end token.
         """
         if not self.end_tokens.ids:
             raise GroundlingError(
-                "this model has no end token (in its tokenizer, generation config or chat template), without which a "
-                "text that begins a longer one cannot end: name another tokenizer"
+                "this model has no end token in its tokenizer, generation config or chat template, so a candidate "
+                "that is a prefix of another one cannot end: use a different tokenizer"
             )
         _, questions = self.questions(prompts, candidates)
         scored = self._no_scores
@@ -150,41 +150,41 @@ class LanguageModel(TransformersModel):
     def keeping(self) -> Iterator[None]:
         """Within this context and without gradients, read only the new tokens of prompts that continue earlier ones.
 
-        The weights must not change. Keeps keys and values of the last prompts, of as many as one call has had; for
-        encoder-decoders, the encoder's states of the prompts of the last call of `read`.
+        The weights must not change. Keeps keys and values of the latest prompts, as many as the largest call has had;
+        for encoder-decoders, keeps the encoder's states of the prompts in the last call of `read`.
         """
         with self._scorer.keeping():
             yield
 
     @property
     def kept_bytes(self) -> int:
-        """Memory of the keys and values at the end of the last `keeping`."""
+        """Size in bytes of the keys and values at the end of the last `keeping`."""
         return self._scorer.kept_bytes
 
     def generate(self, prompts: Sequence[str] | Sequence[Sequence[int]], **generation: Any) -> list[Generation]:
-        """Continue each prompt, in batches; sampling draws from torch's global generator.
+        """Continue each prompt, in batches; sampling uses torch's global generator.
 
         Args:
-            prompts: Texts or token ids.
+            prompts: Strings or token ids.
             generation: Keyword arguments of Transformers' `generate` (`max_new_tokens`, by default 32, `do_sample`,
-                `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...). Texts end at each of the model's
-                `end_tokens`, unless `eos_token_id` or a `generation_config` is given.
+                `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...). Texts end at any of the model's
+                `end_tokens` unless `eos_token_id` or a `generation_config` is passed.
 
         Returns:
-            One `Generation` for each prompt, or `num_return_sequences` of each prompt in turn.
+            One `Generation` per prompt, or `num_return_sequences` per prompt, prompt by prompt.
 
         Raises:
-            GroundlingError: A prompt is too long for the model and the new tokens.
+            GroundlingError: A prompt and the new tokens do not fit the model.
         """
         if isinstance(prompts, str):
-            raise GroundlingError("prompts must be a list of texts: put a single text into a list")
+            raise GroundlingError("prompts must be a list of strings: wrap a single string in a list")
         if refused := {"stop_strings", "stopping_criteria"} & generation.keys():
-            raise GroundlingError(f"{', '.join(refused)} cannot be used: texts end at tokens (eos_token_id)")
+            raise GroundlingError(f"{', '.join(refused)} cannot be used: set eos_token_id to end texts")
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
         if self.is_encoder_decoder and not new_tokens:
-            new_tokens = generation["max_length"] - 1  # which counts the start token
+            new_tokens = generation["max_length"] - 1  # which includes the start token
         tokens = self.prompt_tokens(prompts, new_tokens)
         if not tokens:
             return []
@@ -194,13 +194,13 @@ class LanguageModel(TransformersModel):
             return self.generator(tokens, generation)
 
     def continuation(self, prompt: Sequence[int]) -> Continuation:
-        """Return a decoder of the text that the model generates after a prompt, both in token ids."""
+        """Return an incremental decoder for the tokens that the model generates after a prompt (token ids)."""
         return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt)
 
 
-# Answers that are generated token by token and evaluated again later
+# Answers that are generated token by token and evaluated again later on
 
-Among = tuple[int, ...] | None  # The tokens from which one was chosen; None: the whole vocabulary
+Among = tuple[int, ...] | None  # The tokens that one was chosen from; None if from the whole vocabulary
 
 
 def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> Tensor:
@@ -217,21 +217,18 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence
 
 
 def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool) -> Tensor:
-    """Return the states that predict each token of the answers, none empty: (num_tokens, hidden), with gradients."""
+    """Return the states (num_tokens, hidden) that predict each token of the nonempty answers, with gradients."""
     read = lm.read([_question(*pair) for pair in zip(prompts, answers, strict=True)], growing)
     firsts = torch.tensor([0, *(len(one.rows) for one in read[:-1])]).cumsum(0).tolist()
     places = torch.cat([first + one.targets[0] for first, one in zip(firsts, read, strict=True)])
     states = torch.cat([one.rows for one in read])
-    # A look-up, whose backward pass is one addition, and one copy of indices for all answers.
+    # A look-up needs one addition in the backward pass and one copy of indices for all answers.
     return F.embedding(places.to(states.device), states).to(lm.device)
 
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
-    """Return log-probabilities among the tokens that can come, (num_tokens, vocabulary); -inf for others.
-
-    If one of ``ends``, the model's end tokens, is allowed among other tokens, it has the sum of all ends'
-    probabilities.
-    """
+    """Return log-probabilities (num_tokens, vocabulary) over the allowed tokens; -inf for all others."""
+    # An allowed end token (one of ``ends``) gets the total probability of all end tokens.
     rows = [row for row, ids in enumerate(among) if ids is not None]
     places = [(row, token) for row in rows for token in among[row] or ()]
     ending = [(row, token) for row, token in places if token in ends]

@@ -1,4 +1,4 @@
-"""Token ids of prompts and candidates for one model, remembered, with checks that they fit it."""
+"""Tokenize prompts and candidates for one model, with a cache and checks that they fit the model."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,19 +11,16 @@ from groundling.lm.read.batching import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
 
-# Texts, or token ids, special ones included. Token ids that begin with each other, as the steps of a conversation do,
-# are read once where that is exact.
+# Strings, or token ids including special tokens. Common prefixes of token ids, such as the earlier steps of a
+# conversation, are read once where that is exact.
 Prompts = Sequence[str] | Sequence[list[int]]
 
-_MAX_REMEMBERED = 2**22  # Tokens of remembered texts: some 150 MB of Python integers
-_ROOM_TO_ANSWER = 128  # Tokens left to a conversation's answer, or a quarter of a short context
+_MAX_REMEMBERED = 2**22  # Maximum number of cached tokens: about 150 MB of Python integers
+_ROOM_TO_ANSWER = 128  # Tokens reserved for a conversation's answer; at most a quarter of the context
 
 
 class ModelTokens:
-    """The part of a language model that encodes texts, see `LanguageModel`.
-
-    ``fallback_token`` is the prompt for an empty text, if the tokenizer adds no special token.
-    """
+    """The tokenization part of a `LanguageModel`; ``fallback_token`` replaces prompts without any tokens."""
 
     def __init__(
         self,
@@ -43,47 +40,47 @@ class ModelTokens:
         self.is_encoder_decoder = is_encoder_decoder
         self.max_prompt_tokens = max_prompt_tokens
         self.add_special_tokens = add_special_tokens
-        self._known: dict[tuple[str, bool], list[int]] = {}  # by text, and whether it is a prompt
+        self._known: dict[tuple[str, bool], list[int]] = {}  # keyed by (text, is_prompt)
         self._num_known = 0
         self._chat: Chat | None = None
         self._has_cut = False
 
     @property
     def room(self) -> int | None:
-        """Most tokens of a prompt: as set, or the model's context less some room for an answer; None: no limit."""
+        """Maximum number of prompt tokens: as set, or the context minus room for an answer; None if unlimited."""
         if self.max_prompt_tokens is not None or self.max_positions is None:
             return self.max_prompt_tokens
         return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)
 
     @property
     def chat(self) -> Chat:
-        """Conversations by the tokenizer's chat template; raises `GroundlingError` if the template cannot be used."""
+        """The tokenizer's chat template; raises `GroundlingError` if the template cannot be used."""
         if self._chat is None or self._chat.source != self.tokenizer.chat_template:
             self._chat = Chat(self.tokenizer)
             self.text_encoder = self._chat.encoder
         return self._chat
 
     def mask(self, words: str) -> str:
-        """Mark the control tokens in a world's text, so that they are read as plain text."""
+        """Mark control tokens in a world's text so that they are read as plain text."""
         return self.text_encoder.mask(words)
 
     def unmask(self, text: str) -> str:
-        """Return a text as it was before `mask`."""
+        """Undo `mask`."""
         return self.text_encoder.unmask(text)
 
     def questions(
         self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]]
     ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
-        """Return each prompt's candidates (given for all or for each) as texts, and as questions in token ids."""
+        """Return each prompt's candidates (one list for all, or one per prompt) as strings and as token ids."""
         if isinstance(prompts, str) or isinstance(candidates, str):
-            raise GroundlingError("prompts and candidates must be lists of texts: put a single text into a list")
+            raise GroundlingError("prompts and candidates must be lists of strings: wrap a single string in a list")
         shared = all(isinstance(candidate, str) for candidate in candidates)
         texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
         if len(texts) != len(prompts):
-            raise GroundlingError(f"{len(prompts)} prompts, but candidates for {len(texts)}")
+            raise GroundlingError(f"got {len(prompts)} prompts, but candidates for {len(texts)}")
         for index, options in enumerate(texts):
             if not len(options):
-                raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
+                raise GroundlingError(f"prompt {index} has no candidates: pass at least one")
         flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
         for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if growing(prompts) else ()):
@@ -93,7 +90,7 @@ class ModelTokens:
         return texts, list(map(ScoringQuestion, self.prompt_tokens(prompts, room), tokens))
 
     def prompt_tokens(self, prompts: Prompts | Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
-        """Return token ids of prompts, never empty; raise if they do not fit the model with ``room`` more tokens."""
+        """Return the prompts' token ids, never empty; raise if they do not fit the model with ``room`` more tokens."""
         if all(isinstance(prompt, str) for prompt in prompts):
             tokens = self._encode_texts(cast(Sequence[str], prompts), True)
         else:
@@ -102,8 +99,8 @@ class ModelTokens:
             return tokens
         if self.is_encoder_decoder and room > self.max_positions:
             raise GroundlingError(
-                f"{room} tokens are to come after a prompt, but this model's decoder has room for "
-                f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
+                f"{room} tokens should follow a prompt, but this model's decoder has room for {self.max_positions}: "
+                "reduce max_new_tokens, or use shorter candidates"
             )
         # A candidate's last token is predicted, never read; a decoder does not read the prompt.
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
@@ -111,19 +108,19 @@ class ModelTokens:
             if len(ids) > limit:
                 raise GroundlingError(
                     f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
-                    f"the model with max_prompt_tokens={limit} (of a run model.max_prompt_tokens={limit}) to keep the "
-                    "last ones"
+                    f"the model with max_prompt_tokens={limit} (in a run, model.max_prompt_tokens={limit}) to keep "
+                    "only the last ones"
                 )
         return tokens
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
-        """Return how many tokens the model reads for each prompt; remembered, so repeated calls are cheap."""
+        """Return the number of tokens that the model reads for each prompt; cached, so repeated calls are cheap."""
         return [len(tokens) for tokens in self._encode_texts(prompts, True)]
 
     def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
-        """Return token ids of texts after a prompt, without special tokens.
+        """Return token ids of strings that follow a prompt, without special tokens.
 
-        ``answers``: as continuations of the chat template's text; otherwise, and for decoders, as texts of their own.
+        With ``answers``, they continue the chat template's text; otherwise, and for decoders, they stand alone.
         """
         if not answers or self.is_encoder_decoder or not self.tokenizer.chat_template:
             return self._encode_texts(texts, False)
@@ -133,7 +130,7 @@ class ModelTokens:
         return tokens
 
     def _encode_texts(self, texts: Sequence[str], prompts: bool) -> list[list[int]]:
-        """Encode texts that are not remembered, and remember them."""
+        """Tokenize strings, using and filling the cache."""
         new = [text for text in dict.fromkeys(texts) if (text, prompts) not in self._known]
         if new and self._num_known > _MAX_REMEMBERED:
             self._known, self._num_known, new = {}, 0, list(dict.fromkeys(texts))
@@ -148,8 +145,8 @@ class ModelTokens:
         ids, bos, limit = ids or [self._fallback_token], self.tokenizer.bos_token_id, self.max_prompt_tokens
         if len(ids) > 1 and ids[0] == ids[1] == bos:
             warnings.warn(
-                f"a prompt begins with {self.tokenizer.bos_token} twice, from its text and from the tokenizer: "
-                "give prompts without it, or as token ids, or load the model with add_special_tokens=False",
+                f"a prompt starts with {self.tokenizer.bos_token} twice, once from its text and once from the "
+                "tokenizer: remove it from the text, pass token ids, or load the model with add_special_tokens=False",
                 stacklevel=2,
             )
         if limit is None or len(ids) <= limit:
@@ -157,9 +154,9 @@ class ModelTokens:
         if not self._has_cut:
             self._has_cut = True
             warnings.warn(
-                f"a prompt of {len(ids)} tokens is cut to its last {limit}, and so is every longer one: its beginning, "
-                "such as a world's goal and actions, is not read. Raise model.max_prompt_tokens, or shorten prompts by "
-                "world.history or policy.args.prompt",
+                f"a prompt of {len(ids)} tokens is cut to its last {limit}, as are all longer ones: the beginning, "
+                "such as the world's goal and actions, is not read. Raise model.max_prompt_tokens, or shorten prompts "
+                "with world.history or policy.args.prompt",
                 stacklevel=2,
             )
         begins = limit > 1 and ids[0] == bos
@@ -168,8 +165,8 @@ class ModelTokens:
     def _check_vocabulary(self, text: str, ids: list[int]) -> None:
         if ids and max(ids) >= self.vocabulary_size:
             raise GroundlingError(
-                f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "
-                f"{self.vocabulary_size} embeddings: the tokenizer is not this model's"
+                f"the tokenizer returns token {max(ids)} for {text[:40]!r}, but the model has only "
+                f"{self.vocabulary_size} embeddings: the tokenizer does not belong to this model"
             )
 
     def _asks(self, prompt: Sequence[int]) -> bool:
@@ -181,14 +178,14 @@ class ModelTokens:
 
 
 def growing(prompts: Prompts) -> bool:
-    """Return True if prompts may be the steps of conversations: they are given as token ids."""
+    """Return True if the prompts are token ids, which may be the steps of conversations."""
     return not isinstance(prompts[0], str) if len(prompts) else False
 
 
 def indistinguishable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[str]]:
-    """Return groups of different texts that are encoded as the same token ids, in the order of ``texts``."""
+    """Return groups of different strings that have the same token ids, in the order of ``texts``."""
     # Tokenizers that lack a character encode it as the unknown token (T5's has no ``{`` and ``}``), and some change
-    # case or drop accents and blanks.
+    # case or drop accents and spaces.
     distinct = list(dict.fromkeys(texts))
     groups: dict[tuple[int, ...], list[str]] = {}
     if distinct:

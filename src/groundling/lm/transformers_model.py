@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class TransformersModel(ModelTokens, nn.Module):
-    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as of `LanguageModel`."""
+    """A Transformers model with its tokenizer, adapters and token ids; arguments and errors as in `LanguageModel`."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class TransformersModel(ModelTokens, nn.Module):
         if not add_special_tokens and not tokenizer.num_special_tokens_to_add():
             raise GroundlingError(
                 "add_special_tokens=false does nothing: this model's tokenizer adds no special tokens; leave it at "
-                "true (of a run model.add_special_tokens=true)"
+                "true (in a run, model.add_special_tokens=true)"
             )
         switch_dropout_off(model)
         fuse_activations(model)
         speed_up_linear_layers(model)
-        if model.config._attn_implementation == "eager":  # T5's on CPUs
+        if model.config._attn_implementation == "eager":  # T5 on CPUs
             use_block_attention(model)
         self.model = model
         self._gradient_checkpointing = gradient_checkpointing
@@ -113,28 +113,28 @@ class TransformersModel(ModelTokens, nn.Module):
         add_special_tokens: bool = True,
         compile: bool = False,
     ) -> Self:
-        """Load a model; its config says whether it is causal or an encoder-decoder.
+        """Load a causal or encoder-decoder model, depending on its config.
 
         Args:
-            path: A folder (also one that `save_pretrained` wrote, with its LoRA adapter), a GGUF file, a hub id,
+            path: A folder (including one written by `save_pretrained`, with its LoRA adapter), a GGUF file, a hub id,
                 "starter" (encoder-decoder), "starter-causal" or "smollm2".
-            init: "pretrained", "random" (from the config alone), or "embeddings" (random except the pretrained input
-                embeddings, as GLAM's NPAE baseline).
-            seed: Seed of random weights; None: torch's global generator.
-            dtype: Of the weights: "float32", "bfloat16" or "float16".
-            device: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
-            device_map: Spread the layers over several devices ("auto", "balanced", ..., or a map of accelerate's);
+            init: "pretrained", "random" (from the config alone), or "embeddings" (random except for the pretrained
+                input embeddings, as in GLAM's NPAE baseline).
+            seed: Seed for random weights. If None, torch's global generator is used.
+            dtype: Data type of the weights: "float32", "bfloat16" or "float16".
+            device: "cpu", "cuda", "cuda:1", or "auto" for a GPU if available.
+            device_map: Spread the layers over several devices ("auto", "balanced", ..., or an Accelerate device map);
                 overrides `device`.
             load_in_4bit: Keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.
             lora: Keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
-            gradient_checkpointing: Less memory for more time in the backward pass.
-            attention: Transformers' `attn_implementation`; None: its own choice, and "eager" for T5 on CPUs.
-            tokenizer: Folder, hub id or starter with another tokenizer; None: the model's own.
-            revision: Of a hub model.
+            gradient_checkpointing: Recompute activations in the backward pass, which saves memory but takes more time.
+            attention: Transformers' `attn_implementation`. If None, "eager" for T5 on CPUs, else its default.
+            tokenizer: Folder, hub id or starter model whose tokenizer to use. If None, the model's own is used.
+            revision: Revision of a hub model.
             trust_remote_code: Run the code that comes with a hub model.
-            max_prompt_tokens: Longer prompts keep their last tokens; None: raise if they do not fit the model.
-            add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
-            compile: Run scoring and reading by `torch.compile`.
+            max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.
+            add_special_tokens: Add the tokenizer's special tokens to prompts passed as strings.
+            compile: Compile scoring and reading with `torch.compile`.
 
         Raises:
             GroundlingError: Something is missing or invalid; the message is one line.
@@ -151,15 +151,15 @@ class TransformersModel(ModelTokens, nn.Module):
                 adapters.load_adapter(model, source.path, lora)
             elif lora is not None:
                 adapters.add_lora(model, lora)
-        if sees(model.config):  # nothing reads images
+        if sees(model.config):  # images are never read
             parts: list[Any] = [model.get_decoder(), model.get_output_embeddings()]
             used = {id(p) for part in parts for p in part.parameters()}
             for weight in model.parameters():
                 weight.requires_grad_(weight.requires_grad and id(weight) in used)
-        # Bundled models lie in the installed package, which is elsewhere on another machine.
+        # Bundled models are part of the installed package, whose path differs on other machines.
         saved_with_base = base is not None and Path(base).parent == Path(source.path)
         keep_base = not load_in_4bit and (init != "pretrained" or str(path) in STARTERS or saved_with_base)
-        # Other frozen weights stay in the mapped file, whose pages processes share.
+        # Other frozen weights stay memory-mapped, so that processes share their pages.
         align(p for p in model.parameters() if p.requires_grad or keep_base)
         named = source if tokenizer is None else Source(resolve(tokenizer), None, trust_remote_code)
         return cls(
@@ -173,10 +173,10 @@ class TransformersModel(ModelTokens, nn.Module):
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write weights (safetensors), config and tokenizer; with LoRA, the adapter.
+        """Save weights (safetensors), config and tokenizer; with LoRA, the adapter.
 
         `from_pretrained(folder)` loads the same model, and so do Transformers' Auto classes. An adapter's frozen
-        weights are loaded from where they came from, or saved with it if `init` was not "pretrained".
+        weights are loaded from their original source, or saved with the adapter if `init` was not "pretrained".
         """
         folder = Path(folder)
         with quietly():
@@ -205,7 +205,7 @@ class TransformersModel(ModelTokens, nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of prompts' tokens."""
+        """The device of input tokens."""
         return self.backbone.device
 
     @property
@@ -214,12 +214,12 @@ class TransformersModel(ModelTokens, nn.Module):
         return bool(getattr(self.model, "_hf_peft_config_loaded", False))
 
     def copy(self) -> Self:
-        """Return the same model with trained weights of its own; frozen weights are shared."""
+        """Return a copy with its own trainable weights; frozen weights are shared."""
         frozen = {id(p): p for p in self.parameters() if not p.requires_grad}
         return copy.deepcopy(self, {id(self.tokenizer): self.tokenizer, **frozen})
 
     def with_new_adapter(self, lora: Mapping[str, Any]) -> Self:
-        """Return a copy with a new LoRA adapter (arguments of `peft.LoraConfig`) in place of the model's own."""
+        """Return a copy with a new LoRA adapter (`peft.LoraConfig` arguments) instead of the model's own."""
         made = self.copy()
         if made.has_adapter:
             made.model.delete_adapter(list(made.model.peft_config))
@@ -227,9 +227,9 @@ class TransformersModel(ModelTokens, nn.Module):
         return made
 
     def train(self, mode: bool = True) -> Self:
-        """Change no results (see the class)."""
-        # Transformers checkpoints gradients in training mode only, so the mode follows `gradient_checkpointing`, for
-        # checkpointing modules alone: in training mode, routers of experts add noise or draw.
+        """Set the mode, which does not affect results (see the class)."""
+        # Transformers checkpoints gradients only in training mode, so the mode follows `gradient_checkpointing`, but
+        # only for checkpointing modules: in training mode, expert routers add noise or sample.
         super().train(mode)
         self._set_mode(self._gradient_checkpointing)
         return self
@@ -244,7 +244,7 @@ class TransformersModel(ModelTokens, nn.Module):
 
     @contextmanager
     def caching(self) -> Iterator[None]:
-        """Within this context the model can keep a cache, which checkpointing gradients would switch off."""
+        """Within this context, the model can use a cache, which gradient checkpointing would disable."""
         if not self._gradient_checkpointing:
             yield
             return
@@ -255,7 +255,7 @@ class TransformersModel(ModelTokens, nn.Module):
             self._set_mode(True)
 
     def autocast(self) -> torch.autocast:
-        """Return an autocast to bfloat16 if the device supports it; on CPUs it is several times slower than float32."""
+        """Return a bfloat16 autocast, disabled if unsupported and on CPUs, where it is several times slower."""
         device = self.device.type
         supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
         enabled = device != "cpu" and supported is not None and supported()
@@ -263,11 +263,11 @@ class TransformersModel(ModelTokens, nn.Module):
 
 
 def _max_positions(config: Any) -> int | None:
-    """Return the context of a model; of longrope (arXiv 2402.13753) the original one."""
-    # Beyond it longrope encodes all positions differently, and no single pass gives the probability of a text.
+    """Return a model's context length; for longrope (arXiv 2402.13753), the original one."""
+    # Beyond it, longrope encodes all positions differently, so no single pass gives the probability of a text.
     given = getattr(config, "rope_parameters", None) or {}
     limits: list[int | None] = [getattr(config, "max_position_embeddings", None)]
-    for part in (given, *(one for one in given.values() if isinstance(one, Mapping))):  # for each kind of layer
+    for part in (given, *(one for one in given.values() if isinstance(one, Mapping))):  # for each layer type
         if part.get("rope_type", part.get("type")) == "longrope":
             original = getattr(config, "original_max_position_embeddings", None)
             limits.append(part.get("original_max_position_embeddings") or original)
@@ -279,14 +279,14 @@ def _first_known(*token_ids: int | None) -> int:
 
 
 class FastConv1D(Conv1D):
-    """GPT-2's `Conv1D`, a linear layer with transposed weights, computed by `linear`."""
+    """GPT-2's `Conv1D`, a linear layer with transposed weights, computed with `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight.t(), self.bias)
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Compute a model's linear layers by `linear`; only their class changes."""
+    """Compute a model's linear layers with `linear`; only their class changes."""
     faster = {nn.Linear: FastLinear, Conv1D: FastConv1D}
     for module in model.modules():
         if type(module) in faster:

@@ -9,7 +9,7 @@ _HEADINGS = {
     "english": ("Possible action of the agent", "Goal of the agent"),
     "french": ("Actions possibles pour l'agent", "But de l'agent"),
 }
-# In the order of the original's look-up, where later entries win. It knows no doors.
+# In the order of the original's look-up, where later entries win. It has no entry for doors.
 _DETERMINERS = {"the": "la", "a": "une"}
 _NOUNS = {"box": "boîte", "ball": "balle", "key": "clef"}
 _ENGLISH_ORDERS = ("go to ", "pick up ", "open ", "put ")
@@ -22,11 +22,11 @@ def glam_prompt(
     past_actions: Sequence[str],
     language: str = "english",
 ) -> str:
-    """Return the prompt of GLAM's agents (arXiv 2302.02662, appendix C), spaces and commas included.
+    """Return the prompt of GLAM's agents (arXiv 2302.02662, appendix C), including its spaces and commas.
 
     Args:
-        goal: The mission. In French, an English mission of BabyAI is translated as the original does, which knows only
-            "go to"; any other mission stays as it is.
+        goal: The mission. In French, English BabyAI missions are translated as in the original, which only knows
+            "go to"; other missions are unchanged.
         actions: The admissible actions.
         observations: The recent observations, each a list of descriptions, oldest first; three in GLAM.
         past_actions: The actions taken between them.

@@ -1,4 +1,4 @@
-"""Prompts that are texts or conversations, their registry, and their reader."""
+"""Prompts as text or conversations, their registry, and their reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +11,13 @@ from groundling.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """An episode in turns: the world speaks as the user, and the agent's actions are the assistant's answers.
+    """An episode as turns: the world speaks as the user, and the agent's actions are the assistant's answers.
 
     Attributes:
-        goal: Stands first, whichever turn the conversation begins with.
+        goal: Comes first, whichever turn the conversation starts with.
         views: The text of each observation; at least one.
         choices: The admissible actions at each observation, as text; repeated only when they change.
-        answers: The assistant's answers between the observations: ``len(views) - 1``.
+        answers: The assistant's answers between the observations, ``len(views) - 1`` in total.
     """
 
     system: str
@@ -27,7 +27,7 @@ class Conversation:
     answers: tuple[str, ...]
 
     def first_message(self, turn: int = 0) -> str:
-        """Return the user's first message if the conversation begins with this turn."""
+        """Return the user's first message if the conversation starts with this turn."""
         return f"{self.goal}\n{self.choices[turn]}\n\n{self.views[turn]}"
 
     def message(self, turn: int) -> str:
@@ -37,7 +37,7 @@ class Conversation:
         return f"{self.views[turn]}\n{self.choices[turn]}"
 
     def messages(self) -> list[dict[str, str]]:
-        """Return the messages in the form of OpenAI's chat API."""
+        """Return the messages in the format of OpenAI's chat API."""
         messages = [{"role": "system", "content": self.system}, {"role": "user", "content": self.first_message()}]
         for turn, answer in enumerate(self.answers, start=1):
             messages.append({"role": "assistant", "content": answer})
@@ -50,7 +50,7 @@ class Conversation:
         return Conversation(change(self.system), change(self.goal), views, choices, answers)
 
     def __str__(self) -> str:
-        """Return the conversation as plain text, for models that take no messages."""
+        """Return the conversation as plain text, for models that do not accept messages."""
         lines = [f"{self.system}\n\n{self.first_message()}\n"]
         lines += [f"{answer}\n{self.message(turn)}\n" for turn, answer in enumerate(self.answers, start=1)]
         return "".join(lines)
@@ -72,7 +72,7 @@ _SENTENCES = {
 
 @prompts.register("brief")
 def brief(observation: TextObservation, language: str) -> str:
-    """Goal, recent observations and actions, without the admissible actions, which a scoring policy gets anyway."""
+    """Goal, recent observations and actions; no admissible actions, since a scoring policy sees them anyway."""
     goal, view, action = _HEADINGS[check_language(language)]
     text = f"{goal}: {observation.goal}"
     for i, descriptions in enumerate(observation.descriptions):
@@ -83,7 +83,7 @@ def brief(observation: TextObservation, language: str) -> str:
 
 @prompts.register("present")
 def present(observation: TextObservation, language: str) -> str:
-    """Goal, recent actions, and only the present observation: for worlds with long observations."""
+    """Goal, recent actions, and only the current observation, for worlds with long observations."""
     goal, view, action = _HEADINGS[check_language(language)]
     taken = "".join(f" \n {action}: {past}" for past in observation.past_actions)
     seen = listed(observation.descriptions[-1])
@@ -104,7 +104,7 @@ def tagged(observation: TextObservation, language: str) -> str:
 
 @prompts.register("narrative")
 def narrative(observation: TextObservation, language: str) -> str:
-    """The contents of GLAM's prompt in sentences, with the goal last."""
+    """The contents of GLAM's prompt as sentences, with the goal last."""
     goal, possible, view, action, question = _SENTENCES[check_language(language)]
     sentences = []
     for i, descriptions in enumerate(observation.descriptions):
@@ -137,10 +137,10 @@ _TIPS = ("You can carry one thing at a time.", "If what you look for is not in s
 
 @prompts.register("conversation")
 def conversation(observation: TextObservation, language: str) -> Conversation:
-    """The episode in turns, goal and admissible actions first; for world.history=null."""
+    """The episode as turns, with the goal and admissible actions first; for world.history=null."""
     goal, possible, view = _PARTS[check_language(language)]
     views = tuple("\n".join(descriptions) for descriptions in observation.descriptions)
-    # Chat templates may trim a message, which would shift the first line of a map.
+    # Chat templates may strip a message, which would shift the first line of a map.
     views = tuple(f"{view}:\n{text}" if text[:1].isspace() else text for text in views)
     past = observation.past_choices or (observation.actions,) * len(observation.past_actions)
     choices = tuple(f"{possible}: {', '.join(actions)}" for actions in (*past, observation.actions))
@@ -149,13 +149,13 @@ def conversation(observation: TextObservation, language: str) -> Conversation:
 
 @prompts.register("balrog")
 def balrog(observation: TextObservation, language: str) -> Conversation:
-    """The set-up of BALROG's agents for BabyAI (arXiv 2411.13543), in English only and in our own sentences.
+    """The setup of BALROG's agents for BabyAI (arXiv 2411.13543), in English only and in our own words.
 
-    The mission, each action with an explanation, two tips; then the observations, without "You see", and actions.
-    BALROG shows the last 16 turns: world.history=17 adds the present one.
+    Starts with the mission, an explanation of each action and two tips, followed by the observations (without "You
+    see") and actions. BALROG shows the last 16 turns; world.history=17 adds the current one.
     """
     if check_language(language) != "english":
-        raise ConfigError(f"the prompt balrog is in English: set world.language=english, got {language!r}")
+        raise ConfigError(f"the prompt balrog is English only: set world.language=english, got {language!r}")
     explained = "\n".join(
         f"{action}: {_EXPLANATIONS[action]}" if action in _EXPLANATIONS else action for action in observation.actions
     )
@@ -167,13 +167,13 @@ def balrog(observation: TextObservation, language: str) -> Conversation:
     return Conversation(_BALROG_SYSTEM, f"Your task: {observation.goal}.", views, choices, observation.past_actions)
 
 
-BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})  # To see a prompt's fixed words
+BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})  # To inspect a prompt's fixed text
 
 
 def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
-    """Check the prompt ids of config key ``key``: known, distinct, at least ``least``, texts or conversations only."""
+    """Check that config key ``key`` has ``least`` or more known, distinct prompts, all texts or all conversations."""
     if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
-        raise ConfigError(f"{key} must name {least} or more prompts, each once, got {list(ids)}")
+        raise ConfigError(f"{key} must name {least} or more prompts without duplicates, got {list(ids)}")
     for id in ids:
         prompts.get(id)
     blanks = {}
@@ -182,7 +182,7 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
             blanks[id] = prompts.get(id)(BLANK, "english")
     conversations = [id for id, one in blanks.items() if isinstance(one, Conversation)]
     if 0 < len(conversations) < len(blanks):
-        raise ConfigError(f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)})")
+        raise ConfigError(f"{key}={list(ids)} mixes texts with conversations ({', '.join(conversations)})")
     return tuple(ids)
 
 
@@ -190,8 +190,8 @@ class PromptReader:
     """Turns observations into prompts.
 
     Args:
-        prompt: Id of a registered prompt. With several ids, each episode uses one of them.
-        language: Language of the prompt; the env must use the same.
+        prompt: Id of a registered prompt. If several ids are passed, each episode uses one of them.
+        language: Language of the prompt; the env must use the same language.
         replacements: Words and their replacements, applied in order to the whole prompt, as in GLAM's tests.
         system: Replaces the system prompt of a conversation.
     """
@@ -212,8 +212,8 @@ class PromptReader:
         return str(self.read(observation))
 
     def read(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
-        """Return the prompt of an observation in the form ``prompt``; None: in that of its episode."""
-        # Hashed, because an env may choose its task by the seed's remainder: each task would get one form.
+        """Return an observation's prompt in the form ``prompt``; if None, in the form of its episode."""
+        # Hashed, because an env may choose its task by the seed modulo a number: each task would get only one form.
         id = prompt or self._ids[crc32(b"%d" % observation.episode) % len(self._ids)]
         with foreign(f"prompt {id!r}"):
             reading = prompts.get(id)(observation, self._language)
@@ -222,15 +222,15 @@ class PromptReader:
                 reading = replace(reading, system=self._system)
             return reading.changed(self._replaced) if self._replacements else reading
         if not isinstance(reading, str):
-            raise ConfigError(f"prompt {id!r} must give a text or a Conversation, got {reading!r:.80}")
+            raise ConfigError(f"prompt {id!r} must return a string or a Conversation, got {reading!r:.80}")
         if self._system is not None:
             raise ConfigError(
-                f"policy.args.system is for conversations, and the prompt {id!r} is a text: leave it out"
+                f"policy.args.system only applies to conversations, but the prompt {id!r} is a text: remove it"
             )
         return self._replaced(reading)
 
     def forms(self, observation: TextObservation) -> list[str]:
-        """Return the observation in each of the prompts, as texts."""
+        """Return the observation as a string in the form of each prompt."""
         return [str(self.read(observation, id)) for id in self._ids]
 
     def _replaced(self, text: str) -> str:

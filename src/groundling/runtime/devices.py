@@ -1,4 +1,4 @@
-"""Devices: their names, memory and share among processes."""
+"""Devices (names, memory, shares among processes) and fast CPU layers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from groundling.errors import ConfigError
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """Return a device by name; "auto" is the accelerator if there is a usable one.
+    """Return a device by name; "auto" is the accelerator if a usable one is available, else the CPU.
 
-    Actions and tokens are drawn in float64, which Apple's GPUs (mps) do not support. Several processes on one machine
-    each take the GPU of their ``LOCAL_RANK``, by torchrun's convention.
+    Actions and tokens are sampled in float64, which Apple's GPUs (mps) do not support. Each of several processes on a
+    machine uses the GPU of its ``LOCAL_RANK``, following torchrun's convention.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
@@ -33,21 +33,21 @@ def find_device(name: str | torch.device) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device={name} cannot be used on this machine: there is {there}") from error
+        raise ConfigError(f"device={name} is not available on this machine: use one of {there}") from error
     if device.type == "meta":
-        raise ConfigError(f"device={name} holds no numbers to compute with: there is {there}")
+        raise ConfigError(f"device={name} does not store data: use one of {there}")
     if not _has_float64(device):
-        raise ConfigError(f"device={name} has no float64, in which actions and tokens are drawn: set device=cpu")
+        raise ConfigError(f"device={name} does not support float64, which sampling needs: set device=cpu")
     return device
 
 
 def share_of_gpus() -> range:
-    """Return this process's equal share of the machine's GPUs, by ``LOCAL_RANK`` of ``LOCAL_WORLD_SIZE``."""
+    """Return this process's equal share of the machine's GPUs, by ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``."""
     processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if not count or count % processes:
         raise ConfigError(
-            f"model.device_map gives GPUs to each of the {processes} processes on this machine, and there are {count}, "
-            f"expected a multiple of {processes}: start torchrun with another --nproc-per-node, or leave the map out"
+            f"model.device_map splits the GPUs among the {processes} processes of a machine, but there are {count}, "
+            f"expected a multiple of {processes}: start torchrun with a different --nproc-per-node, or remove the map"
         )
     each, rank = count // processes, launched("LOCAL_RANK", 0)
     return range(rank * each, (rank + 1) * each)
@@ -76,45 +76,45 @@ def _has_float64(device: torch.device) -> bool:
 
 
 def launched(name: str, default: int) -> int:
-    """Return a number that launchers set in the environment, such as ``RANK``; `ConfigError` if it is invalid."""
+    """Return a number that launchers set in the environment, such as ``RANK``; raise `ConfigError` if invalid."""
     text = os.environ.get(name)
     if text is None:
         return default
     least = int(name.endswith("SIZE"))
     if not text.isdecimal() or int(text) < least:
         raise ConfigError(
-            f"{name}={text!r:.40} in the environment is not a whole number of at least {least}: start several "
-            f"processes with torchrun, accelerate launch or --slurm, or take it out with `unset {name}`"
+            f"the environment variable {name}={text!r:.40} must be an integer of at least {least}: start several "
+            f"processes with torchrun, accelerate launch or --slurm, or remove it with `unset {name}`"
         )
     return int(text)
 
 
-_CACHED_SHAPES = "64"  # Product shapes that oneDNN and PyTorch each keep prepared, instead of 1,024 at half a MiB each
-_LEAST_WEIGHTS = 2**14  # For smaller matrices MKL is faster than oneDNN's operator starts: 8 against 15 µs at 64³
-_LEAST_PRODUCTS = 2**22  # With gradients a layer is a Python function; fewer products do not repay its overhead
+_CACHED_SHAPES = "64"  # Product shapes that oneDNN and PyTorch each cache, instead of 1,024 at half a MiB each
+_LEAST_WEIGHTS = 2**14  # For smaller matrices, MKL is faster due to oneDNN's operator overhead: 8 vs 15 µs at 64³
+_LEAST_PRODUCTS = 2**22  # With gradients, a layer is a Python function, whose overhead is too high for fewer products
 
 
 def configure() -> None:
-    """Set the kernel options of this process; called by commands before they build a model, never by imports."""
-    # The cache sizes are read at the first matrix product; sizes that the user has set stay.
+    """Set the kernel options of this process; called by commands before they build a model, never on import."""
+    # The cache sizes are read at the first matrix product; sizes set by the user are kept.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, _CACHED_SHAPES)
-    # cuDNN plans attention again for every shape, and texts have a new one at every step: in bfloat16 on an H200 that
-    # took three quarters of the demo's time.
+    # cuDNN plans attention again for every shape, and texts have a new shape at every step: in bfloat16 on an H200,
+    # this took three quarters of the demo's time.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class FastLinear(nn.Linear):
-    """`torch.nn.Linear`, computed by `linear`."""
+    """`torch.nn.Linear`, computed with `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 class FastGRU(nn.GRU):
-    """`torch.nn.GRU` of one layer, on CPUs by `linear`'s kernel; weight gradients are products over all steps.
+    """Single-layer `torch.nn.GRU` that uses `linear`'s kernel on CPUs; weight gradients are products over all steps.
 
-    No second-order gradients, as with CUDA's kernels: ``torch.backends.cudnn.flags(enabled=False)`` selects PyTorch's.
+    Second-order gradients need PyTorch's kernel, as on CUDA: use ``torch.backends.cudnn.flags(enabled=False)``.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -131,7 +131,7 @@ class FastGRU(nn.GRU):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute `F.linear` of (..., inputs) by the fastest kernel: equal up to rounding, with gradients of any order."""
+    """Compute `F.linear` with the fastest kernel; equal up to rounding, with gradients of any order."""
     if torch.compiler.is_compiling() or not _suits(x, weight):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
@@ -145,10 +145,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
-    """Compute a linear layer and its activation (oneDNN's names) by one kernel, given its output (..., outputs).
+    """Compute a linear layer and its activation (named as in oneDNN) in one kernel, given its output (..., outputs).
 
-    Only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; None otherwise.
-    For GPT-2 at 1,040 x 256 x 1,024 it takes 3.0 instead of 7.2 ms.
+    Works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; otherwise,
+    returns None. For GPT-2 at 1,040 x 256 x 1,024, it takes 3.0 instead of 7.2 ms.
     """
     *made_of, version = getattr(y, "made_of", (None,))
     if not made_of or y._version != version:  # or it was changed in place
@@ -158,7 +158,7 @@ def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose gradients are products by the same kernel."""
+    """A linear layer whose gradients are computed by the same kernel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -212,7 +212,7 @@ class _GRU(torch.autograd.Function):
         to_candidate = (1 - keep) * (1 - candidates * candidates)
         to_reset = to_candidate * shares * reset * (1 - reset)
         to_keep = (before - candidates) * keep * (1 - keep)
-        of_sums = torch.empty(*gradient.shape[:-1], 3 * size)  # as the state's product sees them
+        of_sums = torch.empty(*gradient.shape[:-1], 3 * size)  # gradients of the state's product
         of_candidates = torch.empty_like(to_candidate)
         later = torch.zeros_like(states[0])
         for step in reversed(range(len(x))):
@@ -237,8 +237,8 @@ class _GRU(torch.autograd.Function):
 
 
 def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """Compute ``rows.T @ inputs``, of (num_rows, outputs) and (num_rows, inputs), with the fewest copies."""
-    # The operator copies a transposed first argument, and autograd a gradient whose strides differ from its weight's.
+    """Compute ``rows.T @ inputs`` for (num_rows, outputs) and (num_rows, inputs) with as few copies as possible."""
+    # The operator copies a transposed first argument, and autograd a gradient whose strides differ from the weight's.
     transposed = weight.stride(0) == 1
     if rows.numel() + transposed * weight.numel() <= inputs.numel() + (not transposed) * weight.numel():
         return product(rows.t(), inputs.t(), None)
@@ -269,8 +269,8 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Return True if oneDNN computes large float32 layers on this processor faster than PyTorch's default."""
-    # Decided by the kind of processor, not by a measurement, so that a resumed run computes the same.
+    """Return True if oneDNN is faster than PyTorch's default for large float32 layers on this processor."""
+    # Decided by the processor type, not by a measurement, so that a resumed run computes the same.
     processor: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = str(processor.get("cpu_name", "")).startswith("AMD")
     return amd and bool(processor.get("avx512_f")) and torch.backends.mkldnn.is_available()

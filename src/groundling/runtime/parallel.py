@@ -1,4 +1,4 @@
-"""Run command lines of Groundling in parallel processes of one thread each."""
+"""Run Groundling commands in parallel processes with one thread each."""
 
 import ctypes
 import os
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-VARIABLE = "GROUNDLING_PARENT"  # Environment variable: id of our process that started a command line
+VARIABLE = "GROUNDLING_PARENT"  # Environment variable: id of the Groundling process that started this one
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # Environment variable that torchrun and ``accelerate launch`` set
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Have Linux kill this process when the thread that started it ends, or at once if the process ``parent`` has."""
+    """Have Linux kill this process when the thread that started it ends, or now if process ``parent`` has ended."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before it was watched
+    if os.getppid() != parent:  # the parent ended before it was watched
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_with_launcher() -> None:
-    """`end_with` the process that started this command line if it was one of ours, or torchrun."""
-    parent = os.environ.pop(VARIABLE, None)  # not meant for processes that this one starts
+    """Call `end_with` for the process that started this command if it was Groundling or torchrun."""
+    parent = os.environ.pop(VARIABLE, None)  # must not be inherited by child processes
     if parent is not None:
         end_with(int(parent))
     elif _TORCHRUN in os.environ:
@@ -43,16 +43,16 @@ _POLL_SECONDS = 0.2
 class CommandLine:
     """A command to run in a process."""
 
-    name: str  # Name in reports of progress
-    words: Sequence[str]  # The words after ``groundling``
+    name: str  # Name in progress reports
+    words: Sequence[str]  # The arguments after ``groundling``
     log: Path  # File for all output; its folder is created
-    after: str | None = None  # Name of a command that must end first, if it is among those that are run
+    after: str | None = None  # Name of a command that must finish first, if it is run as well
 
 
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:
-    """Run command lines in parallel; return the names of those that failed, in the order of ``lines``.
+    """Run commands in parallel; return the names of those that failed, in the order of ``lines``.
 
-    Ctrl-C or SIGTERM asks all of them to stop where they can be resumed, and waits; a second one kills them.
+    Ctrl-C or SIGTERM makes all commands stop at a resumable point and waits for them; a second one kills them.
     """
     waiting, failed = list(lines), []
     running: dict[subprocess.Popen[bytes], tuple[CommandLine, float, TextIO]] = {}
@@ -65,7 +65,7 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     line = ready[0]
                     waiting.remove(line)
                     line.log.parent.mkdir(parents=True, exist_ok=True)
-                    line.log.unlink(missing_ok=True)  # not followed, if it is a link
+                    line.log.unlink(missing_ok=True)  # if it is a link, do not follow it
                     log: TextIO = line.log.open("w", encoding="utf-8")
                     running[_start(line.words, log)] = (line, time.monotonic(), log)
                     report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} starts")
@@ -76,10 +76,10 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     if process.returncode:
                         failed.append(line.name)
                         last = line.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-                        lines_of_log = "\n  ".join(["", *last, f"(complete log: {line.log})"])
+                        lines_of_log = "\n  ".join(["", *last, f"(full log: {line.log})"])
                         report(f"{line.name} failed ({process.returncode}): {lines_of_log}")
                     else:
-                        report(f"{line.name} is done after {time.monotonic() - started:.0f} s")
+                        report(f"{line.name} finished after {time.monotonic() - started:.0f} s")
                 time.sleep(_POLL_SECONDS)
         except BaseException:
             _stop(list(running), report)
@@ -103,7 +103,7 @@ def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
 
 def _stop(processes: "list[subprocess.Popen[bytes]]", report: Callable[[str], None]) -> None:
     if processes:
-        report("stopping; interrupt again to stop at once")
+        report("stopping; interrupt again to stop immediately")
     try:
         for process in processes:
             process.terminate()  # a shell's background processes ignore SIGINT

@@ -1,4 +1,4 @@
-"""Several processes of one run: each steps its share of the envs and computes its share of every minibatch."""
+"""Multi-process runs: each process steps its share of the envs and computes its share of every minibatch."""
 
 import atexit
 import gc
@@ -17,31 +17,31 @@ from groundling.runtime.devices import find_device, launched
 
 S = TypeVar("S")
 T = TypeVar("T")
-_BUCKET = 2**24  # Elements that are summed over processes at once: 64 MiB of float32
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By element size, for checksums of weights
+_BUCKET = 2**24  # Elements that are summed over processes in one call: 64 MiB of float32
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By element size, for weight checksums
 _TIMEOUT = timedelta(hours=12)
-"""Maximum wait for the main process while it writes a checkpoint or measures a split; PyTorch's default on GPUs is 10
-minutes. If a process dies, torchrun or srun ends the others at once."""
+"""Maximum wait for the main process while it writes a checkpoint or evaluates a split; PyTorch's default on GPUs is 10
+minutes. If a process dies, torchrun or srun terminates the others immediately."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run, as started by torchrun, ``accelerate launch`` or SLURM; by default this one alone."""
+    """The processes of a run, as started by torchrun, ``accelerate launch`` or SLURM; by default, only this one."""
 
     rank: int = 0
     size: int = 1
     _compared: dict[int, weakref.ref[Tensor]] = field(default_factory=dict, repr=False, compare=False)
-    """By id, the parameters that were found to be equal on all processes."""
+    """Parameters found to be equal on all processes, by id."""
 
     @classmethod
     def join(cls, device: str) -> "Processes":
-        """Join the group (gloo on CPUs, NCCL on GPUs), until this process ends, if a launcher set ``WORLD_SIZE``."""
+        """If a launcher set ``WORLD_SIZE``, join the group (Gloo on CPUs, NCCL on GPUs) until this process ends."""
         size = launched("WORLD_SIZE", 1)
         if size == 1:
             return cls()
         for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             launched(name, 0)
-        # Imported before the group exists: defaults of its functions would keep the group alive (see `_leave`).
+        # Imported before the group exists: its functions' defaults would keep the group alive (see `_leave`).
         importlib.import_module("torch.distributed.nn.functional")
         from accelerate import PartialState
 
@@ -49,8 +49,8 @@ class Processes:
         found = find_device(device)
         state = PartialState(cpu=found.type == "cpu", timeout=_TIMEOUT)
         if state.num_processes != size:
-            raise RunError(f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}")
-        if found.type == "cuda":  # accelerate takes the GPU of the rank, which may be in another's share
+            raise RunError(f"WORLD_SIZE={size}, but {state.num_processes} processes joined the group on {device}")
+        if found.type == "cuda":  # Accelerate uses the GPU of the rank, which may belong to another process
             torch.cuda.set_device(found)
         if not was_initialized:
             atexit.register(_leave)
@@ -66,7 +66,7 @@ class Processes:
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, value: T) -> list[T]:
-        """Return every process's value, by rank."""
+        """Return every process's value, ordered by rank."""
         if self.size == 1:
             return [value]
         values: list[T | None] = [None] * self.size
@@ -74,12 +74,12 @@ class Processes:
         return values  # type: ignore[return-value]
 
     def map(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Apply a function to items; each process works on its share, and all get all results."""
+        """Apply a function to items; each process computes its share, and every process gets all results."""
         done = self.gather([work(item) for item in items[self.share(len(items))]])
         return [result for part in done for result in part]
 
     def from_main(self, work: Callable[[], T]) -> T:
-        """Call a function in the main process alone; all get its result, or raise its `GroundlingError`."""
+        """Call a function only in the main process; all processes return its result or raise its `GroundlingError`."""
         if self.size == 1:
             return work()
         done: tuple[T | None, tuple[type[GroundlingError], str] | None] = None, None
@@ -97,7 +97,7 @@ class Processes:
         return value  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace gradients by their sums over all processes; raise `RunError` if their weights differ.
+        """Replace gradients with their sums over all processes; raise `RunError` if the weights differ.
 
         A missing gradient counts as 0; if no process has one, it stays missing, so that the optimizer skips the
         parameter as it would in one process. Gradients of sharded parameters are summed in the backward pass.
@@ -126,21 +126,21 @@ class Processes:
         for parameter, all_sums in zip(new, zip(*self.gather(sums), strict=True), strict=True):
             if len(set(all_sums)) > 1:
                 raise RunError(
-                    f"a weight of shape {tuple(parameter.shape)} differs between the {self.size} processes, and would "
-                    "stay so: call torch.manual_seed with one number in all of them before weights are drawn"
+                    f"a weight of shape {tuple(parameter.shape)} differs between the {self.size} processes: call "
+                    "torch.manual_seed with the same seed in all of them before initialising weights"
                 )
         self._compared.update({id(p): weakref.ref(p) for p in new})
 
     def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
-        """Sum each figure over all processes; a missing one counts as 0."""
+        """Sum each metric over all processes; a missing one counts as 0."""
         rows = self.gather(figures)
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: sum(row.get(name, 0.0) for row in rows) for name in names}
 
 
 def _leave() -> None:
-    # Gloo's threads are joined only when nothing holds the group; one that frees a tensor while Python exits aborts the
-    # process. Policies of finished runs may hold the group, in reference cycles.
+    # Gloo's threads are joined only when nothing references the group; a thread that frees a tensor while Python exits
+    # aborts the process. Policies of finished runs may reference the group in cycles.
     gc.collect()
     distributed.destroy_process_group()
 
@@ -151,7 +151,7 @@ def in_parts(tensor: Tensor) -> bool:
 
 
 def _buckets(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield groups of consecutive parameters of one dtype and device, of about `_BUCKET` elements."""
+    """Yield groups of consecutive parameters with the same dtype and device, of about `_BUCKET` elements each."""
     bucket: list[Tensor] = []
     for parameter in parameters:
         full = sum(p.numel() for p in bucket) + parameter.numel() > _BUCKET

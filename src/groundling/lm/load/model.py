@@ -1,4 +1,4 @@
-"""Models and tokenizers from a folder or hub id, with a one-line message for every way to fail."""
+"""Load models and tokenizers from a folder or hub id, with a one-line message for every failure."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def sees(config: PretrainedConfig) -> bool:
-    """Return True for vision-language models of Transformers that have no causal model with the same weights."""
+    """Return True for Transformers' vision-language models that have no causal model with the same weights."""
     if not hasattr(config, "vision_config") or not type(config).__module__.startswith("transformers.models."):
-        return False  # code that comes with a model has its own classes
+        return False  # custom model code has its own classes
     causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     return causal is None or not causal.__name__.endswith("ForCausalLM")
 
@@ -45,8 +45,8 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     folder = Path(source.path)
     check_model_files(folder)
     if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
-        # Transformers would make up an empty tokenizer from the model's type.
-        raise GroundlingError(f"{folder} holds no tokenizer: save the model's tokenizer into the same folder")
+        # Transformers would create an empty tokenizer from the model's type.
+        raise GroundlingError(f"{folder} contains no tokenizer: save the model's tokenizer in the same folder")
     try:
         with quietly():
             return AutoTokenizer.from_pretrained(source.path, **source.options)
@@ -73,7 +73,7 @@ class Placement:
     """Devices and precision of the weights."""
 
     device: torch.device
-    device_map: str | Mapping[str, Any] | None = None  # accelerate's: spreads a model over several devices
+    device_map: str | Mapping[str, Any] | None = None  # Accelerate's, to spread a model over several devices
     in_4bit: bool = False  # NF4 with double quantisation, computed in bfloat16 (QLoRA, arXiv 2305.14314)
 
     @property
@@ -93,7 +93,7 @@ class Placement:
         return spread | {"quantization_config": quantization}
 
     def _spread(self) -> dict[str, Any]:
-        """Return the device map; among several processes on a machine, over this one's share of the GPUs."""
+        """Return the device map; with several processes on a machine, over this process's share of the GPUs."""
         processes = launched("LOCAL_WORLD_SIZE", 1)
         if processes == 1 or not isinstance(self.device_map, str):
             return {"device_map": self.device_map}
@@ -108,25 +108,23 @@ def load_model(
     """Load a causal, encoder-decoder or vision-language model.
 
     Args:
-        init: "pretrained" weights; "random" ones, from the config alone; or "embeddings": random except the pretrained
-            input embeddings (and the output embeddings if they are tied).
-        seed: Seed of random weights; None: torch's global generator.
-        attention: Transformers' `attn_implementation`; None: its own choice, or "eager" where that is faster.
+        init: "pretrained", "random" (from the config alone), or "embeddings" (random except for the pretrained input
+            embeddings, and the output embeddings if they are tied).
+        seed: Seed for random weights. If None, torch's global generator is used.
+        attention: Transformers' `attn_implementation`. If None, "eager" where that is faster, else its default.
     """
     config = _load_config(source)
-    if attention is None:  # otherwise the config's is ignored
+    if attention is None:  # otherwise the config's choice is ignored
         refuse_kernels(config, source.path)
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")
     if attention is None and biased and not placed and placement.device.type == "cpu":
-        # T5's position bias is trained. On CPUs fused attention has no gradient for it, and PyTorch's fallback is
-        # slower than plain products: a pass with gradients takes a fourteenth longer.
+        # T5's position bias is trained. On CPUs, fused attention has no gradient for it, and PyTorch's fallback is
+        # slower than plain matrix products: a pass with gradients takes 7 % longer.
         attention = "eager"
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     if placed and init != "pretrained":
-        raise GroundlingError(
-            f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
-        )
+        raise GroundlingError(f"init={init!r} creates all weights on one device: remove device_map and load_in_4bit")
     auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     auto = AutoModelForImageTextToText if sees(config) else auto
     try:
@@ -144,8 +142,8 @@ def load_model(
         if is_out_of_memory(error):
             raise GroundlingError(
                 f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
-                f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
-                "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
+                f"({first_line(error, 120)}). Set model.dtype=bfloat16 or model.load_in_4bit=true, spread it over "
+                "GPUs with model.device_map=auto, stop other programs, or use a smaller model"
             ) from error
         raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
     model.name_or_path = source.path
@@ -159,7 +157,7 @@ def load_model(
 def _load_config(source: Source) -> PretrainedConfig:
     folder = Path(source.path)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise GroundlingError(f"{folder} is no model folder: it has no config.json")
+        raise GroundlingError(f"{folder} is not a model folder: it has no config.json")
     check_model_files(folder)
     try:
         config = AutoConfig.from_pretrained(source.path, **source.options)
@@ -168,7 +166,7 @@ def _load_config(source: Source) -> PretrainedConfig:
         if folder.is_dir():
             raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
         raise GroundlingError(
-            f"no model {source.path!r}: there is no such folder here, and the hub does not give it "
+            f"no model {source.path!r}: there is no such local folder, and it cannot be loaded from the hub "
             f"({first_line(error)})"
         ) from error
     refuse_adapter(source.path, source.revision)
@@ -176,32 +174,32 @@ def _load_config(source: Source) -> PretrainedConfig:
 
 
 def refuse_adapter(path: str, revision: str | None = None) -> None:
-    """Refuse a model, in a folder or on the hub, that has an adapter next to its weights."""
-    # Transformers would read the adapter's settings without being asked, and peft import the module that they name
-    # (megatron_core). `groundling.lm.load.adapters` checks the settings of adapters that a user names.
+    """Reject a model, in a folder or on the hub, that has an adapter next to its weights."""
+    # Transformers would load the adapter's settings automatically, and peft would import the module that they name
+    # (megatron_core). For adapters that a user names, `adapter_base` checks the settings.
     if find_adapter_config_file(path, revision=revision) is not None:
         raise GroundlingError(
-            f"the model {path} has an adapter of its own (adapter_config.json), which may name a module to import, "
-            "and no file may run code: delete that file, or take the model without the adapter"
+            f"the model {path} contains an adapter (adapter_config.json), which may name a module to import, and "
+            "model files must not run code: delete that file, or use the model without the adapter"
         )
 
 
 def refuse_kernels(config: PretrainedConfig, path: str) -> None:
-    """Refuse a config that names an attention kernel of the hub, which is compiled code."""
+    """Reject a config that names an attention kernel on the hub, which is compiled code."""
     for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
             raise GroundlingError(
-                f"the config of {path} names {name!r:.80}, code from the hub, for its attention, and no file may "
-                "run code: take attn_implementation out of its config.json, or set model.attention=…"
+                f"the config of {path} names {name!r:.80}, code from the hub, for its attention, and model files must "
+                "not run code: remove attn_implementation from its config.json, or set model.attention=…"
             )
 
 
 def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
-    """Load a folder or hub id by an Auto class; refuse missing weights, which Transformers would fill at random."""
+    """Load a folder or hub id with an Auto class; reject models with missing weights."""
     with quietly():
         model, report = auto.from_pretrained(path, output_loading_info=True, **options)
-    if report["missing_keys"]:  # Transformers fills these at random and only warns
+    if report["missing_keys"]:  # Transformers initialises these randomly and only warns
         missing = sorted(report["missing_keys"])
-        raise GroundlingError(f"{path} lacks weights of this model, among them {', '.join(missing[:3])}")
+        raise GroundlingError(f"{path} lacks weights of this model, including {', '.join(missing[:3])}")
     return model

@@ -22,22 +22,22 @@ from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-BASE_FOLDER = "base"  # Folder of a saved adapter with the frozen weights, if they cannot be loaded from elsewhere
+BASE_FOLDER = "base"  # Subfolder of a saved adapter for frozen weights that cannot be loaded again
 ADAPTER_CONFIG = "adapter_config.json"
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which name no files
-_READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory at once
-_MOST_BYTES = 2**28  # Limit of such a file; the largest vocabularies take some 30 MB
-_TEMPLATES = "additional_chat_templates"  # Folder inside a model folder whose files Transformers reads, too
-# Suffixes of keys that record a model's origin, which is not opened as a file.
+_READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory as a whole
+_MOST_BYTES = 2**28  # Maximum size of such a file; the largest vocabularies take about 30 MB
+_TEMPLATES = "additional_chat_templates"  # Subfolder of a model folder that Transformers also reads
+# Suffixes of keys that record a model's origin and are not opened as files.
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
 
 
 def check_model_files(folder: str | Path) -> None:
-    """Refuse a model folder with anything but regular files, or whose JSON files name files outside of it.
+    """Reject a model folder that contains anything but regular files, or whose JSON files name files outside of it.
 
-    Links are followed: a file of the Hugging Face cache lies among the ``blobs`` of the same repository. Only JSON is
-    opened, so devices and pipes are refused before they are read. Files that are read whole must not exceed 256 MiB.
-    Anything but a folder, such as a hub id, is not checked.
+    Links are followed: files in the Hugging Face cache link to the ``blobs`` of the same repository. Only JSON is
+    opened, so devices and pipes are rejected unread. Files that are read into memory as a whole must not exceed
+    256 MiB. A hub id is not checked.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -50,8 +50,8 @@ def check_model_files(folder: str | Path) -> None:
         _check(path, roots, f"{folder} has the file {path.relative_to(folder)}")
         if path.suffix in _READ_WHOLE and (size := path.stat().st_size) > _MOST_BYTES:
             raise GroundlingError(
-                f"{path} has {size:,} bytes, and is read into memory at once: expected {_MOST_BYTES:,} at most; "
-                "replace it by the file of the model's author"
+                f"{path} has {size:,} bytes, but files that are read into memory may have at most {_MOST_BYTES:,}: "
+                "replace it with the original file"
             )
     for path in files:
         if path.suffix == ".json" and path.name not in _LARGE and path.parent == folder:
@@ -78,14 +78,14 @@ def _check(path: Path, roots: list[Path], what: str) -> None:
     place = Path(os.path.realpath(path))  # resolve() raises for circular links
     if not any(place.is_relative_to(root) for root in roots):
         raise GroundlingError(
-            f"{what}, which lies outside of the folder, at {place}: copy it into the folder and name it there"
+            f"{what}, which lies outside the folder, at {place}: copy it into the folder and use that copy"
         )
     if _is_file(place) and not place.is_file():
-        raise GroundlingError(f"{what}, which is no regular file but a device, pipe or socket: replace it")
+        raise GroundlingError(f"{what}, which is a device, pipe or socket, not a regular file: replace it")
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Yield values in nested JSON that may name a file."""
+    """Yield the strings in nested JSON that may name a file."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, list):
@@ -105,7 +105,7 @@ STARTERS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A local folder or hub id, with the options of its download."""
+    """A local folder or hub id, with its download options."""
 
     path: str
     revision: str | None = None
@@ -113,13 +113,13 @@ class Source:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of every Auto class's `from_pretrained`."""
+        """Keyword arguments for any Auto class's `from_pretrained`."""
         options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
         return options | ({"revision": self.revision} if self.revision else {})
 
 
 def resolve(path: str | Path) -> str:
-    """Resolve a starter's name, a GGUF file or a folder to an absolute folder; anything else is a hub id."""
+    """Resolve a starter model, GGUF file or folder to an absolute path; anything else is a hub id."""
     name, folder = str(path), Path(path).expanduser()
     if name in STARTERS:
         return str(STARTERS[name])
@@ -130,17 +130,17 @@ def resolve(path: str | Path) -> str:
         return str(folder.resolve())
     if folder.is_file() and folder.suffix == ".model":
         raise GroundlingError(
-            f"{path} is a SentencePiece model file, and a folder with a Transformers tokenizer is expected: name that "
-            "of the model it belongs to. GLAM's unigram file for DRRN has none: copy it to FOLDER/spiece.model, pip "
+            f"{path} is a SentencePiece model file, but a folder with a Transformers tokenizer is expected: pass the "
+            "folder of its model. GLAM's unigram file for DRRN has none: copy it to FOLDER/spiece.model, pip "
             'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
-            "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and name FOLDER"
+            "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and pass FOLDER"
         )
     if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise GroundlingError(
-            f"no model folder at {path}: give a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
+            f"no model folder at {path}: use a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
     if "/" not in name and (hint := did_you_mean(name, (*STARTERS, SMOLLM2), 0.8)):
-        raise GroundlingError(f"no model is called {name!r}: {hint.strip()}")
+        raise GroundlingError(f"there is no model {name!r}: {hint.strip()}")
     return name
 
 
@@ -160,27 +160,27 @@ def quietly() -> Iterator[None]:
 
 
 def first_line(error: BaseException, most: int | None = None) -> str:
-    """Return an error's type and the first line of its message, or ``most`` characters of that line."""
+    """Return an error's type and the first line of its message, cut to ``most`` characters."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:most] if lines else ''}".strip(": ")
 
 
-_ALIGNMENT = 64  # Bytes that PyTorch's allocator aligns tensors to on CPUs
+_ALIGNMENT = 64  # Alignment, in bytes, of tensors from PyTorch's CPU allocator
 
 
 def align(weights: Iterable[torch.nn.Parameter]) -> None:
-    """Move weights in the CPU's memory to addresses aligned as by PyTorch's allocator."""
-    # safetensors maps a file's weights at any address. MKL's matrix products round differently by the addresses of
-    # their arguments, and a resumed run must compute the same as an uninterrupted one.
+    """Move CPU weights to addresses with the alignment of PyTorch's allocator."""
+    # safetensors maps a file's weights at any address. Rounding in MKL's matrix products depends on their arguments'
+    # addresses, and a resumed run must compute the same as an uninterrupted one.
     for weight in weights:
         if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
             weight.data = weight.data.clone()
 
 
 def switch_dropout_off(model: PreTrainedModel) -> None:
-    """Set every dropout of a model to 0, in its modules and in its config."""
-    # PPO compares probabilities of one policy before and after an update: with dropout the ratio is noise, and
-    # gradient checkpointing needs the training mode, in which dropout would be on.
+    """Set all dropout probabilities of a model to 0, in its modules and in its config."""
+    # PPO compares a policy's probabilities before and after an update, and dropout would make the ratio noisy.
+    # Gradient checkpointing needs training mode, in which dropout would be on.
     _zero_dropout(model.config)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -198,7 +198,7 @@ def _zero_dropout(holder: object) -> None:
 
 
 def fuse_activations(model: PreTrainedModel) -> None:
-    """Compute GPT-2's approximation of GELU by one kernel instead of seven, in both passes; the same to rounding."""
+    """Compute GPT-2's approximate GELU with one kernel instead of seven in both passes; equal up to rounding."""
     from transformers.activations import NewGELUActivation
 
     for module in list(model.modules()):
@@ -210,13 +210,13 @@ def fuse_activations(model: PreTrainedModel) -> None:
 def checkpoint_gradients(model: PreTrainedModel) -> None:
     """Recompute each layer's activations in the backward pass instead of keeping them."""
     with warnings.catch_warnings():
-        # Renamed in Transformers 5.23; this is the name that 5.3 knows too.
+        # Renamed in Transformers 5.23; this name also works in 5.3.
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def is_sharded(model: PreTrainedModel) -> bool:
-    """Return True if a run's processes have parts of the layers (FSDP2)."""
+    """Return True if the layers are sharded over a run's processes (FSDP2)."""
     return any(hasattr(module, "unshard") for module in model.modules())
 
 
@@ -234,9 +234,9 @@ def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def adapter_base(path: str) -> str | None:
-    """Return where the frozen weights of an adapter folder are; None if `path` is no adapter folder.
+    """Return the source of an adapter folder's frozen weights; None if `path` is not an adapter folder.
 
-    Refuses settings that would import a module, and adapters of models that are not on this machine.
+    Rejects settings that would import a module, and adapters of models that are not on this machine.
     """
     saved = Path(path) / ADAPTER_CONFIG
     if not saved.exists():
@@ -248,7 +248,7 @@ def adapter_base(path: str) -> str | None:
         base = settings["base_model_name_or_path"]
     except (ValueError, KeyError) as error:
         raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
-    if settings.get("megatron_config"):  # peft then imports the module that megatron_core names
+    if settings.get("megatron_config"):  # peft would import the module that megatron_core names
         raise GroundlingError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
     if own_base.is_dir():
         return str(own_base)

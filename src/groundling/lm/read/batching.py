@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-TOKENS_AT_ONCE = 32_768  # Prompt tokens of one pass, so that a long call does not hold all states at once
+TOKENS_AT_ONCE = 32_768  # Prompt tokens per pass, so that a long call does not hold all states at the same time
 
 
 @dataclass(frozen=True)
 class Batching:
-    """Limits of a padded batch: its cells, its padding as a share of the filled cells, its pairs of cells."""
+    """Limits of a padded batch: its cells, its padding as a share of the filled cells, and its pairs of cells."""
 
     max_tokens: int
     max_waste: float
@@ -22,8 +22,8 @@ class Batching:
 
     @classmethod
     def for_device(cls, device: torch.device) -> Self:
-        """Return limits: one prompt fills a CPU's cores; an accelerator needs more rows, loses less by padding."""
-        # Attention of 2**19 pairs takes 16 MB in each layer of 8 heads. From 32 MB on, Linux releases such memory and
+        """Return limits: one prompt fills a CPU's cores; an accelerator needs more rows and loses less to padding."""
+        # With 8 heads, attention over 2**19 pairs takes 16 MB per layer. From 32 MB on, Linux frees such memory and
         # allocates it again each time, which doubles the time.
         return cls(4096, 0.03, 2**19) if device.type == "cpu" else cls(TOKENS_AT_ONCE, 0.25, float("inf"))
 
@@ -36,8 +36,8 @@ def batches(
 ) -> list[list[int]]:
     """Group indices of ``lengths`` so that padded batches contain little padding.
 
-    Limits as in `Batching`: ``max_waste`` is a share of the filled cells, ``max_pairs`` counts pairs of cells of which
-    one attends to the other. A longer text gets a batch of its own.
+    The limits are those of `Batching`: ``max_waste`` is a share of the filled cells, and ``max_pairs`` counts pairs of
+    cells of which one attends to the other. A text that exceeds a limit gets its own batch.
     """
     groups: list[list[int]] = []
     width = filled = 0
@@ -56,7 +56,7 @@ def batches(
 def padded(
     rows: Sequence[Sequence[int]], device: torch.device, filler: int = 0, left: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return token ids and 0/1 mask, int64 (batch, longest), padded on the right, or on the left."""
+    """Return token ids and a 0/1 mask, int64 (batch, longest), padded on the right or left."""
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     longest = int(lengths.max())
     places = torch.arange(longest)
@@ -78,8 +78,8 @@ def padded_states(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def cut(hidden: Tensor, starts: Sequence[int], counts: Sequence[int]) -> list[Tensor]:
-    """Return ``counts[i]`` states from ``starts[i]`` on, of each row of ``hidden`` (batch, length, size)."""
-    # One look-up and one split: slices one by one would each cost a batch of zeros in the backward pass.
+    """Return ``counts[i]`` states, starting at ``starts[i]``, for each row i of ``hidden`` (batch, length, size)."""
+    # One look-up and one split: each single slice would cost a batch of zeros in the backward pass.
     length = hidden.shape[1]
     rows = [
         torch.arange(place * length + start, place * length + start + count)
@@ -90,7 +90,7 @@ def cut(hidden: Tensor, starts: Sequence[int], counts: Sequence[int]) -> list[Te
 
 Tokens = Sequence[int]
 
-MAX_ROWS = 512  # Rows read after a prompt in one pass: their mask grows with the square of their number
+MAX_ROWS = 512  # Rows read after a prompt in one pass; their mask grows quadratically
 
 
 class ScoringQuestion(NamedTuple):
@@ -113,13 +113,13 @@ class Layout:
     """Rows of a question, and which of them predicts which token."""
 
     tokens: list[int]  # (num_rows,), the token that each row reads; -1 for the root of a tree, the prompt's last token
-    depths: list[int]  # (num_rows,), how many tokens each row is after the root
+    depths: list[int]  # (num_rows,), each row's number of tokens after the root
     visible: Tensor  # bool (num_rows, num_rows), which rows each row attends to
     targets: Tensor  # as in `RowStates`
 
 
 def tree_layout(candidates: Sequence[Tokens]) -> Layout:
-    """Return candidates as a tree of common beginnings, for causal models that take positions and a 4D mask."""
+    """Return candidates as a prefix tree, for causal models that accept positions and a 4D mask."""
     tokens, depths, parents = [-1], [0], [0]
     targets: list[tuple[int, int]] = []
     children: dict[tuple[int, int], int] = {}  # (row, next token) -> row
@@ -151,12 +151,12 @@ def layouts_of(
 
 
 def runs_of(candidates: Sequence[Tokens]) -> list[tuple[int, ...]]:
-    """Return the distinct token runs that are read of candidates: all but their last tokens; at least one run."""
+    """Return the distinct token runs to read for candidates, which omit their last tokens; at least one run."""
     return sorted({tuple(candidate[:-1]) for candidate in candidates if len(candidate) > 1}) or [()]
 
 
 def run_targets(candidates: Sequence[Tokens], runs: Sequence[tuple[int, ...]]) -> Tensor:
-    """Return the targets (see `RowStates`) of rows that are, run by run, a root and the tokens of the run."""
+    """Return the targets (see `RowStates`) of rows that consist of a root and the run's tokens for each run."""
     first_row: dict[tuple[int, ...], int] = {(): 0}
     row = 0
     for run in runs:
@@ -172,7 +172,7 @@ def run_targets(candidates: Sequence[Tokens], runs: Sequence[tuple[int, ...]]) -
 
 def decoder_layout(candidates: Sequence[Tokens], start_token: int) -> Layout:
     """Return candidates as separate runs, each after its own start token, for decoders."""
-    # Within a run the distances between places are the true ones, so relative position biases need no change.
+    # Within a run, distances between positions are unchanged, so relative position biases remain correct.
     runs = runs_of(candidates)
     sizes = [1 + len(run) for run in runs]
     visible = torch.block_diag(*(torch.ones(size, size, dtype=torch.bool).tril() for size in sizes))
@@ -185,7 +185,7 @@ def decoder_layout(candidates: Sequence[Tokens], start_token: int) -> Layout:
 
 
 def split_wide(candidates: Sequence[Tokens], max_rows: int) -> list[list[int]]:
-    """Return indices of candidates in parts of about `max_rows` rows at most; common beginnings stay together."""
+    """Split candidate indices into parts of at most about `max_rows` rows; common prefixes stay together."""
     if sum(map(len, candidates)) <= max_rows:
         return [list(range(len(candidates)))]
     parts: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Final hidden states of prompts and their candidates, read by causal models."""
+"""Read the final hidden states of prompts and their candidates with causal and encoder-decoder models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from groundling.lm.read.batching import (
 )
 from groundling.lm.read.exactness import agree, example_tokens
 
-WORTH_SHARING = 16  # Shorter common prefixes are not worth a pass of their own, or the mask of texts that share them
+WORTH_SHARING = 16  # Shorter common prefixes are not worth a separate pass, or the mask of texts that share them
 
 
 @dataclass
@@ -39,18 +39,18 @@ class CausalReader:
     _shares: dict[int, bool] = field(default_factory=dict, init=False)
 
     def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
-        """Read each prompt in one row with the tree of its candidates; what all prompts begin with is read once."""
+        """Read each prompt in one row with the tree of its candidates, and the prompts' common prefix only once."""
         layouts, prompts = layouts_of(questions), [question.prompt for question in questions]
         longest = max(len(p) + max(layout.depths) for p, layout in zip(prompts, layouts, strict=True))
         rows = self._read_trees(prompts, layouts, self._shared(prompts, longest))
         return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]
 
     def _shared(self, prompts: Sequence[Tokens], longest: int) -> int:
-        """Return how many first tokens of all prompts can be read once, leaving each at least one of its own."""
-        first, last = min(map(list, prompts)), max(map(list, prompts))  # all share what these two share
+        """Return the length of the common prefix that can be read once, leaving at least one token of each prompt."""
+        first, last = min(map(list, prompts)), max(map(list, prompts))  # the common prefix of all
         shortest = min(map(len, prompts)) - 1
         shared = next((i for i in range(shortest) if first[i] != last[i]), shortest)
-        # In training mode, which here means checkpointed gradients, a body keeps no memory.
+        # In training mode, which is only used for gradient checkpointing, a body keeps no memory.
         if len(prompts) < 2 or shared < WORTH_SHARING or self.backbone.model.training:
             return 0
         length = self.backbone.layers.check_length(longest)
@@ -69,7 +69,7 @@ class CausalReader:
         )
 
     def _read_trees(self, prompts: Sequence[Tokens], layouts: Sequence[Layout], shared: int) -> list[Tensor]:
-        """Return the states (num_rows, hidden) of each tree, where all prompts share their first tokens."""
+        """Return the states (num_rows, hidden) of each tree; all prompts share their first ``shared`` tokens."""
         before = None
         if shared:
             before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
@@ -95,7 +95,7 @@ class CausalReader:
         return [rows[index] for index in range(len(prompts))]
 
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
-        """Read each candidate in a row of its own with its prompt."""
+        """Read each candidate with its prompt in a separate row."""
 
         def read(prompts: list[list[int]], runs: list[tuple[int, ...]]) -> list[Tensor]:
             lines = self._read_lines([[*prompt, *run] for prompt, run in zip(prompts, runs, strict=True)])
@@ -123,7 +123,7 @@ class CausalReader:
 def _by_run(
     questions: Sequence[ScoringQuestion], read: Callable[[list[list[int]], list[tuple[int, ...]]], list[Tensor]]
 ) -> list[RowStates]:
-    """Return the states of questions, of which ``read`` gives those (1 + len(run), hidden) of each prompt and run."""
+    """Return the questions' states; ``read`` returns the states (1 + len(run), hidden) for each prompt and run."""
     runs = [runs_of(question.candidates) for question in questions]
     pairs = list(zip(questions, runs, strict=True))
     prompts = [question.prompt for question, its_runs in pairs for _ in its_runs]
@@ -151,12 +151,12 @@ def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[T
 
 @dataclass
 class EncoderDecoderReader:
-    """Reads questions with one encoder-decoder model, whose decoder begins with ``start_token``."""
+    """Reads questions with one encoder-decoder model, whose decoder starts with ``start_token``."""
 
     backbone: Backbone
     start_token: int
     encoded: dict[tuple[int, ...], Tensor] | None = field(default=None, init=False)
-    """Encoder states of the last call's prompts, reused by calls without gradients; None: nothing is kept."""
+    """Encoder states of the last call's prompts, reused by calls without gradients; None if not kept."""
 
     def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Decode all candidates of a prompt in one row."""
@@ -166,7 +166,7 @@ class EncoderDecoderReader:
         return [RowStates(one, layout.targets) for one, layout in zip(rows, layouts, strict=True)]
 
     def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
-        """Decode each candidate in a row of its own; prompts are still encoded once."""
+        """Decode each candidate in a separate row; prompts are still encoded once."""
         return _by_run(
             questions, lambda prompts, runs: self._decode(prompts, [[self.start_token, *run] for run in runs])
         )
@@ -181,8 +181,8 @@ class EncoderDecoderReader:
     def _decode(
         self, prompts: Sequence[Tokens], lines: Sequence[Tokens], visible: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Return the decoder's states (length, hidden) of a line after each prompt."""
-        # ``visible``: bool (length, length) for each line, which places each place attends to; None: those before it.
+        """Return the decoder's states (length, hidden) for a line of tokens after each prompt."""
+        # ``visible``, bool (length, length) for each line: what each position attends to; None if causal.
         encoded, states = self._encode(prompts), dict[int, Tensor]()
         for batch in self._batches(list(map(len, encoded)), None if visible is None else list(map(len, lines))):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
@@ -199,7 +199,7 @@ class EncoderDecoderReader:
         return [states[index] for index in range(len(lines))]
 
     def _batches(self, lengths: Sequence[int], counts: Sequence[int] | None) -> Iterator[list[int]]:
-        """Yield batches of prompts of these lengths, each followed by ``counts`` packed rows; None: by one line."""
+        """Yield batches of prompts of these lengths, each followed by ``counts`` packed rows (None: one line)."""
         batching = Batching.for_device(self.backbone.device)
         if counts is None:
             yield from batching.batches(lengths)

@@ -1,7 +1,7 @@
 """Exactness checks: compare each way of reading with a model's plain forward pass before it is used.
 
-`groundling.lm.backbone.Layers` says which ways are worth a check, and at which lengths. A way that fails is not used;
-a model for which none passes is refused.
+`groundling.lm.backbone.Layers` determines which ways are worth checking, and at which lengths. A way that fails is not
+used; a model for which no way passes is rejected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from groundling.lm.read.batching import ScoringQuestion
 
 Way = Literal["tree", "lines"]  # How candidates are read: in one row with the prompt, or each with the whole prompt
 
-Scores = Callable[[list[ScoringQuestion]], Tensor]  # To float32 (total number of candidates,), question by question
+Scores = Callable[[list[ScoringQuestion]], Tensor]  # Returns float32 (total number of candidates,), by question
 
 REFUSALS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError, AssertionError,
             NotImplementedError)  # fmt: skip
 """Errors that bodies raise for arguments they do not support."""
-REASON_LENGTH = 120  # Characters of such an error in a message, which may name several
+REASON_LENGTH = 120  # Characters of such an error in a message, which may quote several errors
 
 
 def example_tokens(backbone: Backbone, count: int, step: int = 7, start: int = 5) -> list[int]:
@@ -45,7 +45,7 @@ def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callab
 
 @torch.no_grad()
 def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], length: int) -> tuple[Way, str]:
-    """Return the first exact way for prompts of ``length`` tokens (0: short ones), and why those before it are not."""
+    """Return the first exact way for ``length`` prompt tokens (0: short prompts), and why earlier ways are not."""
     name, tokens = type(backbone.model).__name__, example_tokens(backbone, length + 3 if length else 12)
     candidates = [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]]]
     questions = [ScoringQuestion(tokens[:length], candidates)]
@@ -58,15 +58,15 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
         except REFUSALS as error:
             pass_out_of_memory(error)
             raise GroundlingError(
-                f"{name} cannot be scored: its forward does not read a prompt and a text "
-                f"({first_line(error, REASON_LENGTH)}); use a causal or encoder-decoder language model of another "
-                "family"
+                f"{name} cannot be scored: its forward does not accept a prompt and a text "
+                f"({first_line(error, REASON_LENGTH)}); use a causal or encoder-decoder language model from a "
+                "different family"
             ) from error
         reasons, computed = [], None
         for way, scores in ways.items():
             computed = None
             try:
-                computed = scores(questions).to(expected.device)  # a model spread over devices ends on another
+                computed = scores(questions).to(expected.device)  # outputs may be on another device
             except REFUSALS as error:
                 pass_out_of_memory(error)
                 reasons.append(first_line(error, REASON_LENGTH))
@@ -74,16 +74,16 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
             if torch.allclose(computed, expected, atol=backbone.tolerance, rtol=backbone.tolerance / 10):
                 return way, "; ".join(reasons)
             reasons.append(f"log-probabilities differ by {(computed - expected).abs().max():.2g}")
-    if not backbone.exact and computed is not None:  # in half precision rounding may be all the difference
+    if not backbone.exact and computed is not None:  # in half precision, they may differ only by rounding
         return "lines", "; ".join(reasons)
     raise GroundlingError(
-        f"{name} cannot be scored here: no way of reading it agrees with its plain forward "
-        f"({'; '.join(reasons)}); use a language model of another family"
+        f"{name} cannot be scored here: no way of reading candidates matches its plain forward pass "
+        f"({'; '.join(reasons)}); use a language model from a different family"
     )
 
 
 def plain_scores(backbone: Backbone, start_token: int, question: ScoringQuestion) -> Tensor:
-    """Return float32 (num_candidates,) scores by the model's own forward, one candidate at a time."""
+    """Return float32 (num_candidates,) scores from the model's own forward, one candidate at a time."""
     scores = []
     for candidate in question.candidates:
         logits = plain_logits(backbone, start_token, question.prompt, candidate)
@@ -94,7 +94,7 @@ def plain_scores(backbone: Backbone, start_token: int, question: ScoringQuestion
 
 
 def plain_logits(backbone: Backbone, start_token: int, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-    """Return logits (len(text) + 1, vocabulary) of each token of a text after a prompt, and of the next one."""
+    """Return logits (len(text) + 1, vocabulary) for each token of a text after a prompt, and for the next one."""
     model, device = backbone.model, backbone.device
     if backbone.is_encoder_decoder:
         decoder_ids = torch.tensor([[start_token, *text]], device=device)

@@ -1,9 +1,9 @@
-"""Guided decoding: the probability that each of several texts is generated when no other text can be.
+"""Guided decoding: the probability of generating each of several texts when no other text is allowed.
 
-At every token only those that continue one of the texts are allowed, and their probabilities are renormalised, as in
+At every step, only tokens that continue one of the texts are allowed, and their probabilities are renormalised, as in
 Outlines (Willard and Louf 2023, arXiv 2307.09702), with the trie of GENRE (De Cao et al. 2021, arXiv 2010.00904). A
 text's probability is the product of these conditional probabilities. All follow from the logits at the trie's nodes,
-so one pass gives the distribution over the texts, and sampling from it equals decoding token by token.
+so one pass gives the distribution over the texts, and sampling from it is equivalent to decoding token by token.
 """
 
 from collections import Counter
@@ -23,19 +23,19 @@ from groundling.tokenization.chat import common_length
 
 @dataclass(frozen=True)
 class Trie:
-    """The tokens of several texts as a tree; its edges are the tokens that are allowed.
+    """The tokens of several texts as a tree whose edges are the allowed tokens.
 
-    Each text is its tokens and an end. Tokens after its last choice are certain, need no logit, and are left out:
-    texts that differ in their first tokens keep only these, and only a text that another one begins with keeps its
-    end. A text with an end has a line for each token that may end it.
+    Each text consists of its tokens and an end. Tokens after its last choice are certain, need no logit, and are
+    omitted: texts that differ in their first tokens keep only these, and only a text that is a prefix of another one
+    keeps its end. A text with an end has a line for each token that may end it.
     """
 
     chosen: list[list[int]]  # the tokens of each line up to its last choice
     num_lines: list[int]  # number of lines of each text
     edges: Tensor  # int64 (number of tokens in `chosen`,), the edge of each token, line by line
-    first: Tensor  # int64 (num_edges,), the first of these tokens that follows an edge
+    first: Tensor  # int64 (num_edges,), the index of each edge's first token
     nodes: Tensor  # int64 (num_edges,), the node that an edge leaves: 0 is the root, and edge i leads to node i + 1
-    copies: Tensor  # int64 (num_texts,), number of texts with the same tokens; one of them is drawn uniformly
+    copies: Tensor  # int64 (num_texts,), number of texts with the same tokens, which are equally likely
 
     @classmethod
     def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Self:
@@ -72,7 +72,7 @@ class Trie:
 
 def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
     """Return the length of each text up to its last choice, its end included."""
-    # In sorted order a text has the longest beginning in common with one of its neighbours.
+    # In sorted order, a text shares its longest common prefix with one of its neighbours.
     distinct = sorted(set(texts))
     common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
     return {text: max(before, after) for text, (before, after) in zip(distinct, pairwise(common), strict=True)}
@@ -86,7 +86,7 @@ def guided_log_probs(
     growing: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return each candidate's log-probability (total number,) and each prompt's state (num_questions, hidden)."""
-    # Float32, with gradients. Each end token ends a candidate that another one begins with.
+    # Float32, with gradients. Any end token can end a candidate that is a prefix of another one.
     known: dict[tuple[tuple[int, ...], ...], Trie] = {}
     tries: list[Trie] = []
     for _, candidates in questions:
@@ -100,9 +100,9 @@ def guided_log_probs(
 
 
 def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return each text's log-probability, float32 (total number of texts,), trie by trie; those of a trie sum to 1.
+    """Return the texts' log-probabilities, float32 (total number of texts,); the probabilities of a trie sum to 1.
 
-    ``logits``: float32 (number of tokens in all `chosen`,), the logit of each token after those before it.
+    ``logits``, float32 (number of tokens in all `chosen`,), has the logit of each token given those before it.
     """
     num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
     first = _offset([trie.first for trie in tries], num_tokens).to(logits.device)
@@ -125,6 +125,6 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
 
 
 def _offset(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Concatenate indices into several sequences of these sizes as indices into all of them."""
+    """Concatenate indices into sequences of these sizes as indices into the concatenated sequences."""
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     return torch.cat([index + start for index, start in zip(indices, starts, strict=True)])

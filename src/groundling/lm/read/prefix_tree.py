@@ -1,10 +1,10 @@
-"""Texts that begin alike, read as one tree of tokens.
+"""Read texts with common prefixes as one tree of tokens.
 
-Linear layers, norms and MLPs compute each distinct beginning once, for all texts of a pass and without padding. Only
-attention needs to know the texts: it gathers the keys and values of each text from the tree, block of queries by
-block, and blocks of similar size share a call of PyTorch's fused attention. A `KeyValueMemory` keeps keys and values
-for texts that continue earlier ones (compare RadixAttention in SGLang, arXiv 2312.07104). For causal models whose
-layers all attend to the whole text, by fused attention, once in each layer.
+Linear layers, norms and MLPs compute each distinct prefix once, for all texts of a pass and without padding. Only
+attention distinguishes the texts: for each block of queries, it gathers a text's keys and values from the tree, and
+blocks of similar size share a call of PyTorch's fused attention. A `KeyValueMemory` keeps keys and values for texts
+that continue earlier ones (compare RadixAttention in SGLang, arXiv 2312.07104). This applies to causal models in which
+each layer attends to the whole text with one call of fused attention.
 """
 
 import itertools
@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from groundling.lm.read.batching import Layout, ScoringQuestion, Tokens, batches, layouts_of
 
-_MAX_QUERIES = 512  # Queries of one block: the masks of long texts stay far below tokens x tokens
-_MAX_WASTE = 0.15  # Padding of the keys of blocks that share a call
+_MAX_QUERIES = 512  # Queries per block, so that the masks of long texts stay far below tokens x tokens
+_MAX_WASTE = 0.15  # Maximum padding of the keys of blocks that share a call
 
 
 class Branch(NamedTuple):
@@ -32,17 +32,17 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt with the rows of its candidates, and with those of prompts that it begins with."""
+    """A prompt with the rows of its candidates, and of the candidates of prompts that are prefixes of it."""
 
     trunk: tuple[int, ...]
     branches: list[Branch]
 
 
 def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
-    """Group the indices of prompts so that each begins with the one before it; equal ones share a group."""
+    """Group the indices of prompts so that each extends the one before it; equal prompts share a group."""
     keys = [tuple(prompt) for prompt in prompts]
     groups: list[list[int]] = []
-    # In sorted order a text is followed by those that begin with it.
+    # In sorted order, a text is followed by those that extend it.
     for index in sorted(range(len(keys)), key=keys.__getitem__):
         before = keys[groups[-1][-1]] if groups else None
         if before is not None and keys[index][: len(before)] == before:
@@ -53,7 +53,7 @@ def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
 
 
 def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]:
-    """Return the fewest texts that hold all questions, each with its questions' indices, in order of its branches."""
+    """Return as few texts as possible for all questions, each with its questions' indices in branch order."""
     layouts = layouts_of(questions)
     groups = chains([question.prompt for question in questions])
     return [
@@ -67,11 +67,11 @@ def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]
 
 @dataclass(eq=False)
 class KeyValueMemory:
-    """Keys and values of the last calls' prompts, as many as one call has had, by entries of their prefix tree."""
+    """Keys and values of the latest prompts, as many as the largest call has had, by entry of their prefix tree."""
 
     children: dict[tuple[int, int], int] = field(default_factory=dict)  # (entry, next token) -> entry; -1 is the root
     _layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # each (key heads, capacity, size)
-    _paths: list[list[int]] = field(default_factory=list)  # entries of each prompt that is kept, the last call's first
+    _paths: list[list[int]] = field(default_factory=list)  # entries of each prompt kept, the last call's first
     _free: list[int] = field(default_factory=list)
     _size: int = 0
     _most: int = 0
@@ -111,7 +111,7 @@ class KeyValueMemory:
 
 
 class _Block(NamedTuple):
-    """Queries, as nodes of a pass; keys, as entries; bool (queries, keys), which query sees which key."""
+    """Queries as nodes of a pass, keys as entries, and which query attends to which key, bool (queries, keys)."""
 
     queries: list[int]
     keys: list[int]
@@ -119,11 +119,11 @@ class _Block(NamedTuple):
 
 
 class PrefixTree:
-    """The tree of one pass: nodes are the tokens that it computes.
+    """The tree of one pass; its nodes are the tokens to compute.
 
-    Attributes `tokens` and `positions` are those of each node; `rows`: of each text, branch by branch, the nodes of
-    its rows, the root first; `paths`: of each text, the entries of its trunk. ``memory`` has keys and values of
-    entries that are not computed again; without it, entries are the nodes.
+    `tokens` and `positions` describe each node. `rows` has the nodes of each text's rows, branch by branch, the root
+    first; `paths` has the entries of each text's trunk. ``memory`` holds keys and values of entries that are not
+    computed again; without it, entries are the nodes.
     """
 
     def __init__(self, num_keys: int, memory: KeyValueMemory | None = None) -> None:
@@ -141,7 +141,7 @@ class PrefixTree:
         return len(self.tokens)
 
     def add(self, text: Text) -> None:
-        """Add what is new of a text, and the prompts' last tokens, whose states are needed."""
+        """Add a text's new tokens, and the last tokens of its prompts, whose states are needed."""
         path: list[int] = []
         queries: list[int] = []
         for place, token in enumerate(text.trunk):
@@ -176,7 +176,7 @@ class PrefixTree:
         return node
 
     def _split(self, text: Text, path: list[int], queries: list[int], rows: list[list[int]]) -> None:
-        """Cut the queries of a text into blocks: of its trunk, and of its branches, or all in one if they are few."""
+        """Split a text's queries into blocks for its trunk and its branches, or into one block if they are few."""
         branches = [(branch, nodes[1:]) for branch, nodes in zip(text.branches, rows, strict=True) if nodes[1:]]
         while queries or branches:
             trunk, queries = queries[:_MAX_QUERIES], queries[_MAX_QUERIES:]
@@ -199,7 +199,7 @@ class PrefixTree:
         return _Block(queries, path[:seen] + [self._entries[node] for node in nodes], allowed)
 
     def attention(self, device: torch.device) -> "ReplacedAttention":
-        """Return the context in which a body's attention is that of the texts; for one pass."""
+        """Return a context for one pass in which a body attends within each text."""
         groups = [_Group.of([self._blocks[place] for place in places], device) for places in _alike(self._blocks)]
         order = [node for group in groups for node in group.nodes]
         pick = torch.tensor(order).argsort()  # padding, which is -1, comes first
@@ -229,10 +229,10 @@ def _alike(blocks: Sequence[_Block]) -> Iterator[list[int]]:
 class _Group:
     """Blocks of similar size, padded."""
 
-    nodes: list[int]  # of each query the node, -1 where it is padding
+    nodes: list[int]  # the node of each query, -1 for padding
     queries: Tensor  # int64 (blocks * widest,), nodes
     keys: Tensor  # int64 (blocks * longest,), entries
-    mask: Tensor  # float32 (blocks, 1, widest, longest), added to scores: -inf where a key is not seen
+    mask: Tensor  # float32 (blocks, 1, widest, longest), added to scores: -inf for hidden keys
 
     @classmethod
     def of(cls, blocks: Sequence[_Block], device: torch.device) -> Self:
@@ -240,7 +240,7 @@ class _Group:
         nodes = [node for b in blocks for node in (*b.queries, *[-1] * (widest - len(b.queries)))]
         keys = [entry for b in blocks for entry in (*b.keys, *[b.keys[0]] * (longest - len(b.keys)))]
         allowed = torch.zeros(len(blocks), widest, longest, dtype=torch.bool)
-        allowed[..., 0] = True  # what pads the queries sees something: the softmax of nothing is NaN
+        allowed[..., 0] = True  # padding queries need a key, too: an empty softmax is NaN
         for place, block in enumerate(blocks):
             allowed[place, : len(block.queries), : len(block.keys)] = block.allowed
         mask = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)[:, None]
@@ -248,7 +248,7 @@ class _Group:
         return cls(nodes, queries.to(device), torch.tensor(keys, device=device), mask.to(device))
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float | None) -> Tensor:
-        """(heads, nodes, size), (key heads, entries, size) twice, to (blocks * widest, heads, size)."""
+        """Attend from (heads, nodes, size) to (key heads, entries, size); return (blocks * widest, heads, size)."""
         count = len(self.mask)
         q, k, v = (
             all_of.index_select(1, index).unflatten(1, (count, -1)).transpose(0, 1)
@@ -261,11 +261,11 @@ class _Group:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, float | None], Tensor]
-"""From queries, keys and values, (1, heads, length, size) each, and the scale of their products."""
+"""Attention from queries, keys and values, (1, heads, length, size) each, and the scale of their products."""
 
 
 class ReplacedAttention(TorchFunctionMode):
-    """Within this context `scaled_dot_product_attention` is another function, which ignores the mask."""
+    """Within this context, replaces `scaled_dot_product_attention` with a function that ignores the mask."""
 
     def __init__(self, attend: Attend) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class ReplacedAttention(TorchFunctionMode):
             dtype = torch.get_autocast_dtype(query.device.type)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         if (sharing := query.shape[2] // key.shape[2]) > 1:
-            # For a single query Transformers lays out the heads that share a key as rows.
+            # For a single query, Transformers lays out the heads that share a key as rows.
             query = query.reshape(len(query), -1, key.shape[2], query.shape[3])
             key, value = (one.repeat_interleave(sharing, dim=1) for one in (key, value))
         return self._attend(query, key, value, given.get("scale"))

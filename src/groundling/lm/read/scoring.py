@@ -1,10 +1,10 @@
-"""log P(candidate | prompt) for many candidates, each prompt computed once (GLAM, arXiv 2302.02662; Lamorel).
+"""Compute log P(candidate | prompt) for many candidates, reading each prompt once (GLAM, arXiv 2302.02662; Lamorel).
 
-Lamorel repeats the prompt, or its encoder states, for every candidate and takes logits at every position. Here a
-causal model reads a prompt and the tree of its candidates in one row under a 4D mask, and what all prompts begin with
-only once; a decoder reads all candidates of a prompt in one row under a block mask. Logits are computed only at rows
-that predict a candidate's token. Where this is not exact (recurrent states, bodies that take no positions or masks),
-each candidate is read with its whole prompt, with a warning.
+Lamorel repeats the prompt, or its encoder states, for every candidate and computes logits at every position. Here, a
+causal model reads a prompt and the tree of its candidates in one row under a 4D mask, and the common prefix of all
+prompts only once; a decoder reads all candidates of a prompt in one row under a block mask. Logits are computed only
+at rows that predict a candidate's token. If this is not exact (recurrent states, bodies that do not accept positions
+or masks), each candidate is read with its whole prompt, and a warning says so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from groundling.lm.read.exactness import Way, find_way
 from groundling.lm.read.prefix_tree import KeyValueMemory
 from groundling.lm.read.tree_reader import TreeReader
 
-_MAX_LOGITS = 2**26  # Logits that are held at once: 256 MiB in float32
+_MAX_LOGITS = 2**26  # Maximum number of logits in memory: 256 MiB in float32
 
 Normalize = Literal["sum", "token", "word"]
 
@@ -53,7 +53,7 @@ class CandidateScores:
 
     @classmethod
     def of(cls, counts: Sequence[int], log_probs: Tensor, state: Tensor) -> Self:
-        """Pad log-probabilities of all candidates in one row, of which prompt i has ``counts[i]``."""
+        """Pad the concatenated log-probabilities of all candidates, of which prompt i has ``counts[i]``."""
         mask = torch.arange(max(counts, default=0)) < torch.tensor(counts, dtype=torch.long)[:, None]
         mask = mask.to(log_probs.device)
         padded = torch.full(mask.shape, -torch.inf, device=log_probs.device)
@@ -61,7 +61,7 @@ class CandidateScores:
 
 
 class Scorer:
-    """Scores candidates with one model; `kept_bytes`: memory of keys and values at the end of the last `keeping`."""
+    """Scores candidates with one model; `kept_bytes` is the size of keys and values after the last `keeping`."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone, self.start_token = backbone, start_token
@@ -83,8 +83,8 @@ class Scorer:
     ) -> tuple[Tensor, Tensor]:
         """Return each candidate's score, float32 (total number,), and each prompt's state (num_questions, hidden).
 
-        ``raw``: sum unnormalised logits instead of log-probabilities (for the GLAM compatibility option). ``growing``:
-        prompts may begin with each other, as the steps of a conversation do. Each question has at least one candidate.
+        ``raw`` sums unnormalised logits instead of log-probabilities (for GLAM compatibility). ``growing`` means that
+        prompts may extend each other, like the steps of a conversation. Each question has at least one candidate.
         """
         scores, states = self.token_scores(questions, raw, growing)
         lengths = [len(candidate) for question in questions for candidate in question.candidates]
@@ -93,7 +93,7 @@ class Scorer:
     def token_scores(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Like `__call__`, for each token of each candidate, (total tokens,); equal questions are computed once."""
+        """Like `__call__`, but for each candidate token, (total tokens,); equal questions are computed once."""
         keys = [(tuple(prompt), tuple(map(tuple, candidates))) for prompt, candidates in questions]
         distinct = dict(sorted(zip(keys, questions, strict=True), key=lambda pair: -len(pair[1].prompt)))
         parts = {key: split_wide(question.candidates, MAX_ROWS) for key, question in distinct.items()}
@@ -118,7 +118,7 @@ class Scorer:
         return torch.cat([results[key][0] for key in keys]), torch.stack([results[key][1] for key in keys])
 
     def states(self, prompts: Sequence[Tokens], growing: bool = False) -> Tensor:
-        """Return each prompt's state when no candidate is scored, float32 (num_prompts, hidden)."""
+        """Return each prompt's state without scoring candidates, float32 (num_prompts, hidden)."""
         if growing or self.tree.has_frozen_layers:
             questions = [ScoringQuestion(list(prompt), [[]]) for prompt in prompts]
             return self.token_scores(questions, growing=growing)[1]
@@ -155,16 +155,16 @@ class Scorer:
         return [answers[index] for index in range(len(questions))]
 
     def _can_grow(self) -> bool:
-        """Return True if prompts that begin with each other can be read as one text; warn once if not."""
+        """Return True if prompts that extend each other can be read as one text; warn once if not."""
         if (why := self.tree.why_not) is not None:
             self.backbone.warn_once(
-                f"{type(self.backbone.model).__name__} cannot continue from what it has read of a conversation "
-                f"({why}): each step is read with the whole history, which is slower"
+                f"{type(self.backbone.model).__name__} cannot reuse earlier steps of a conversation ({why}): each "
+                "step reads the whole history again, which is slower"
             )
         return why is None
 
     def answers(self, questions: Sequence[ScoringQuestion], cached: bool = False) -> list[RowStates]:
-        """Return the states of each question's rows, by the fastest exact way; cache frozen layers if ``cached``."""
+        """Return the states of each question's rows in the fastest exact way; cache frozen layers if ``cached``."""
         groups: dict[Way, list[int]] = {}
         for index, (prompt, candidates) in enumerate(questions):
             before = 1 if self.backbone.is_encoder_decoder else len(prompt)  # a candidate's last token is not read
@@ -177,7 +177,7 @@ class Scorer:
         return [answers[index] for index in range(len(questions))]
 
     def way_at(self, length: int) -> Way:
-        """Return how candidates are read whose texts have at most this length; checked once."""
+        """Return how to read candidates whose texts have at most this length; checked once."""
         check = self.backbone.layers.check_length(length)
         if check in self._ways:
             return self._ways[check]
@@ -194,8 +194,8 @@ class Scorer:
             name, longer = type(self.backbone.model).__name__, f" of {check} tokens and more" if check else ""
             whole = "" if encodes else " with its whole prompt"
             self.backbone.warn_once(
-                f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read on its "
-                f"own{whole}, which is slower"
+                f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read "
+                f"separately{whole}, which is slower"
             )
         self._ways[check] = way
         return way
@@ -211,11 +211,11 @@ class Scorer:
         return list(self._scores_at(rows, row, token, raw).split([a.targets.shape[1] for a in answers]))
 
     def _scores_at(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
-        """Return float32 (num_targets,), the log-probability of each `token` at its `row` of `rows`."""
+        """Return float32 (num_targets,), the log-probability (or logit) of each `token` at its `row` of `rows`."""
         rows_at_once = max(1, _MAX_LOGITS // self.backbone.model.config.get_text_config().vocab_size)
         if not len(token):
-            return rows[:0, 0].float()  # keeps the graph: the gradient of a loss of certainties is 0
-        if len(rows) <= rows_at_once:  # the usual case, without a wait for an accelerator
+            return rows[:0, 0].float()  # keeps the graph, so that certain tokens have gradient 0
+        if len(rows) <= rows_at_once:  # the usual case, which does not wait for an accelerator
             logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
             picked = logits[row, token]
             return picked if raw else picked - logits.logsumexp(-1)[row]
@@ -234,12 +234,12 @@ def normalised(
     normalize: Normalize,
     compat: str | None,
 ) -> Tensor:
-    """Return float32 scores (total number of candidates,) as `LanguageModel.score` defines them, with its errors."""
+    """Return float32 scores (total number of candidates,) as defined in `LanguageModel.score`, with its errors."""
     lengths = torch.tensor([len(candidate) for question in questions for candidate in question.candidates])
     if compat == "glam":
         return scores + (lengths.max() - lengths).to(scores)
     if compat is not None:
-        raise GroundlingError(f"unknown compat {compat!r}: the only one is 'glam'")
+        raise GroundlingError(f"unknown compat {compat!r}: use 'glam' or None")
     if normalize == "sum":
         return scores
     if normalize == "word":
@@ -250,7 +250,7 @@ def normalised(
 
 
 def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:
-    """Return the sums of consecutive values, of `lengths[i]` for sum i, float32 (len(lengths),)."""
+    """Return sums of consecutive values, `lengths[i]` values for sum i, float32 (len(lengths),)."""
     owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     total = torch.zeros(len(lengths), device=values.device)
     return total.index_add(0, owners.to(values.device), values)

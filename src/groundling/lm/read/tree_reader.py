@@ -1,4 +1,4 @@
-"""Reading with a `PrefixTree`: conversations as one text, prompts that continue earlier ones, frozen lower layers."""
+"""Read with a `PrefixTree`: conversations as one text, prompts that continue earlier ones, frozen lower layers."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +17,15 @@ from groundling.lm.read.batching import TOKENS_AT_ONCE, RowStates, ScoringQuesti
 from groundling.lm.read.exactness import agree, example_tokens
 from groundling.lm.read.prefix_tree import Branch, KeyValueMemory, PrefixTree, Text, joined
 
-MAX_BYTES = 2**29  # Memory of the cached states of one language model's frozen layers: 512 MiB
-_NODES_AT_ONCE = 1024  # Tokens of a pass on a CPU: enough for fast products, activations still fit its cache
-_ADAPTERS = ("lora_", "modules_to_save.")  # Parts of the names of weights that PEFT switches on and off
+MAX_BYTES = 2**29  # Size limit for the cached states of a language model's frozen layers: 512 MiB
+_NODES_AT_ONCE = 1024  # Tokens per pass on a CPU: enough for fast products, few enough to fit its cache
+_ADAPTERS = ("lora_", "modules_to_save.")  # Name parts of weights that PEFT enables and disables
 
 _Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
 
 
 def num_frozen(body: nn.Module) -> int:
-    """Return the number of layers before the first one with a trained weight or an adapter; 0 if embeddings learn."""
+    """Return the number of layers before the first with trainable weights or adapters; 0 if embeddings are trained."""
     layers = getattr(body, "layers", None)
     if not isinstance(layers, nn.ModuleList):
         return 0
@@ -40,7 +40,7 @@ def num_frozen(body: nn.Module) -> int:
 
 
 class TreeReader:
-    """Reads each distinct beginning of a pass once; exactness checks compare it with ``plain``."""
+    """Reads each distinct prefix of a pass once; exactness checks compare it with ``plain``."""
 
     def __init__(self, backbone: Backbone, plain: _Read) -> None:
         self._backbone, self._plain = backbone, plain
@@ -50,17 +50,17 @@ class TreeReader:
 
     @property
     def why_not(self) -> str | None:
-        """Reason why the model cannot be read in this way; None if it can. Checked once."""
+        """Why the model cannot be read in this way; None if it can. Checked once."""
         if (why := self._backbone.why_not_replaceable) is not None:
             return why
         if self._is_exact is None:
             self._is_exact = self._check()
-        return None if self._is_exact else "an exactness check gave other states than each step alone"
+        return None if self._is_exact else "its states differ from those of each step alone in an exactness check"
 
     @property
     def has_frozen_layers(self) -> bool:
         """True if lower layers are frozen and `read_upper` is exact; checked once for each number of them."""
-        # For float32 on CPUs, and not in inference mode, in which cached states would have no gradients.
+        # Only for float32 on CPUs, and not in inference mode, in which cached states would have no gradients.
         backbone = self._backbone
         if backbone.device.type != "cpu" or not backbone.exact or torch.is_inference_mode_enabled():
             return False
@@ -73,8 +73,8 @@ class TreeReader:
         return self._is_exact_above[frozen]
 
     def read(self, questions: Sequence[ScoringQuestion], memory: KeyValueMemory | None = None) -> list[RowStates]:
-        """Read questions whose prompts may begin with each other; ``memory`` has prompts that were read earlier."""
-        # With memory: the same weights as then, and no gradients.
+        """Read questions whose prompts may extend each other; ``memory`` holds prompts that were read earlier."""
+        # With memory, the weights must be unchanged, and gradients must be off.
         answers: dict[int, RowStates] = {}
         texts, paths = joined(questions), []
         try:
@@ -107,7 +107,7 @@ class TreeReader:
         for group, tree in self._passes(texts):
             with torch.no_grad():
                 lower = [self._lower(texts[place][1], frozen) for place in group]
-            nodes: list[int] = []  # of each text's tokens and rows, in the order in which it is read alone
+            nodes: list[int] = []  # of each text's tokens and rows, in the order of reading it alone
             for path, rows in zip(tree.paths, tree.rows, strict=True):
                 nodes += [*path, *(node for of_question in rows for node in of_question[1:])]
             first = dict(zip(reversed(nodes), reversed(range(len(nodes))), strict=True))
@@ -119,7 +119,7 @@ class TreeReader:
     def _passes(
         self, texts: Sequence[tuple[list[int], Text]], memory: KeyValueMemory | None = None
     ) -> Iterator[tuple[list[int], PrefixTree]]:
-        """Yield the places of texts that are read together, with their tree."""
+        """Yield the indices of texts that are read together, with their tree."""
         config = self._backbone.model.config.get_text_config()
         num_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         most = _NODES_AT_ONCE if self._backbone.device.type == "cpu" else TOKENS_AT_ONCE
@@ -132,8 +132,8 @@ class TreeReader:
                 tree, group = PrefixTree(num_keys, memory), []
 
     def _lower(self, text: Text, frozen: int) -> Tensor:
-        """Return the output of the frozen layers (cells, hidden), cached."""
-        # Each text is computed alone, so that no bit depends on what else was read: a resumed run computes the same.
+        """Return the output of the frozen layers (nodes, hidden), cached."""
+        # Each text is computed alone, so that its states do not depend on others: a resumed run computes the same.
         if (states := self.frozen.get(text)) is not None:
             return states
         ((_, tree),) = self._passes([([0], text)])
@@ -143,7 +143,7 @@ class TreeReader:
         return states
 
     def _run(self, tree: PrefixTree, states: Tensor, first: int, stop: int | None) -> Tensor:
-        """Run layers ``first`` to ``stop``, or to the end and the final norm: (nodes, hidden) to (nodes, hidden)."""
+        """Run layers from ``first`` to ``stop``, or through the final norm, on states (nodes, hidden)."""
         body: Any = self._backbone.body
         output: list[Tensor] = []
         handle = None
@@ -166,7 +166,7 @@ class TreeReader:
 
     @torch.no_grad()
     def _check(self) -> bool:
-        """Compare `read`, without memory and with it, with the plain pass."""
+        """Compare `read`, with and without memory, to the plain pass."""
         tokens, others = example_tokens(self._backbone, 40), example_tokens(self._backbone, 40, 11, 3)
         questions = [ScoringQuestion(tokens[:length], _candidates(tokens)) for length in (9, 17, 34)]
         pairs = [[q, ScoringQuestion(others[: len(q.prompt) + 2], [tokens[1:3]])] for q in questions]
@@ -183,7 +183,7 @@ class TreeReader:
         )
 
     def _check_upper(self) -> bool:
-        """Compare `read_upper` and the gradients of all trained weights with the plain pass."""
+        """Compare `read_upper` and the gradients of all trainable weights to the plain pass."""
         tokens = example_tokens(self._backbone, 24)
         prompts = [tokens[:9], tokens[:17], [*tokens[:5], *tokens[11:24]]]
         questions = [ScoringQuestion(prompt, _candidates(tokens)) for prompt in prompts]
@@ -216,7 +216,7 @@ class FrozenStates:
         return FrozenStates(self.max_bytes)
 
     def check_weights(self, body: Any, frozen: int) -> None:
-        """Clear the cache if its states were computed by other weights, or by another number of layers."""
+        """Clear the cache if its states were computed with different weights or a different number of layers."""
         modules = [body.get_input_embeddings(), *body.layers[:frozen]]
         weights = [(p.data_ptr(), p._version) for module in modules for p in module.parameters()]
         if weights != self._weights:
@@ -251,13 +251,13 @@ def _answers(
 
 
 def _no_mask(device: torch.device) -> Tensor:
-    """Return a mask that bodies pass on as it is."""
+    """Return a mask that bodies pass on unchanged."""
     return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
 @contextmanager
 def _layers(body: Any, first: int, stop: int | None) -> Iterator[None]:
-    """Within this context ``body`` has only the layers ``first`` to ``stop``."""
+    """Within this context, ``body`` has only the layers from ``first`` to ``stop``."""
     whole = body.layers
     body.layers = whole[first:stop]
     try:

@@ -1,7 +1,7 @@
-"""Sampling a batch of texts with the log-probability of every token, for a writer's rollouts.
+"""Sample a batch of texts with the log-probability of every token, for rollouts of text generation.
 
-One uniform number decides each token, by the inverse of the cumulative distribution, so that a text depends on its own
-numbers alone and not on its batch. `LanguageModel.generate` searches over several texts (beams).
+Each token is sampled from one uniform number by inverting the cumulative distribution, so a text depends only on its
+own numbers, not on its batch. For beam search, see `LanguageModel.generate`.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,24 +21,24 @@ from groundling.lm.write.generation import only_settings
 from groundling.lm.write.sampling import Mask, Sampling, SetKeeper, draw, filtered
 from groundling.lm.write.steps import Stepper
 
-# Tokens after which the host waits for an accelerator, to see which texts have ended and which tokens were allowed;
-# tokens generated meanwhile after a text's end are dropped. CPUs: each token.
+# Number of tokens after which the host waits for an accelerator, to see which texts have ended and which tokens were
+# allowed; tokens generated after a text's end are dropped. On CPUs, this happens after every token.
 _SYNC_EVERY = 16
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Generated texts, without gradients, on the CPU; 0 after a text's last token."""
+    """Generated texts on the CPU, without gradients; padded with 0 after a text's last token."""
 
     tokens: Tensor  # int64 (num_texts, num_steps), the end token included if it was reached
     lengths: Tensor  # int64 (num_texts,)
     log_probs: Tensor  # float32 (num_texts, num_steps), of the distribution that each token was sampled from
-    raw_log_probs: Tensor  # the same of the model's own distribution, before temperature, filters and masks
-    sets: list[Tensor] | None  # the tokens that filters and masks allowed (`SetKeeper.sets`); None without both
+    raw_log_probs: Tensor  # the same for the model's own distribution, before temperature, filters and masks
+    sets: list[Tensor] | None  # the tokens that filters and masks allowed (`SetKeeper.sets`); None without these
 
 
 class Decoder:
-    """Generates texts with a language model, and with NLPO's mask, from logits of ``mask_lm`` (None: ``lm``)."""
+    """Generates texts with a language model, optionally with NLPO's mask from the logits of ``mask_lm`` or ``lm``."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Decoder:
         self.mask = mask
         self.mask_lm = mask_lm
         self.ends = list(lm.end_tokens.ids)
-        # Backbones of their own: a step is traced, never compiled.
+        # Separate backbones, because steps are traced, never compiled.
         self._stepper = Stepper(Backbone(lm.model), self.start_token)
         self._mask_stepper = Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm else None
 
@@ -60,10 +60,10 @@ class Decoder:
     def __call__(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, uniforms: Tensor, max_new_tokens: int | None = None
     ) -> Decoded:
-        """Continue each prompt; equal ones are read once.
+        """Continue each prompt; equal prompts are read once.
 
-        ``uniforms``: float64 (num_prompts, num_steps) in [0, 1), one for each token; no text is longer.
-        ``max_new_tokens`` overrides that of ``sampling``.
+        ``uniforms``, float64 (num_prompts, num_steps) in [0, 1), has one number per token; texts have at most that
+        many tokens. ``max_new_tokens`` overrides the value in ``sampling``.
         """
         new_tokens = min(max_new_tokens or sampling.max_new_tokens or uniforms.shape[1], uniforms.shape[1])
         self._check(prompts, new_tokens)
@@ -83,13 +83,13 @@ class Decoder:
         room, encodes = self.lm.max_positions, self.lm.is_encoder_decoder
         for index, prompt in enumerate(prompts):
             if not prompt:
-                raise GroundlingError(f"prompt {index} is empty: a text needs something to begin with")
+                raise GroundlingError(f"prompt {index} is empty: pass at least one token")
             # A decoder does not read the prompt; the last token is never read.
             needed = max(len(prompt), new_tokens) if encodes else len(prompt) + new_tokens - 1
             if room is not None and needed > room:
                 raise GroundlingError(
-                    f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but this model has room for "
-                    f"{room}: shorten max_prompt_length or max_new_tokens"
+                    f"prompt {index} has {len(prompt)} tokens and the text up to {new_tokens}, but this model has "
+                    f"room for {room}: reduce max_prompt_length or max_new_tokens"
                 )
 
     def _can_step(self, stepper: Stepper, given: Sequence[int], new_tokens: int) -> bool:
@@ -102,7 +102,7 @@ class Decoder:
         else:
             return True
         name = type(stepper.backbone.model).__name__
-        stepper.backbone.warn_once(f"{name} generates by Transformers' loop, which is slower ({why})")
+        stepper.backbone.warn_once(f"{name} generates with Transformers' loop, which is slower ({why})")
         return False
 
     def _write(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
@@ -128,7 +128,7 @@ class Decoder:
                 self._mask_stepper.add(mask_texts, tokens)
 
     def _generate(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
-        """Generate by Transformers' loop, for recurrent models and others that cannot be stepped."""
+        """Generate with Transformers' loop, for recurrent models and others that cannot be stepped."""
         # Without autocast, under which this loop would round logits to bfloat16.
         lm, left = self.lm, not self.lm.is_encoder_decoder
         model: Any = lm.model
@@ -174,7 +174,7 @@ class _Choice:
         self.num_texts = len(given)
         self.alive = torch.ones(len(given), dtype=torch.bool, device=device)
         self.uniforms = uniforms.to(device)
-        # each: a step; (rows,) on the model's device: texts, tokens, log-probabilities, raw ones
+        # of each step: its number; texts, tokens, log-probabilities and raw ones, (rows,) on the model's device
         self.chosen: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = []
         self.sets = SetKeeper(len(given))
         self._sync_every = 1 if device.type == "cpu" else _SYNC_EVERY
@@ -212,7 +212,7 @@ class _Choice:
             banned[:, self.end_tokens] = (self.first_end[rows] > step)[:, None]
         if self.mask is not None:
             scores = logits if mask_logits is None else mask_logits.to(logits.device, torch.float32)
-            # A mask of an end token alone would leave nothing where the text cannot end yet.
+            # A mask that only allows an end token would leave no token where the text cannot end yet.
             allowed = self.mask(scores if banned is None else scores.masked_fill(banned, -torch.inf))
         changed = self.sampling.chooses_a_set or self.sampling.temperature != 1
         if banned is None and allowed is None and not changed:
@@ -228,7 +228,7 @@ class _Choice:
             for whole, column in zip((tokens, log_probs, raw_log_probs), columns, strict=True):
                 whole[rows, step] = column
         ended = torch.isin(tokens, self.end_ids)
-        mask = ended.cumsum(1) - ended.long() == 0  # no end before the token
+        mask = ended.cumsum(1) - ended.long() == 0  # no end token before this one
         for whole in (tokens, log_probs, raw_log_probs):
             whole.masked_fill_(~mask, 0)
         lengths = mask.sum(1).cpu() if self.chosen else torch.zeros(self.num_texts, dtype=torch.long)
@@ -251,7 +251,7 @@ class _Chooser(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         mask_logits = None
-        if self.mask_lm is not None:  # it reads the whole texts again at each step: slow, and exact for every model
+        if self.mask_lm is not None:  # it reads the whole texts again at each step: slow, but exact for every model
             states = states_after(self.mask_lm, self.prompts, input_ids[:, self.given :].tolist())
             mask_logits = self.mask_lm.backbone.logits(states)
         tokens = self.choice(scores, self.rows, input_ids.shape[1] - self.given, mask_logits)

@@ -1,4 +1,4 @@
-"""Text generation by Transformers' `generate`, with the log-probability of every token."""
+"""Text generation with Transformers' `generate`, including the log-probability of every token."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from groundling.lm.read.exactness import REASON_LENGTH, REFUSALS, example_tokens
 from groundling.tokenization.detokenize import Continuation
 
 DEFAULT_NEW_TOKENS = 32
-_MAX_SCORES = 2**27  # Scores of all steps that are held until log-probabilities are taken, twice: 1 GiB in float32
-_NEW_TOKENS = 3  # Of an exactness check
+_MAX_SCORES = 2**27  # Scores of all steps held until log-probabilities are computed, twice: 1 GiB in float32
+_NEW_TOKENS = 3  # New tokens of an exactness check
 _drawing = threading.Lock()
 
 
@@ -27,10 +27,10 @@ _drawing = threading.Lock()
 class Generation:
     """One continuation.
 
-    `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
-    `token_ids`: int64 (num_tokens,), with the end token if it was reached.
-    `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and filters.
-    `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
+    `text`: the continuation of the prompt's text, without special tokens but with its leading space, if any.
+    `token_ids`: int64 (num_tokens,), including the end token if it was reached.
+    `token_log_probs`: float32 (num_tokens,), for the sampling distribution, after temperature and filters.
+    `raw_token_log_probs`: float32 (num_tokens,), for the model's own distribution.
     """
 
     text: str
@@ -43,8 +43,8 @@ class Generation:
 def sampling_from(seed: int) -> Iterator[None]:
     """Seed torch's global generators within this context, and restore them afterwards.
 
-    One thread at a time: Transformers samples from no other generator, and a judge may write in the background while a
-    run measures its texts.
+    Only one thread at a time: Transformers samples only from these generators, and a judge may generate text in the
+    background while a run evaluates.
     """
     with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -59,7 +59,7 @@ class Generator:
         self._pads: dict[int, bool] = {}  # by `Layers.check_length`
 
     def __call__(self, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> list[Generation]:
-        """Continue prompts in token ids, `num_return_sequences` times each; ``settings``: those of `generate`."""
+        """Continue each prompt (token ids) `num_return_sequences` times; ``settings`` are those of `generate`."""
         copies = settings.get("num_return_sequences") or 1
         rows = copies * (settings.get("num_beams") or 1)
         vocabulary = self.backbone.model.config.get_text_config().vocab_size
@@ -102,7 +102,7 @@ class Generator:
         return generations
 
     def batches(self, lengths: Sequence[int], more: int) -> list[list[int]]:
-        """Return batches of prompts, which are padded if that is exact; at most ``more`` tokens are read after them."""
+        """Return batches of prompts, padded if that is exact; at most ``more`` tokens are read after each prompt."""
         read = more + (1 if self.backbone.is_encoder_decoder else max(lengths))
         check = self.backbone.layers.check_length(read)
         if check not in self._pads:
@@ -112,7 +112,7 @@ class Generator:
 
     @torch.no_grad()
     def _find(self, length: int) -> bool:
-        """Return True if a padded batch has the logits of the plain forward; raise if single prompts do not, either."""
+        """Return True if a padded batch matches the plain forward's logits; raise if single prompts do not match."""
         backbone, reasons = self.backbone, list[str]()
         longer = example_tokens(backbone, max(length, 3) + 7)
         for pads, batches in ((True, [[longer[:-4], longer]]), (False, [[longer[:-4]], [longer]])):
@@ -122,7 +122,7 @@ class Generator:
                 pass_out_of_memory(refusal)
                 reasons.append(first_line(refusal, REASON_LENGTH))
                 continue
-            # In half precision rounding may be all the difference of single prompts.
+            # In half precision, single prompts may differ only by rounding.
             if error <= backbone.tolerance / (10 if backbone.exact and pads else 1) or not (pads or backbone.exact):
                 if not pads:
                     name, why = type(backbone.model).__name__, "; ".join(reasons)
@@ -130,12 +130,12 @@ class Generator:
                 return pads
             reasons.append(f"logits differ by {error:.2g}")
         raise GroundlingError(
-            f"{type(backbone.model).__name__} cannot generate here: `generate` does not agree with the "
-            f"model's plain forward ({'; '.join(reasons)}); use a language model of another family"
+            f"{type(backbone.model).__name__} cannot generate here: `generate` does not match the model's plain "
+            f"forward pass ({'; '.join(reasons)}); use a language model from a different family"
         )
 
     def _error(self, prompts: Sequence[Sequence[int]]) -> float:
-        """Return the largest difference of logits from those of the plain forward."""
+        """Return the largest difference from the plain forward's logits."""
         encodes, device, model = self.backbone.is_encoder_decoder, self.backbone.device, self.backbone.model
         tokens, mask = padded(prompts, device, self.filler, left=not encodes)
         settings = GenerationConfig(
@@ -155,8 +155,8 @@ class Generator:
                 for prompt, text in zip(prompts, texts, strict=True)
             ]
         expected = torch.stack(plain).float()
-        errors = (logits - expected).abs().masked_fill(logits == expected, 0)  # infinite ones, too
-        # Half precision rounds large logits by more.
+        errors = (logits - expected).abs().masked_fill(logits == expected, 0)  # including infinite logits
+        # In half precision, large logits have larger rounding errors.
         largest = float(expected.abs().nan_to_num(posinf=0).max())
         unit = 1.0 if self.backbone.exact else max(1.0, largest / 10)
         return float(errors.nan_to_num(nan=torch.inf).max()) / unit
@@ -164,7 +164,7 @@ class Generator:
 
 @contextmanager
 def only_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """Within this context `generate` follows these settings, and not the model's own, such as forced tokens."""
+    """Within this context, `generate` uses these settings instead of the model's own, such as forced tokens."""
     before = model.generation_config
     model.generation_config = settings
     try:
@@ -179,7 +179,7 @@ def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) ->
     Args:
         scores: (rows, vocabulary) for each step.
         texts: (rows, num_steps).
-        beams: (rows, num_steps), the row of a step's scores that a text went through, negative after its end.
+        beams: (rows, num_steps), the row of each step's scores that a text used, negative after its end.
     """
     steps = []
     for step in range(texts.shape[1]):
@@ -191,7 +191,7 @@ def _log_probs(scores: Sequence[Tensor], texts: Tensor, beams: Tensor | None) ->
 
 
 def _lengths(texts: Tensor, ends: int | list[int] | None) -> Tensor:
-    """Return int64 (rows,), the number of tokens of each text up to and with the first end token."""
+    """Return int64 (rows,), the number of tokens of each text up to and including the first end token."""
     end_ids = torch.tensor([] if ends is None else ends, device=texts.device, dtype=texts.dtype).reshape(-1)
     before = torch.isin(texts, end_ids).cumsum(1).roll(1, 1) if texts.shape[1] else texts
     before[:, :1] = 0

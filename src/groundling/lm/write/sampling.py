@@ -1,4 +1,4 @@
-"""Sampling one token from a model's logits: temperature, filters, NLPO's mask, and the draw."""
+"""Sample one token from a model's logits, with temperature, filters and NLPO's mask."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from torch.nn import functional as F
 from groundling.errors import ConfigError, unknown
 from groundling.fields import Ge, Gt, Le, Section
 
-_NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")  # Arguments of generate that its configuration does not have
+_NOT_OF_CONFIG = ("custom_generate", "trust_remote_code")  # Arguments of generate that its config does not have
 _COUNTS = ("num_beams", "num_return_sequences")
 
 
 def check_generation(key: str, settings: Mapping[str, Any], others: Collection[str] = ()) -> None:
-    """Check settings of `generate` before hours of training lead to them, without loading a model.
+    """Check settings of `generate` without loading a model, so that they do not fail after hours of training.
 
-    Refuses unknown names, invalid values, and settings that have no effect with the others, such as temperature
-    without sampling. ``key`` is the config key for messages; ``others`` are names that are not settings of generate.
-    null: Transformers' default.
+    Rejects unknown names, invalid values, and settings that have no effect given the others, such as temperature
+    without sampling. ``key`` is the config key for messages; ``others`` are further allowed names. A setting of null
+    means Transformers' default.
     """
     if not settings:
         return
@@ -35,13 +35,13 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
     settings = {name: settings[name] for name in known & settings.keys() if settings[name] is not None}
     for name in _COUNTS:
         if type(count := settings.get(name, 1)) is not int or count < 1:
-            raise ConfigError(f"{key}.{name} must be a whole number of at least 1, got {count!r}")
+            raise ConfigError(f"{key}.{name} must be an integer of at least 1, got {count!r}")
     try:
         Sampling.of({name: settings[name] for name in Sampling.model_fields if name in settings})
     except ConfigError as error:
         raise ConfigError(f"{key}.{error}") from error
     config = GenerationConfig()
-    for name, value in settings.items():  # as arguments they would cause warnings of several lines
+    for name, value in settings.items():  # passed as arguments, they would cause multi-line warnings
         setattr(config, name, value)
     try:
         config.validate(strict=True)
@@ -51,30 +51,30 @@ def check_generation(key: str, settings: Mapping[str, Any], others: Collection[s
         raise ConfigError(f"{key} cannot be used: {(reasons or lines)[0]}") from error
 
 
-_BLOCK = 64  # Tokens whose probabilities are summed before one of them is drawn
+_BLOCK = 64  # Tokens whose probabilities are summed before one of them is sampled
 
 
 class Sampling(Section):
-    """Settings of sampling. The defaults leave the model's distribution unchanged."""
+    """Sampling settings. The defaults leave the model's distribution unchanged."""
 
     model_config = ConfigDict(frozen=True)
 
-    do_sample: bool = True  # False: take the most likely token
+    do_sample: bool = True  # If False, take the most likely token
     temperature: Annotated[float, Gt(0)] = 1.0  # Divides the logits
-    top_k: Annotated[int, Ge(0)] = 0  # Keep the k most likely tokens (and those as likely as the last one); 0: all
+    top_k: Annotated[int, Ge(0)] = 0  # Keep the k most likely tokens (including ties); 0 keeps all
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Keep the fewest likeliest tokens whose total probability is at least this (arXiv 1904.09751)."""
-    min_new_tokens: Annotated[int, Ge(0)] = 0  # Least tokens of a text, without its end token
-    min_length: Annotated[int, Ge(0)] = 0  # The same, with the prompt of a causal model, or a decoder's start token
-    max_new_tokens: Annotated[int, Ge(1)] | None = None  # Most tokens of a text; None: set by the caller
-    terminate_on_eos: bool = True  # False: continue after an end token
+    """Keep the smallest set of most likely tokens whose total probability is at least this (arXiv 1904.09751)."""
+    min_new_tokens: Annotated[int, Ge(0)] = 0  # Minimum number of tokens of a text, without its end token
+    min_length: Annotated[int, Ge(0)] = 0  # The same, including a causal model's prompt or a decoder's start token
+    max_new_tokens: Annotated[int, Ge(1)] | None = None  # Maximum number of tokens; None if set by the caller
+    terminate_on_eos: bool = True  # If False, continue after an end token
 
     @property
     def chooses_a_set(self) -> bool:
         return self.top_k > 0 or self.top_p < 1
 
     def first_end(self, given: int) -> int:
-        """Return the first step, from 0, at which a text may end if the model has read ``given`` tokens before."""
+        """Return the first step (starting at 0) at which a text may end after ``given`` tokens of context."""
         return max(self.min_new_tokens, self.min_length - given, 0)
 
 
@@ -83,9 +83,9 @@ class Mask:
     """NLPO's action mask (arXiv 2210.01241, section 4.2): only likely tokens are allowed."""
 
     mask_type: Literal["learned_top_p", "learned_top_k", "topk"]
-    """Top-p or top-k of the mask model, a delayed copy of the policy; "topk": of the policy itself."""
-    top_mask: float  # The p, or the k
-    min_tokens_to_keep: int  # Least tokens that a top-p mask allows
+    """Top-p or top-k of the mask model, a delayed copy of the policy; "topk" is that of the policy itself."""
+    top_mask: float  # The value of p or k
+    min_tokens_to_keep: int  # Minimum number of tokens that a top-p mask allows
     special: Tensor  # int64, special tokens, which are always allowed
 
     def __call__(self, logits: Tensor) -> Tensor:
@@ -95,18 +95,18 @@ class Mask:
             allowed = _top_p(logits, self.top_mask, min(self.min_tokens_to_keep, size))
         else:
             allowed = _top_k(logits, min(int(self.top_mask), size))
-        # `[] =` would wait for a GPU.
+        # Indexed assignment would wait for the GPU.
         return allowed.index_fill_(1, self.special.to(allowed.device), True)
 
 
 def filtered(
     logits: Tensor, sampling: Sampling, banned: Tensor | None = None, allowed: Tensor | None = None
 ) -> Tensor:
-    """Return the log-probabilities that tokens are sampled from, -inf for tokens that are left out.
+    """Return the log-probabilities that tokens are sampled from, -inf for excluded tokens.
 
     Args:
         logits: (rows, vocabulary), float32.
-        banned: bool (rows, vocabulary), end tokens that are too early; None: none are.
+        banned: bool (rows, vocabulary), end tokens that would come too early; None if there are no such tokens.
         allowed: bool (rows, vocabulary), NLPO's mask.
     """
     if sampling.temperature != 1:
@@ -123,9 +123,9 @@ def filtered(
 
 
 def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw one token for each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1)."""
-    # Invert the cumulative distribution, first over blocks of tokens, then within one: a ninth of the time for GPT-2's
-    # 50,257 tokens.
+    """Sample one token for each row of ``log_probs`` (rows, vocabulary) from ``uniforms`` (rows,) in [0, 1)."""
+    # Invert the cumulative distribution, first over blocks of tokens, then within one, which takes a ninth of the time
+    # for GPT-2's 50,257 tokens.
     size = log_probs.shape[-1]
     blocks = F.pad(log_probs.exp(), (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (rows, blocks, tokens)
     ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
@@ -138,7 +138,7 @@ def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _seek(cumulative: Tensor, sought: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where (rows, 1) the sum first exceeds ``sought``, which is kept below the total in spite of rounding."""
+    """Return the index (rows, 1) at which the sum first exceeds ``sought``, and ``sought`` capped below the total."""
     sought = sought.minimum(cumulative[:, -1:].nextafter(sought.new_zeros(())))
     return torch.searchsorted(cumulative, sought, right=True), sought
 
@@ -148,7 +148,7 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Tensor:
-    """Return the most likely tokens whose sum exceeds p; ``reached``: or equals it, as in Transformers."""
+    """Return the most likely tokens whose sum exceeds p or, if ``reached``, equals it, as in Transformers."""
     probabilities, order = logits.softmax(-1).sort(-1, descending=True)
     before = probabilities.cumsum(-1) - probabilities
     keep = before < p if reached else before <= p
@@ -158,7 +158,7 @@ def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Te
 
 
 class SetKeeper:
-    """Collects the sets of a batch of texts step by step, and returns them by text."""
+    """Collects the sets of allowed tokens of a batch of texts step by step, and returns them by text."""
 
     def __init__(self, num_texts: int) -> None:
         self.num_texts = num_texts
@@ -167,19 +167,19 @@ class SetKeeper:
         self._bits: list[Tensor] = []
 
     def add(self, step: int, rows: Tensor, allowed: Tensor) -> None:
-        """Add the sets of a step for the texts ``rows`` (rows,): bool (rows, vocabulary)."""
+        """Add a step's sets, bool (rows, vocabulary), for the texts ``rows`` (rows,)."""
         self._steps.append((step, rows))
         self._waiting.append(allowed)
 
     def pack(self) -> None:
-        """Pack all sets that were added, on the host, into 6 KiB each for GPT-2."""
+        """Pack all added sets into bits on the host; 6 KiB each for GPT-2."""
         if self._waiting:
             packed = np.packbits(torch.cat(self._waiting).cpu().numpy(), axis=1, bitorder="little")
             self._bits += torch.from_numpy(packed).split([len(allowed) for allowed in self._waiting])
             self._waiting = []
 
     def sets(self, lengths: Tensor) -> list[Tensor] | None:
-        """Return the sets of texts of ``lengths`` tokens, uint8 (length, vocabulary / 8); None if none were added."""
+        """Return the sets of texts of ``lengths`` tokens, uint8 (length, vocabulary / 8); None if no set was added."""
         self.pack()
         if not self._bits:
             return None
@@ -192,6 +192,6 @@ class SetKeeper:
 
 
 def allowed_tokens(sets: Sequence[Tensor], vocabulary: int, device: torch.device) -> Tensor:
-    """Return bool (tokens of all texts, vocabulary) on ``device``: the tokens that were allowed at each token."""
+    """Return the tokens allowed at each position of all texts, bool (num_positions, vocabulary), on ``device``."""
     bits = torch.cat(list(sets)).to(device)[:, :, None]
     return (bits & 2 ** torch.arange(8, dtype=torch.uint8, device=device)).bool().flatten(1)[:, :vocabulary]

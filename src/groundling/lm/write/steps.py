@@ -1,10 +1,10 @@
-"""Decoding token by token with keys and values in static tensors, by a traced step.
+"""Decode token by token with a traced step, with keys and values in static tensors.
 
-Transformers' own loop spends most of a small model's time in Python: it builds masks, grows its cache and makes some
-twenty calls per layer for each token. Here keys and values lie in tensors allocated once for the whole text, and the
-step is traced once with `torch.jit.trace`, for any batch and length, after which no Python runs in it. It calls the
-model's own modules and holds its weights, so no code here is specific to a family. An exactness check compares it with
-the plain forward on a small example; models that fail it use Transformers' loop.
+For small models, Transformers' own loop spends most of its time in Python: it builds masks, grows its cache and makes
+about twenty calls per layer and token. Here, keys and values are in tensors allocated once for the whole text, and the
+step is traced once with `torch.jit.trace` for any batch and length, after which it runs without Python. It calls the
+model's own modules and holds its weights, so no code here is specific to a model family. An exactness check compares
+it with the plain forward on a small example; models that fail it use Transformers' loop.
 """
 
 import itertools
@@ -24,11 +24,11 @@ from groundling.lm.kernels import FastKernels, reads_in_blocks
 from groundling.lm.read.batching import batches, padded
 from groundling.lm.read.exactness import REFUSALS, agree, example_tokens, plain_logits
 
-# Tokens of prompts that are read at once, and padding as a share of the rest. Activations of few tokens stay in a
+# Maximum number of prompt tokens per batch, and padding as a share of them. The activations of few tokens stay in a
 # CPU's cache, which saves a tenth of the time for 4 layers of width 256.
 _AT_ONCE, _AT_ONCE_ON_CPU = (8192, 0.5), (384, 0.3)
-# Numbers of a head's keys or values in a text. PyTorch multiplies fewer by a plain loop on CPUs, which takes three
-# times as long for 320.
+# Minimum number of elements of a head's keys or values in a text. On CPUs, PyTorch multiplies fewer in a plain loop,
+# which takes three times as long for 320.
 _LEAST_MEMORY = 400
 
 
@@ -36,16 +36,16 @@ _LEAST_MEMORY = 400
 class Texts:
     """A batch of texts and the model's memory of them.
 
-    Rows are texts. Prompts begin at slot 0, generated tokens of all texts at slot ``slot``; slots between are hidden
-    by ``mask``: a model gets the order from positions, not from places.
+    Each row is a text. Prompts start at slot 0, and the generated tokens of all texts start after the longest prompt;
+    ``mask`` hides the slots in between. The model gets the order from positions, not from slots.
     """
 
     logits: Tensor  # (rows, vocabulary), of the next token
     slot: int  # of the next token
-    slots: Tensor  # int64 (slots,), their numbers, on the device
+    slots: Tensor  # int64 (slots,), the slot numbers, on the device
     positions: Tensor  # int64 (rows, 1), of the next token in each text
     mask: Tensor  # (rows, 1, 1, slots), added to attention scores: 0 or the dtype's lowest number
-    cross: tuple[Tensor, Tensor]  # encoder-decoders: encoder's mask like ``mask``, its states (rows, length, hidden)
+    cross: tuple[Tensor, Tensor]  # for encoder-decoders: encoder mask (like ``mask``), states (rows, length, hidden)
     memory: list[Tensor]  # keys and values of each layer (rows, heads, slots, size), and of its cross-attention
 
     def keep(self, rows: Tensor) -> None:
@@ -57,7 +57,7 @@ class Texts:
 
 
 class Stepper:
-    """Reads prompts with one model, then adds token after token to them, without gradients."""
+    """Reads prompts with one model, then appends one token at a time, without gradients."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone = backbone
@@ -66,7 +66,7 @@ class Stepper:
         self._checked: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the trace, which holds the weights of the original; copies trace again."""
+        """Omit the trace, which holds the weights of the original; copies trace again."""
         return self.__dict__ | {"_traced": None, "_checked": None}
 
     @property
@@ -77,7 +77,7 @@ class Stepper:
         return self._checked
 
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
-        """Read prompts (token ids, none empty), with room for ``new_tokens`` after them; equal ones are read once."""
+        """Read nonempty prompts (token ids), with room for ``new_tokens`` after them; equal prompts are read once."""
         encodes, device = self.backbone.is_encoder_decoder, self.backbone.device
         texts: Texts | None = None
         for group, rows, place in self._distinct(prompts):
@@ -109,8 +109,8 @@ class Stepper:
         texts.positions = texts.positions + 1
 
     def _read_prompts(self, tokens: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, ...]:
-        """Return logits (rows, vocabulary) after position ``last`` (rows,), encoder states, memory as in `Texts`."""
-        # Prompts (rows, length) are padded on the right as the 0/1 ``mask`` says.
+        """Return logits (rows, vocabulary) after position ``last`` (rows,), encoder states, memory (see `Texts`)."""
+        # Prompts (rows, length) are padded on the right, where ``mask`` is 0.
         backbone = self.backbone
         if backbone.is_encoder_decoder:
             states = backbone.encode(tokens, mask)
@@ -118,7 +118,7 @@ class Stepper:
             more = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
             tokens = torch.full_like(tokens[:, :1], self.start_token)
         else:
-            # Nothing sees padding on its right: causal attention is exact.
+            # No token attends to padding on its right, so causal attention is exact.
             states, past = torch.zeros(0, device=tokens.device), _first_cache()
             more = {"attention_mask": torch.ones_like(tokens)}
         output = backbone.body(input_ids=tokens, past_key_values=past, use_cache=True, **more)
@@ -168,7 +168,7 @@ class Stepper:
         states: Tensor,
         memory: Sequence[Tensor],
     ) -> Texts:
-        """Return texts with room for all prompts, in the shapes of what was read first."""
+        """Return texts with room for all prompts, with shapes as in the first batch read."""
         encodes, device, dtype = self.backbone.is_encoder_decoder, self.backbone.device, self.backbone.model.dtype
         lengths = torch.tensor([1 if encodes else len(prompt) for prompt in prompts])
         slot, least = int(lengths.max()), -(-_LEAST_MEMORY // memory[0].shape[3])
@@ -189,7 +189,7 @@ class Stepper:
         )
 
     def _distinct(self, prompts: Sequence[Sequence[int]]) -> list[tuple[list[Sequence[int]], Tensor, Tensor]]:
-        """Return batches of distinct prompts; for each the rows that have them, and the prompt of each row."""
+        """Return batches of distinct prompts, each with the rows that have these prompts and each row's prompt."""
         places: dict[tuple[int, ...], list[int]] = {}
         for row, prompt in enumerate(prompts):
             places.setdefault(tuple(prompt), []).append(row)
@@ -205,7 +205,7 @@ class Stepper:
 
     @torch.no_grad()
     def _is_exact(self) -> bool:
-        """Compare steps on two small batches with the plain forward, traced on the first batch if that is exact."""
+        """Compare steps on two small batches with the plain forward; use steps traced on the first one if exact."""
         tokens = example_tokens(self.backbone, 16)
         small = [tokens[:3], tokens[2:9], tokens[5:7]]
         examples = [small, [*small, tokens[4:12], tokens[1:5]]]
@@ -222,12 +222,12 @@ class Stepper:
         return False
 
     def _trace(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Any] | None:
-        """Trace reading prompts and a token on CPUs; None if that fails."""
+        """On CPUs, trace reading prompts and reading a token; return None if that fails."""
         if self.backbone.device.type != "cpu":
             return None
         model = self.backbone.model
         with warnings.catch_warnings(), FastKernels():
-            warnings.simplefilter("ignore")  # of tensors turned into numbers, which the check finds
+            warnings.simplefilter("ignore")  # about tensors converted to numbers, which the check finds
             try:
                 texts = self.begin(prompts, 4)
                 tokens, mask = padded(prompts, self.backbone.device)
@@ -238,7 +238,7 @@ class Stepper:
                 begin = _Traceable(self._read_prompts, model), (tokens, mask, last)
                 step = _Traceable(self._read_token, model), example
                 return torch.jit.trace(*begin, check_trace=False), torch.jit.trace(*step, check_trace=False)
-            except REFUSALS as error:  # bodies with another cache, or other masks and positions
+            except REFUSALS as error:  # bodies with a different kind of cache, masks or positions
                 pass_out_of_memory(error)
                 return None
 
@@ -250,7 +250,7 @@ class Stepper:
         return texts.logits.float()
 
     def _plain(self, prompts: Sequence[Sequence[int]], tokens: list[int]) -> Tensor:
-        """Return the same by the model's own forward, text by text."""
+        """Return the same from the model's own forward, text by text."""
         return torch.stack(
             [
                 plain_logits(self.backbone, self.start_token, prompt, tokens[row : row + 3])[-1].float()
@@ -268,10 +268,10 @@ class _StaticLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: the tensors exist."""
+        """Do nothing: the tensors already exist."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write (rows, heads, 1, size) into the slot; return all slots, of which the mask hides the empty ones."""
+        """Write (rows, heads, 1, size) into the slot; return all slots, including empty ones that the mask hides."""
         assert self.keys is not None and self.values is not None
         self.keys.index_copy_(2, self.slot, key_states)
         self.values.index_copy_(2, self.slot, value_states)
@@ -281,7 +281,7 @@ class _StaticLayer(CacheLayerMixin):
         return self.get_max_length(), 0
 
     def get_seq_length(self) -> int:
-        return self.slot  # type: ignore[return-value]  # a tensor, as of Transformers' static caches
+        return self.slot  # type: ignore[return-value]  # a tensor, as in Transformers' static caches
 
     def get_max_length(self) -> int:
         assert self.keys is not None
@@ -291,7 +291,7 @@ class _StaticLayer(CacheLayerMixin):
 
 
 class _FirstLayer(DynamicLayer):
-    """A layer that is read into once, and keeps keys and values without a copy, each in its own dtype."""
+    """A layer that is filled once, and keeps keys and values without a copy, each in its own dtype."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         self.keys, self.values, self.is_initialized = key_states, value_states, True
