@@ -100,7 +100,7 @@ class Played:
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
     def difference(self, other: "Played") -> tuple[str, Figure] | None:
-        """Return the main metric's name and mean paired difference with a bootstrap 95 % interval; None if no pairs."""
+        """Return the main metric's name and mean paired difference, with a bootstrap 95 % interval, if any."""
         name = next((name for e in self.episodes for name in e.figures), None)
         if name is None:
             return None
