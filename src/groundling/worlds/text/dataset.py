@@ -87,7 +87,7 @@ def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> 
 
 
 def _append(folder: Path, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Write the transitions of episodes by split. The first split's file is written last and marks them as complete."""
+    """Write the transitions of episodes by split; the first split's file is written last and marks them complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -35,15 +35,15 @@ class Suite:
     needs_env: bool = False  # an env must be created to check if the suite applies
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
-        """Return overrides for `config.compose.changed`; raise an error for actions without synonym or translation."""
+        """Return overrides for `config.compose.changed`; raise if an action has no synonym or translation."""
         if self.synonyms:
             usual = ACTIONS[check_language(config.language)]
             others = dict(zip(usual, self.synonyms[config.language], strict=True))
             actions = config.actions or usual
             if strange := [action for action in actions if action not in others]:
                 raise ConfigError(
-                    f"it has no synonym for the action {strange[0]!r}, only for {', '.join(usual)}: skip the suite, or "
-                    "evaluate held-out with your own names in world.actions=[…]"
+                    f"it has no synonym for the action {strange[0]!r}, only for {', '.join(usual)}: skip this suite, "
+                    "or evaluate held-out with your own names in world.actions=[…]"
                 )
             return [{"world.actions": [others[action] for action in actions]}]
         if self.replacements:
