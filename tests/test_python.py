@@ -70,7 +70,7 @@ def test_named_results_are_kept_next_to_the_others(run: gl.Run, tmp_path: Path) 
     assert list(dict.fromkeys(result.dataset_config for result in results)) == names
     (folder / "checkpoints" / "best").mkdir()
     for name in ("../other", "000048", "", 3, "best"):
-        with pytest.raises(gl.ConfigError, match="invalid name for results|results cannot be named"):
+        with pytest.raises(gl.ConfigError, match=r"invalid name for results|results cannot be named"):
             copy.evaluate(episodes=2, name=name)  # type: ignore[arg-type]
     (folder / "checkpoints" / "best").rmdir()
     gymnasium.register("test/Passing-v0", entry_point=gymnasium.spec("BabyAI-GoToLocal-v0").entry_point)
