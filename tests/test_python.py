@@ -46,9 +46,9 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
     (axes,) = run.plot().axes
     assert axes.get_ylabel() in ("success rate", "return mean")
     assert len(run.plot("loss", "entropy").axes) >= 2
-    with pytest.raises(gl.RunError, match="no figure luck"):
+    with pytest.raises(gl.RunError, match="no metric luck"):
         run.plot("luck")
-    with pytest.raises(gl.ConfigError, match="names several"):
+    with pytest.raises(gl.ConfigError, match="is a group of suites"):
         run.evaluate("generalisation")
     with pytest.raises(gl.ConfigError, match="episodes must be at least 1"):
         run.evaluate(episodes=0)

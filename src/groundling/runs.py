@@ -1,4 +1,4 @@
-"""Runs in Python: training, results and agents."""
+"""The Python API for runs: training, results and agents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

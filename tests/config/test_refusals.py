@@ -100,7 +100,7 @@ _OTHERS = [
     (_WRITING, ["reward.env=null"], "cannot take reward.env out: the parts are incr"),
     (_WRITING, ["~reward.env"], "cannot take reward.env out: the parts are incr"),
     (_WRITING, ["~reward", "~reward.rouge"], "reward.rouge out: there is no part"),
-    (_WRITING, ["world.num_texts=8", "world.texts_per_prompt=3"], r"must be a multiple of world.texts_per_prompt=3"),
+    (_WRITING, ["world.num_texts=8", "world.texts_per_prompt=3"], r"must divide world.num_texts=8"),
     (_WRITING, ["world.pool=jsonl", "~world.args"], r"'jsonl' needs world.args.path$"),
     (_WRITING, ["world.prompt_truncation_side=top"], "must be one of left, right, got 'top'$"),
     (_WRITING, ["evaluation.metrics=[{id:learned_reward,args:{label_ix:1}}]"], r"needs evaluation.metrics\[0\].args.m"),
@@ -133,7 +133,7 @@ _IDLE = [
     (
         "demo-easy",
         ["algorithm.id=reinforce_pp", "~algorithm.args", "world.bootstrap_truncated=true"],
-        "its algorithm learns no value function",
+        "its algorithm does not learn a value function",
     ),
 ]
 _REFUSED = [

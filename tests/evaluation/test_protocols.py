@@ -17,7 +17,7 @@ _TASKS = ("goto", "pickup", "open", "putnext", "pick-up-seq-go-to")
 def test_an_expert_scores_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "expert", "--protocol", "balrog-babyai", "--episodes", "2"]
     assert main([*words, f"run_dir={tmp_path}"]) == 0
-    assert "the mean over five tasks" in " ".join(capsys.readouterr().out.split())
+    assert "the mean success rate over five tasks" in " ".join(capsys.readouterr().out.split())
     figures = json.loads((tmp_path / "evaluation/balrog-babyai.json").read_text())["agents"]["expert"]["figures"]
     assert figures.keys() == {"mean", *(f"balrog-{task}" for task in _TASKS)}
     assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10

@@ -149,7 +149,7 @@ _LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coef
 
 def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more, wanted in (
-        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "set world.num_envs=6"),
+        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "world.group_size=2: use 6"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "a text world with world.group_size=8"),
         (["algorithm.id=gigpo", "algorithm.args={step_weight: 0}"], "step_weight must be greater than 0, got 0"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),

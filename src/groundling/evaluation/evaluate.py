@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
-_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # of links and pictures; those of intervals do not match
+_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # of links and pictures; the brackets of intervals do not match
 _BACKTICKS = re.compile("`+")
 
 
@@ -82,9 +82,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape an untrusted name for Markdown: join its lines and neutralise HTML, code, cell separators and links; bare
-    URLs are kept.
-    """
+    """Escape an untrusted name for Markdown: join its lines; neutralise HTML, code, "|" and links but bare URLs."""
     return _AFTER_BRACKETS.sub("&#93;", _on_one_line(text).translate(_MARKUP))
 
 

@@ -21,7 +21,7 @@ from groundling.policies.policy import Policy
 from groundling.worlds.protocols import RandomPlay
 
 FILE = "forgetting.json"  # in a run's folder
-_PASSAGES, _TOKENS = 32, 128  # number of passages of ordinary text, evenly spread, and tokens of each
+_PASSAGES, _TOKENS = 32, 128  # number of evenly spaced passages of ordinary text, and tokens per passage
 _STATES = 128  # number of observations of random play
 
 
@@ -74,7 +74,7 @@ def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
 
 
 class _Measured:
-    """A policy with its language model, and its log-probabilities of actions in random play."""
+    """A policy with its language model, and its action log-probabilities on observations of random play."""
 
     def __init__(self, target: Target, agent: str) -> None:
         policy: Policy | None = target.policy(agent)

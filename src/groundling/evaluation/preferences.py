@@ -10,7 +10,7 @@ from groundling.envs.text_env import TextObservation
 from groundling.policies.prompt_policy import PromptPolicy
 
 _NEARLY_ALL = 0.9  # probability of short actions above which the others get at most one step in ten
-_FEW = 0.5  # largest share of short actions
+_FEW = 0.5  # maximum share of short actions
 _RARE = 0.02  # relative to a uniform policy, which tries such an action at least fifty times as often
 _COMMON = 0.5  # minimum share of the lists that must contain an action for it to be reported
 _LONGEST_LIST = 20  # actions; in longer lists, many actions are inevitably unlikely
@@ -42,7 +42,7 @@ class Preferences:
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> Preferences:
-    """Compute a policy's preferences for at least one observation."""
+    """Compute a policy's preferences on one or more observations."""
     log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, max_actions)
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]

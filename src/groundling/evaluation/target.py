@@ -195,7 +195,7 @@ def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[s
         )
     if (problem := checkpoint.find_problem(path)) is not None:
         raise RunError(
-            f"checkpoint {path} is corrupt ({problem}): pass a different one or the run's folder; a published one can "
+            f"checkpoint {path} is broken ({problem}): pass a different one or the run's folder; a published one can "
             "be downloaded again"
         )
     if is_run:

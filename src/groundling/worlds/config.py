@@ -56,7 +56,7 @@ def unused_in_play(use: Use) -> dict[str, str]:
     """Return the keys that have no effect in any world with episodes, each with the reason."""
     idle = {}
     if not use.learns_values:
-        idle["world.bootstrap_truncated"] = "its algorithm learns no value function"
+        idle["world.bootstrap_truncated"] = "its algorithm does not learn a value function"
     if not use.tells_entropy:
         idle["world.entropy_floor"] = "its algorithm does not report the policy's entropy"
     return idle

@@ -11,7 +11,7 @@ from rich.text import Text
 from groundling.intervals import estimate, wilson_interval
 from groundling.io.documents import read_bundled
 
-SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 in an episode
+SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 per episode
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from groundling.worlds.episode import Episode, Frame, Played, Presentation
 
 
 class Collector(ABC):
-    """Collects rollouts of this process's envs or texts, and resumes after a restart."""
+    """Collects rollouts of this process's envs or texts, and can resume after a restart."""
 
     remaining: float = 1.0
     """Remaining fraction of the training, from 1 to 0, for schedules; set before each rollout."""
@@ -120,7 +120,7 @@ class Demonstrator(Player):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that determines its play, as JSON."""
+        """Everything that determines how the agent plays, as JSON."""
         model = {}
         if self.policy is not None:
             model = {"model": self.settings["model.path"], "policy": self.world.policy_config.model_dump()}

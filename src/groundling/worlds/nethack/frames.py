@@ -145,7 +145,7 @@ _CAPTION_COLOUR = 14  # light cyan
 
 @dataclass(frozen=True, slots=True)
 class NetHackStep:
-    """The screen before an action, and the reward of the previous action."""
+    """The screen before an action, and the reward for the previous action."""
 
     screen: Screen
     step: int  # number of actions so far
@@ -250,7 +250,7 @@ def view(
         with suppress(GroundlingError):
             scores = make_message_scores(reward, device, checkpoint)
     frames = _pictures(sample, scores)
-    notes = [f"The held-out episode of median return: {' · '.join(figures)}"]
+    notes = [f"The held-out episode with the median return: {' · '.join(figures)}"]
     if not frames:
         notes.append("No pictures: with the installed version of nle, the episode cannot be reproduced.")
     rows = [

@@ -48,8 +48,7 @@ class NetHackConfig(WorldConfig):
     bootstrap_truncated: bool = False
     """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (Motif)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """Stop, with advice, if the policy's entropy (nats) stays below this while episodes of a task with a goal still
-    fail. 0 disables it."""
+    """Stop, with advice, if games with a goal fail while the policy's entropy (nats) is below this. 0 disables it."""
 
     def check(self) -> None:
         if self.env not in TASKS:
@@ -61,7 +60,7 @@ class NetHackConfig(WorldConfig):
             )
         limit = self.args.get("max_episode_steps", 1)
         if type(limit) is not int or limit < 1:  # nle would end each game immediately, or never
-            raise ConfigError(f"world.args.max_episode_steps must be an integer of at least 1, got {limit!r}")
+            raise ConfigError(f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}")
 
     def unused(self, use: Use) -> Mapping[str, str]:
         idle = unused_in_play(use)

@@ -93,8 +93,7 @@ class TextConfig(WorldConfig):
         if self.group_size is not None and self.num_envs % self.group_size:
             whole = -(-self.num_envs // self.group_size) * self.group_size
             raise ConfigError(
-                f"world.num_envs={self.num_envs} is not a multiple of world.group_size={self.group_size}: set "
-                f"world.num_envs={whole}"
+                f"world.num_envs={self.num_envs} is not a multiple of world.group_size={self.group_size}: use {whole}"
             )
         if self.group_size is not None and self.args.get("draw_task") == "construction":
             raise ConfigError(

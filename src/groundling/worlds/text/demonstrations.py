@@ -239,8 +239,7 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
     for index, (count, begins) in enumerate(zip(lengths, ended, strict=True)):
         if count != (1 if begins else lengths[index - 1] + 1):
             raise ConfigError(
-                f"row {index + 1} of {folder} has {count} observations, but its episode has "
-                f"{1 if begins else lengths[index - 1] + 1} so far: world.history=null requires a dataset that was "
-                "collected with it"
+                f"row {index + 1} of {folder} has {count} observations, but its episode has so far "
+                f"{1 if begins else lengths[index - 1] + 1}: world.history=null requires a dataset collected with it"
             )
     return [index for index, begins in enumerate(ended) if begins]

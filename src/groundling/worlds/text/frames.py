@@ -75,8 +75,7 @@ class ProbeLog:
         names = actions_of(config).names
         if names is None:
             raise ConfigError(
-                f"the probes are BabyAI situations, but the actions of env {config.env} change at each step: set "
-                "world.probes=null"
+                f"the probes need fixed actions, but those of {config.env} change at each step: set world.probes=null"
             )
         sets = load_probes()
         probes = [probe for number in sets if config.probes in (number, "both") for probe in sets[number]]

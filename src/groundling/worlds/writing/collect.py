@@ -103,7 +103,7 @@ class WrittenTexts(PoolCollector):
 
 
 class References(PoolCollector):
-    """Returns a pool's references as rollouts, as if the policy had written them.
+    """Collects a pool's references as rollouts, as if the policy had written them.
 
     If a sample has several references, each epoch uses the next one. A text longer than ``num_tokens``, including its
     end token, is truncated and has no end token. With ``has_decoder``, an encoder-decoder also learns the special

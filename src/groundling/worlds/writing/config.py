@@ -55,8 +55,7 @@ class WritingConfig(WorldConfig):
     def check(self) -> None:
         if self.num_texts % self.texts_per_prompt:
             raise ConfigError(
-                f"world.num_texts={self.num_texts} must be a multiple of "
-                f"world.texts_per_prompt={self.texts_per_prompt}"
+                f"world.texts_per_prompt={self.texts_per_prompt} must divide world.num_texts={self.num_texts}"
             )
 
     def unused(self, use: Use) -> Mapping[str, str]:
@@ -185,9 +184,7 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
 
 
 def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
-    """Return a split of a pool. The first sample is read immediately, the others when needed; both may raise
-    `GroundlingError`.
-    """
+    """Return a split of a pool. Samples after the first are read on demand. Reading may raise `GroundlingError`."""
     pool = pools.create(config.pool, **config.args)
     asked = f"pool {config.pool!r} (split {split})"
     with foreign(asked):
