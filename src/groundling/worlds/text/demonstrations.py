@@ -138,7 +138,7 @@ class Demonstrations(Collector):
         self._position = state["position"]
 
     def _next(self, num_steps: int, end: int) -> tuple[list[int], Tensor]:
-        """Return this process's rows of the next steps, and a mask (num_steps * num_envs,) of rows before ``end``."""
+        """Return this process's rows of the next steps, and a mask (num_steps * num_envs,), True before ``end``."""
         total = self._rows.num_rows
         indices = []
         steps = range(self._position, self._position + num_steps * self._total, self._total)
