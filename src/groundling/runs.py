@@ -46,7 +46,7 @@ def train(
     """Train an agent. To resume a stopped run, repeat the same call with the same folder.
 
     Arguments left at None keep the experiment's values. Without an experiment, one is selected by world and model, and
-    the run is named after them; its settings are tuned for the bundled models, and are GLAM's for other models.
+    the run is named after them. Its settings are tuned for the bundled models; for other models, they are GLAM's.
 
     Args:
         experiment: One of ``groundling list experiments``, or of ``config_dir``.

@@ -82,7 +82,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape an untrusted name for Markdown: join its lines; neutralise HTML, code, "|" and links but bare URLs."""
+    """Escape an untrusted name for Markdown: join its lines; neutralise HTML, code, "|" and links; keep bare URLs."""
     return _AFTER_BRACKETS.sub("&#93;", _on_one_line(text).translate(_MARKUP))
 
 

@@ -93,7 +93,7 @@ class _Measured:
 
     @torch.no_grad()
     def log_probs(self, passage: Sequence[int]) -> Tensor:
-        """Return the log-probabilities after each token but the last, float32 ``(num_tokens - 1, vocabulary)``."""
+        """Return the next-token log-probabilities within a passage, float32 ``(num_tokens - 1, vocabulary)``."""
         tokens = torch.tensor([passage], device=self.lm.device)
         return self.lm.model(input_ids=tokens).logits[0, :-1].float().log_softmax(-1)
 

@@ -179,7 +179,7 @@ def find(
 
 
 def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[str], None]) -> Target:
-    """Set the checkpoint, that of a published policy, a run's latest or the one selected; raise if it is corrupt."""
+    """Set the checkpoint: the published policy's, the run's latest, or the selected one. Raise if it is broken."""
     is_run = path == target.run_dir
     if is_run and not (path / checkpoint.MANIFEST).exists():
         newest = checkpoint.hold_latest(path / "checkpoints", warn)

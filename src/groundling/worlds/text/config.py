@@ -76,7 +76,7 @@ class TextConfig(WorldConfig):
 
     def check(self) -> None:
         if self.probes is not None and self.language != "english":
-            raise ConfigError(f"world.language={self.language} has no probes, only english: set world.probes=null")
+            raise ConfigError(f"the probes are in English, but world.language={self.language}: set world.probes=null")
         check_registered(self.env)
         actions = self.actions or []
         if self.actions == []:

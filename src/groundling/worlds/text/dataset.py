@@ -148,7 +148,7 @@ def collect_dataset(
     on_episode: Callable[[], None] = lambda: None,
 ) -> Collected:
     """Play the first ``num_episodes`` training episodes, write their transitions to ``output``, and return the size of
-    the addition. Files contain up to 256 episodes; on Ctrl-C, finished episodes are written first. Repeating the call,
+    the new data. Files contain up to 256 episodes; on Ctrl-C, finished episodes are written first. Repeating the call,
     also with a larger ``num_episodes``, continues after the last file. An evenly spread ``validation_fraction`` of the
     episodes forms the ``validation`` split. ``on_episode`` is also called for episodes from earlier calls.
     """
