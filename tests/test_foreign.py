@@ -145,10 +145,10 @@ def test_a_prompt_that_raises_or_gives_no_text_is_reported(monkeypatch: pytest.M
 def test_a_pool_that_raises_or_gives_no_samples_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     config = WritingConfig(pool="commongen")
     for prepared, error, message in (
-        (lambda split: {}["train"], ForeignError, "pool 'commongen', asked for train, raised KeyError"),
-        (lambda split: ["a text"], ConfigError, "must give a list of Sample, got 'a text' at 0"),
-        (lambda split: [None], ConfigError, "must give a list of Sample, got None at 0"),
-        (lambda split: 7, ConfigError, "must give a list of Sample, got 7"),
+        (lambda split: {}["train"], ForeignError, r"pool 'commongen' \(split train\) raised KeyError"),
+        (lambda split: ["a text"], ConfigError, "must return a list of Sample, got 'a text' at 0"),
+        (lambda split: [None], ConfigError, "must return a list of Sample, got None at 0"),
+        (lambda split: 7, ConfigError, "must return a list of Sample, got 7"),
     ):
         monkeypatch.setattr(pools, "create", lambda id, p=prepared, **args: SimpleNamespace(prepare=p))
         with pytest.raises(error, match=message):
@@ -166,7 +166,7 @@ def test_a_pools_later_samples_are_checked_when_they_are_read(monkeypatch: pytes
     monkeypatch.setattr(pools, "create", lambda id, **args: SimpleNamespace(prepare=lambda split: given))
     samples = samples_of(WritingConfig(pool="commongen"), "train")
     assert (len(samples), places) == (3, [0]) and [one.id for one in samples[:2]] == ["a", "b"]
-    with pytest.raises(ConfigError, match=r"pool 'commongen', asked for train, must give .* got 7 at 2"):
+    with pytest.raises(ConfigError, match=r"pool 'commongen' \(split train\) must return .* got 7 at 2"):
         list(samples)
 
 

@@ -190,8 +190,8 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
         (["collect", "random,explorer", "--pairs", "3", "--output", "x"], "another world"),
         (["collect", "random", "--output", "x"], "--episodes"),
         (["evaluate", "random", "world.env=NetHackScore-v1", "--suite", "french"], "held-out"),
-        (["evaluate", "expert", "world.env=NetHackScore-v1"], "expert does not play"),
-        (["evaluate", "explorer", "world.env=BabyAI-GoToLocal-v0"], "explorer does not play BabyAI-GoToLocal-v0"),
+        (["evaluate", "expert", "world.env=NetHackScore-v1"], "expert cannot play"),
+        (["evaluate", "explorer", "world.env=BabyAI-GoToLocal-v0"], "explorer cannot play BabyAI-GoToLocal-v0"),
     ],
 )
 def test_errors_are_one_line(

@@ -14,7 +14,7 @@ from groundling.worlds.protocols import ActsElsewhere
 
 
 class Agent:
-    """A trained policy with its prompt and its memory of the current episode; load another one for a second env.
+    """A trained policy with its prompt and its memory of the current episode. Load a separate agent for each env.
 
     Attributes:
         policy: The policy, a `torch.nn.Module`.
@@ -22,13 +22,13 @@ class Agent:
     """
 
     def __init__(self, target: Target, seed: int = 0) -> None:
-        """Make the agent of a run, a checkpoint or a published folder; raise `ConfigError` if it cannot act here."""
+        """Create the agent of a run, checkpoint or published folder; raise `ConfigError` if it cannot be loaded."""
         policy, world = target.policy(target.agent), target.world
         if policy is None:
-            raise ConfigError(f"{target.agent} is not a trained agent: name a run's folder")
+            raise ConfigError(f"{target.agent} is not a trained agent: pass a run's folder")
         if not isinstance(world, ActsElsewhere):
             raise ConfigError(
-                f"an agent of {world.spec.name} cannot be loaded to act elsewhere: evaluate or watch the run"
+                f"an agent of {world.spec.name} cannot be loaded for a custom loop: evaluate or watch the run instead"
             )
         self.name, self.policy = target.config.name, policy
         self._actor = world.actor(policy, torch.Generator().manual_seed(seed))
@@ -37,33 +37,33 @@ class Agent:
         return f"Agent({self.name!r}, {type(self.policy).__name__})"
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Make a new env of the world in which the agent was trained, with keyword arguments in addition to the run's,
-        such as ``render_mode="human"``; raise `ConfigError` if it is not registered here, or the agent writes texts.
+        """Create a new env of the agent's training world. Keyword arguments, such as ``render_mode="human"``, are
+        added to the run's. Raise `ConfigError` if the env is not registered, or if the agent writes text.
         """
         return self._actor.make_env(**args)
 
     def reset(self) -> None:
-        """Begin a new episode and forget the last one."""
+        """Start a new episode and clear the memory of the last one."""
         self._actor.reset()
 
     def act(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
-        """Choose an action, or write a text; drawn or the likeliest, as in the run's evaluations.
+        """Choose an action or write a text, by sampling or greedily as in the run's evaluations.
 
         Args:
-            observation: The env's observation, or the prompt of a text.
-            info: The env's info in a text world: descriptions, and the admissible actions where these change.
+            observation: The env's observation, or the prompt to write to.
+            info: The env's info in a text world: the descriptions, and the admissible actions if they change.
 
         Returns:
             The action for the env's ``step``, or the text.
 
         Raises:
-            ConfigError: the observation lacks something that the agent reads.
+            ConfigError: the observation lacks something that the agent needs.
         """
         return self._actor.act(observation, info or {})
 
     @property
     def probabilities(self) -> Mapping[str, float] | None:
-        """Probability of each action at the last `act`; None for agents without them."""
+        """Probability of each action at the last call of `act`; None if the agent has no action probabilities."""
         return self._actor.probabilities
 
 
@@ -77,21 +77,21 @@ def load(
 ) -> Agent:
     """Load a trained agent.
 
-    No code in the files is run: they hold settings, which are checked, and safetensors. First import the modules of
-    your own policies, prompts and other components. The env's module is needed only for `Agent.make_env`; without it,
-    an agent of an env that lists its actions returns the action's text, not its index.
+    No code in the files is executed: they contain only settings, which are validated, and safetensors. Import the
+    modules of your own policies, prompts and other components first. The env's module is needed only for
+    `Agent.make_env`; without it, an agent of an env that lists its actions returns the action's name, not its index.
 
     Args:
-        name: A run's folder, a checkpoint, a published policy's folder or hub id, or an experiment, whose model acts
-            untrained: with ``overrides=["model.path=FOLDER"]`` any model in Transformers' format, as of RL4LMs.
-        device: PyTorch device; ``auto`` takes the accelerator if there is one.
-        seed: Seed of sampled actions.
+        name: A run's folder, a checkpoint, a published policy's folder or hub id, or an experiment. An experiment's
+            model is untrained; ``overrides=["model.path=FOLDER"]`` loads any other model in Transformers' format.
+        device: PyTorch device; ``auto`` uses the accelerator if there is one.
+        seed: Seed for sampling actions.
         revision: Branch, tag or commit of a hub id.
         overrides: Changes to its configuration, as on the command line.
 
     Raises:
         ConfigError: there is no such agent, or its kind of world is not registered.
-        RunError: a file is broken, or the hub cannot be reached.
+        RunError: a file is corrupt, or the hub cannot be reached.
     """
     words = [f"device={device}", *overrides]
     return Agent(find(str(name), words, warn, "acting", revision=revision), seed)

@@ -1,4 +1,4 @@
-"""Runs in Python: training, results and agents."""
+"""The Python API for runs: training, results and agents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from groundling.worlds import World, kind, worlds
 from groundling.worlds.episode import Figure, Played
 
 _KNOWN = ("__main__", "groundling.", "gymnasium.", "minigrid.", "nle.")
-"""Prefixes of modules that need no --import: they are imported already, or cannot be (a script)."""
+"""Prefixes of modules that need no --import: they are already imported, or are scripts and cannot be imported."""
 
 
 def train(
@@ -43,31 +43,31 @@ def train(
     overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> "Run":
-    """Train, or resume a run that was stopped: the same call with the same folder continues it.
+    """Train an agent. To resume a stopped run, repeat the same call with the same folder.
 
-    None keeps the experiment's value. Without an experiment, world and model select one to start from, and the run is
-    named after them; its settings suit the bundled models, or are GLAM's for others.
+    Arguments left at None keep the experiment's values. Without an experiment, one is selected by world and model, and
+    the run is named after them. Its settings are tuned for the bundled models; for other models, they are GLAM's.
 
     Args:
         experiment: One of ``groundling list experiments``, or of ``config_dir``.
         world: A Gymnasium env id, one of NetHack's tasks, or a pool of texts.
         model: A bundled model, a folder, a GGUF file, or a hub id.
-        policy: One of ``groundling list policies``; if it is not the experiment's, with default settings.
-        algorithm: One of ``groundling list algorithms``; if it is not the experiment's, with default settings.
+        policy: One of ``groundling list policies``. If it is not the experiment's, its default settings are used.
+        algorithm: One of ``groundling list algorithms``. If it is not the experiment's, its defaults are used.
         reward: Parts that replace the experiment's: an id, or coefficients by id. The world's own reward is ``env``.
         steps: Total number of env steps, or tokens.
         seed: Seed of the run.
         run_dir: Folder of the run.
-        overrides: Words in Hydra's syntax, such as ``"algorithm.args.learning_rate=1e-4"``; they have precedence.
+        overrides: Overrides in Hydra's syntax, such as ``"algorithm.args.learning_rate=1e-4"``; they take precedence.
         config_dir: A folder with your own ``experiment/*.yaml``.
 
     Raises:
-        ConfigError: an unknown name, or components that do not suit each other.
-        RunError: the folder is another run's, or training cannot continue; the last checkpoint stays.
-        KeyboardInterrupt: training was stopped (Ctrl-C) after the current update, with a checkpoint.
+        ConfigError: a name is unknown, or the components are incompatible.
+        RunError: the folder belongs to a different run, or training failed; the last checkpoint is kept.
+        KeyboardInterrupt: training was stopped (Ctrl-C) after the current update, and a checkpoint was saved.
     """
     if isinstance(overrides, str):
-        raise ConfigError(f"overrides must be a list of words, got a text: overrides=[{overrides!r}]")
+        raise ConfigError(f"overrides must be a list of strings, not a single string: use overrides=[{overrides!r}]")
     folder = None if config_dir is None else Path(config_dir)
     values = {"training.steps": steps, "seed": seed, "run_dir": None if run_dir is None else str(run_dir)}
     start, changes = _chosen(
@@ -79,18 +79,18 @@ def train(
     if module and not module.startswith(_KNOWN):  # a user's module, which registers the env
         config.imports.append(module)
     if not train_run(config, make_console(), warn):
-        raise KeyboardInterrupt(f"stopped; the same call continues from the last checkpoint of {config.run_dir}")
+        raise KeyboardInterrupt(f"stopped; repeat the call to continue from the last checkpoint of {config.run_dir}")
     return Run(config.run_dir)
 
 
 def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: Any) -> World:
-    """Make a world for a custom loop.
+    """Create a world for a custom loop.
 
     Args:
-        place: As ``world`` of `train`.
+        place: A Gymnasium env id, NetHack task or pool, as the argument ``world`` of `train`.
         seed: Seed of the training episodes.
-        device: PyTorch device of reward models.
-        settings: Keys of the config's section ``world``, such as ``num_envs``; and ``reward`` as in `train`.
+        device: PyTorch device for reward models.
+        settings: Keys of the config's ``world`` section, such as ``num_envs``, and ``reward`` as in `train`.
 
     Raises:
         ConfigError: the world is unknown, or a setting is invalid.
@@ -110,11 +110,11 @@ def _chosen(
     reward: str | Mapping[str, float] | None,
     **values: Any,
 ) -> tuple[str, list[Change]]:
-    """Return the experiment to start from, and the changes to it that the keywords of `train` make."""
+    """Return the experiment to start from, and the changes that the keyword arguments of `train` make to it."""
     if reward is not None and not isinstance(reward, str | Mapping):
         raise ConfigError(
-            f"reward must be a part's id, or coefficients by id, got {reward!r:.80}: register a function of yours with "
-            "@groundling.rewards.register(ID), and give ID"
+            f"reward must be a part's id or a mapping of ids to coefficients, got {reward!r:.80}: to use your own "
+            "function, register it with @groundling.rewards.register(ID) and pass its ID"
         )
     is_named = experiment is not None
     experiment = experiment or _experiment_of(world, is_small=model is None or model in STARTERS)
@@ -133,7 +133,7 @@ def _chosen(
             changes += [Change(f"{section}.args", takes_out=True), Change(f"{section}.id", id)]
     pays = "env" in home.offers.evidence
     if reward is None and not (is_named or pays):
-        raise ConfigError(f'{world} gives no reward: name one, as reward="rouge"; see `groundling list rewards`')
+        raise ConfigError(f'{world} has no reward: choose one, as in reward="rouge" (see `groundling list rewards`)')
     if reward is not None or not is_named:
         coefficients = {reward: 1.0} if isinstance(reward, str) else reward or {}
         kept = {"env"} if reward is None else {*coefficients}
@@ -145,27 +145,29 @@ def _chosen(
 
 
 def _experiment_of(world: str | None, is_small: bool) -> str:
-    """Return the experiment from which training in a world starts; of kinds that have it, the last registered counts."""
+    """Return the default experiment of a world. If several kinds have the world, the last registered one is used."""
     if world is None:
-        raise ConfigError("name an experiment, or a world: groundling list experiments, groundling list envs")
+        raise ConfigError(
+            "pass an experiment or a world: see `groundling list experiments` and `groundling list envs`"
+        )
     home = next((one for one in reversed([kind(id) for id in worlds.in_order()]) if one.has(world)), None)
     if home is None:
         raise ConfigError(
-            f"there is no world {world!r}: {did_you_mean(world, [*gymnasium.registry, *pools], 0.7)}give an env's id as "
-            "Gymnasium knows it (import the module that registers it first), one of NetHack's tasks, or a pool; see "
-            "`groundling list envs` and `… pools`"
+            f"there is no world {world!r}: {did_you_mean(world, [*gymnasium.registry, *pools], 0.7)}pass a Gymnasium "
+            "env id (first import the module that registers it), one of NetHack's tasks, or a pool; see "
+            "`groundling list envs` and `groundling list pools`"
         )
     experiment = (home.starter_experiment if is_small else None) or home.experiment
     if experiment is None:
-        raise ConfigError(f"a {home.__name__} names no experiment to start from: give one")
+        raise ConfigError(f"{home.__name__} has no default experiment: pass experiment=…")
     return experiment
 
 
 class Run:
-    """Results and agent of a run's folder: ``gl.Run("runs/demo")``.
+    """The results and the agent in a run's folder: ``gl.Run("runs/demo")``.
 
-    `metrics` and `plot` need no modules of yours. For `evaluate`, first import the modules that register your env and
-    components; `agent` needs only those of its policy and prompt.
+    `metrics` and `plot` do not need your own modules. Before `evaluate`, import the modules that register your env and
+    components; before `agent`, only those of its policy and prompt.
 
     Args:
         folder: A folder written by `train` or ``groundling train``.
@@ -183,7 +185,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, one for each update; ``pandas.DataFrame(run.metrics)`` is a table."""
+        """Rows of ``metrics.jsonl``, one per update; ``pandas.DataFrame(run.metrics)`` makes a table of them."""
         return read_metrics(self.folder)
 
     def evaluate(
@@ -193,27 +195,27 @@ class Run:
         overrides: Sequence[str] = (),
         name: str | None = None,
     ) -> "Evaluation":
-        """Let the trained agent and its baselines play the same held-out episodes.
+        """Evaluate the trained agent and its baselines on the same held-out episodes.
 
         Args:
-            suite: Test suite; None: held-out episodes, or the test split.
-            episodes: Number of episodes; None: the run's ``evaluation.episodes``.
+            suite: Test suite. If None, the held-out episodes or the test split are used.
+            episodes: Number of episodes. If None, the run's ``evaluation.episodes`` is used.
             overrides: Changes to the configuration, as on the command line.
-            name: Suffix of the results' files, ``evaluation/SUITE-NAME.json``; None: they replace the suite's own
-                results, and those of other overrides move to ``evaluation/replaced/``.
+            name: Suffix of the result files, ``evaluation/SUITE-NAME.json``. If None, they replace the suite's
+                results; results obtained with other overrides are first moved to ``evaluation/replaced/``.
 
         Raises:
-            ConfigError: the suite does not suit the run, or the name is not a word or is a checkpoint's.
+            ConfigError: the suite does not apply to the run, or the name is invalid or that of a checkpoint.
             RunError: the run has no checkpoint.
         """
         target = find(str(self.folder), overrides, warn).named(name)
         world = target.world
         chosen = suite or next(iter(world.suites))
         if len(world.find_suites(chosen)) != 1:
-            raise ConfigError(f"suite={chosen!r} names several: evaluate one after the other")
+            raise ConfigError(f"suite={chosen!r} is a group of suites: evaluate them one at a time")
         (chosen,) = world.find_suites(chosen)
         if episodes is not None and episodes < 1:
-            raise ConfigError(f"episodes must be at least 1, or None for the run's own number, got {episodes}")
+            raise ConfigError(f"episodes must be at least 1, or None for evaluation.episodes, got {episodes}")
         count = episodes or target.config.evaluation.episodes
         with episode_bars(make_console(), count, world.presentation.episodes) as on_agent:
             played = evaluate(target, chosen, count, on_agent, warn)
@@ -221,25 +223,25 @@ class Run:
         return Evaluation(chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading)
 
     def plot(self, *figures: str) -> Any:
-        """Draw learning curves; the returned Matplotlib figure is shown by notebooks, or saved with ``savefig``.
+        """Plot learning curves and return the Matplotlib figure, which notebooks show and ``savefig`` saves.
 
         Args:
-            figures: Columns of `metrics`; none: the success rate, or the return in a world without success.
+            figures: Columns of `metrics`. By default the success rate, or the return if the world has no success.
 
         Raises:
-            RunError: no update has such a figure.
+            RunError: no update has such a metric.
         """
         rows = self.metrics
         for name in figures:
             if all(row.get(name) is None for row in rows):
                 known = sorted({key for row in rows for key, value in row.items() if value is not None})
-                raise RunError(f"{self.folder} has no figure {name}: there are {', '.join(known)}")
+                raise RunError(f"{self.folder} has no metric {name}; available: {', '.join(known)}")
         usual = next(
             (name for name in ("success_rate", "return_mean", "loss") if any(r.get(name) is not None for r in rows)),
             None,
         )
         if usual is None:
-            raise RunError(f"{self.folder} has no figures yet: train first")
+            raise RunError(f"{self.folder} has no metrics yet: train first")
         names = figures or (usual,)
         unit, groups = kind(self._config.world.id).presentation.unit, {self._config.name: [rows]}
         if len(names) == 1:
@@ -254,7 +256,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the agents in one test suite."""
+    """Results of the agents on one test suite."""
 
     suite: str
     world: str
@@ -262,15 +264,15 @@ class Evaluation:
     unit: str
     """``episodes`` or ``texts``."""
     played: Mapping[str, Played]
-    """Episodes with their figures by agent, the trained one first."""
+    """Episodes with their metrics by agent, the trained agent first."""
     heading: str
-    """World, suite, number of episodes, and the overrides that change a result."""
+    """World, suite, number of episodes, and the overrides that affect the results."""
 
     @property
     def figures(self) -> dict[str, dict[str, Figure]]:
-        """Means with 95 % intervals by agent and name: ``evaluation.figures["trained"]["success"].value``."""
+        """Means with 95 % intervals by agent and metric: ``evaluation.figures["trained"]["success"].value``."""
         return {name: one.figures() for name, one in self.played.items()}
 
     def table(self) -> None:
-        """Print the figures with a column for each agent."""
+        """Print the metrics in a table with a column for each agent."""
         make_console().print(figures_table(self.heading, self.figures))

@@ -98,7 +98,7 @@ def test_a_new_argument_without_effect_changes_no_evaluation(tmp_path: Path) -> 
     target = find("demo-easy", ["~algorithm.args", "algorithm.id=planted", *words], pytest.fail)
     assert "algorithm.args.pace=2" not in target.changes and "world.history=2" in target.changes
     (tmp_path / "config.yaml").write_text(to_yaml(_composed()))
-    with pytest.raises(ConfigError, match=r"algorithm.args.pace=2 would change how the checkpoint"):
+    with pytest.raises(ConfigError, match=r"algorithm.args.pace=2 is fixed by training"):
         find(str(tmp_path), ["algorithm.args.pace=2"], pytest.fail)
 
 

@@ -47,12 +47,12 @@ def test_an_expert_without_an_action_is_left_out(tmp_path: Path, capsys: pytest.
     world = ["world.env=BabyAI-PickupLoc-v0", "world.actions=[turn left, turn right, go forward]"]
     words = ["demo-easy", "~world.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
     assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
-    assert "expert is left out: the expert wants action 3" in capsys.readouterr().err
+    assert "skipping baseline expert: the expert needs the env's action 3" in capsys.readouterr().err
     results = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
     assert list(results["agents"]) == ["zero-shot", "random"] and list(results["left_out"]) == ["expert"]
     assert (tmp_path / "samples" / "held-out.json").exists()
     assert main(["evaluate", "expert", *world, f"run_dir={tmp_path / 'expert'}", "--episodes", "2"]) == 1
-    assert "(turn left, turn right, go forward): name more of them" in capsys.readouterr().err
+    assert "(turn left, turn right, go forward): add the missing actions" in capsys.readouterr().err
 
 
 def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(tmp_path: Path) -> None:

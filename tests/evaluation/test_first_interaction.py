@@ -148,7 +148,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     for text in ("<td>first named</td>", "Original and changed missions", "first thing is the named one"):
         assert text in page
-    assert "<mark>the " in page and "First dealt with: " in page
+    assert "<mark>the " in page and "First interaction: with " in page
     assert "<td>swapped</td>" in page
     assert page.count("<h2>Evaluation") == 1 and "<h2>Evaluations: success</h2>" in page
     (table,) = re.findall("<h2>Evaluations: success</h2>\n<table>(.*?)</table>", page, re.DOTALL)
@@ -181,4 +181,4 @@ def test_a_swapped_mission_needs_a_second_thing(
     words = ["evaluate", "random", *room, f"run_dir={tmp_path}", "--suite", suite, "--episodes", "2"]
     assert main(words) == (1 if suite == "swapped" else 0)  # of several those that suit are played
     error = capsys.readouterr().err
-    assert "suite 'swapped' does not suit this run" in error and "num_dists=3" in error and error.count("\n") == 1
+    assert "suite 'swapped' does not apply to this run" in error and "num_dists=3" in error and error.count("\n") == 1

@@ -17,7 +17,7 @@ _TASKS = ("goto", "pickup", "open", "putnext", "pick-up-seq-go-to")
 def test_an_expert_scores_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "expert", "--protocol", "balrog-babyai", "--episodes", "2"]
     assert main([*words, f"run_dir={tmp_path}"]) == 0
-    assert "the mean over five tasks" in " ".join(capsys.readouterr().out.split())
+    assert "the mean success rate over five tasks" in " ".join(capsys.readouterr().out.split())
     figures = json.loads((tmp_path / "evaluation/balrog-babyai.json").read_text())["agents"]["expert"]["figures"]
     assert figures.keys() == {"mean", *(f"balrog-{task}" for task in _TASKS)}
     assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10
@@ -44,13 +44,13 @@ def test_a_server_receives_balrogs_prompts(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["no/such/model"], "and no server's address"),
+        (["no/such/model"], "or server URL"),
         (["http://127.0.0.1:1/v1"], "add policy.args.model=NAME"),
         (["http://me:secret@127.0.0.1:1/v1", "policy.args.model=m"], "base_url holds a user, password or query"),
         (["expert", "--suite", "held-out"], "names suites that the protocol balrog-babyai does not have"),
-        (["expert", "world.args.max_steps=9"], "world.args.max_steps=9 would change what balrog-babyai plays"),
-        (["expert", "++world={history: 2, args: {room_size: 5}}"], "would change what balrog-babyai plays"),
-        (["expert", "~world.args"], "~world.args would change what balrog-babyai plays"),
+        (["expert", "world.args.max_steps=9"], "world.args.max_steps=9 would change the world of balrog-babyai"),
+        (["expert", "++world={history: 2, args: {room_size: 5}}"], "would change the world of balrog-babyai"),
+        (["expert", "~world.args"], "~world.args would change the world of balrog-babyai"),
     ],
 )
 def test_unknown_agents_are_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def test_the_rule_of_the_last_reward_is_reported_once(tmp_path: Path, capsys: py
     assert content["agents"]["random"]["figures"]["success"]["value"] == 0.0
     (note,) = content["notes"]
     assert "4 of 4 episodes" in note and "is_success" in note
-    assert capsys.readouterr().err.count("ended it with a positive reward") == 1
+    assert capsys.readouterr().err.count("ended them with a positive reward") == 1
 
 
 def test_training_and_datasets_count_as_the_evaluation_does(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_synonyms_are_those_of_the_runs_own_actions() -> None:
 
 def test_custom_actions_need_the_callers_french_names() -> None:
     override = "world.actions=[turn left, turn right, sleep]"
-    with pytest.raises(ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="):
+    with pytest.raises(ConfigError, match=r"suite 'french' does not apply.*'sleep' in french.*world\.actions="):
         _target(override).under("french")
     config = _target(override, given=("world.actions=[gauche, droite, dormir]",)).under("french").config
     assert (config.world.language, config.world.actions) == ("french", ["gauche", "droite", "dormir"])
@@ -118,16 +118,16 @@ def test_a_world_without_a_suitable_suite_is_an_error(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("overrides", "suite", "message"),
     [
-        (["policy.args.prompt=brief"], "introduction-1", "which the prompt 'brief' does not say"),
+        (["policy.args.prompt=brief"], "introduction-1", "which the prompt 'brief' does not contain"),
         (["world.env=test/Doors-v0"], "unseen-objects", "the run's env is test/Doors-v0"),
         (["world.env=test/Doors-v0"], "pick-up-seq-go-to", "the run's env is test/Doors-v0"),
-        (["world.env=test/Doors-v0", "~world.args"], "other-nouns", "and the run's env is test/Doors-v0"),
-        (["world.env=test/Doors-v0", "~world.args"], "synonym-actions", "and the run's env is test/Doors-v0"),
-        (["world.actions=[turn left, turn right, sleep]"], "synonym-actions", "no synonym of the action 'sleep'"),
+        (["world.env=test/Doors-v0", "~world.args"], "other-nouns", "but the run's env is test/Doors-v0"),
+        (["world.env=test/Doors-v0", "~world.args"], "synonym-actions", "but the run's env is test/Doors-v0"),
+        (["world.actions=[turn left, turn right, sleep]"], "synonym-actions", "no synonym for the action 'sleep'"),
     ],
 )
 def test_a_suite_without_effect_on_the_run_is_refused(overrides: list[str], suite: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"suite '{suite}' does not suit this run: .*{message}"):
+    with pytest.raises(ConfigError, match=f"suite '{suite}' does not apply to this run: .*{message}"):
         _target(*overrides).under(suite)
 
 
@@ -135,7 +135,7 @@ def test_settings_fixed_by_the_checkpoint_cannot_be_changed(tmp_path: Path) -> N
     config = compose("demo-easy", [f"run_dir={tmp_path}"])
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     for text in ("model.path=starter-causal", "algorithm.id=a2c", "policy.id=drrn"):
-        with pytest.raises(ConfigError, match=f"{text} would change how the checkpoint"):
+        with pytest.raises(ConfigError, match=f"{text} is fixed by training"):
             find(str(tmp_path), [text], print)
 
 

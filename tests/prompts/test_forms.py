@@ -121,9 +121,9 @@ def test_suites_of_prompts_suit_policies_that_read_them() -> None:
     assert not _suites("demo-easy")
     assert not _suites("demo", "policy.args.prompt=[glam,tagged]").keys() - {"introduction-1"}
     several = _suites("demo-easy", "policy.args.prompt=[glam,tagged]")["introduction-1"]
-    assert "which the prompt ['glam', 'tagged'], all of them, does not say" in several
+    assert "which the prompt ['glam', 'tagged'] (in every form) does not contain" in several
     symbolic = _suites("glam/symbolic")
-    assert symbolic["form-glam"] == "it changes the prompt, and policy 'symbolic' reads none"
+    assert symbolic["form-glam"] == "it changes the prompt, but policy 'symbolic' has none"
     talks = ["world.history=null", "policy.args.prompt=conversation"]
     assert _suites("demo", *talks).keys() == {"introduction-1"}
-    assert "with a system prompt of its own" in _suites("demo", *talks, "policy.args.system=Go.")["form-brief"]
+    assert "the run sets policy.args.system" in _suites("demo", *talks, "policy.args.system=Go.")["form-brief"]

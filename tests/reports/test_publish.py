@@ -141,7 +141,7 @@ def test_a_published_adapter_names_its_base_model(
     assert error.count("\n") == 1 and str(copy / "base") in error
     (copy / "base").symlink_to(adapted.parent / "model")
     assert main(["evaluate", str(copy)]) == 0
-    assert "zero-shot is left out: the model that training began with is not here" in capsys.readouterr().err
+    assert "skipping baseline zero-shot: the initial model of the training run is missing" in capsys.readouterr().err
     wanted = _agents(adapted, "held-out")
     assert _agents(copy, "held-out") == {"trained": wanted["trained"]}
     Path("model").symlink_to(adapted.parent / "model")
@@ -280,13 +280,13 @@ def test_an_upload_is_complete_or_the_folder_stays(
     assert _Hub.calls[0] == ("me/numbers", True) and "README.md" in str(_Hub.calls[1])
     assert "https://hub/me/numbers" in capsys.readouterr().out
     assert main([*words, str(tmp_path / "b"), "--upload", "away/from-here"]) == 1
-    assert "no route; the folder stays" in capsys.readouterr().err and (tmp_path / "b" / "README.md").exists()
+    assert "no route; the folder is kept" in capsys.readouterr().err and (tmp_path / "b" / "README.md").exists()
 
 
 def test_an_unreachable_hub_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the hub's own client, whose errors are no OSErrors."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
-    with pytest.raises(RunError, match=r"could not upload .* to me/numbers: .*refused.*; the folder stays"):
+    with pytest.raises(RunError, match=r"could not upload .* to me/numbers: .*refused.*; the folder is kept"):
         upload(tmp_path, "me/numbers", private=True)
 
 

@@ -95,7 +95,7 @@ def test_forgetting_is_measured_and_reported(whole: Path, tmp_path: Path) -> Non
         assert figures[agent].text_kl > 0 and (figures[agent].action_kl or 0) > 0
     page = write_report([whole], tmp_path / "report.html").read_text()
     assert "perplexity on ordinary text" in page and f"{figures['trained'].perplexity:.2f}" in page
-    with pytest.raises(ConfigError, match="zero-shot has not been trained: name a run's folder"):
+    with pytest.raises(ConfigError, match="zero-shot has not been trained: pass a run's folder"):
         measure_forgetting(find("demo-easy", ["device=cpu"], print))
 
 
@@ -105,7 +105,7 @@ def test_the_clone_is_a_run_without_settings_of_acting(tmp_path: Path) -> None:
     _train(_config(tmp_path / "run", *acting, "training.steps=16", "reward.count={}"))
     target = find(str(tmp_path / "run" / "clone"), ["evaluation.baselines=[]"], print)
     assert list(evaluate(target, "held-out", 2)) == ["trained"]
-    with pytest.raises(ConfigError, match=r"cloning\.episodes=9 would change how the checkpoint"):
+    with pytest.raises(ConfigError, match=r"cloning\.episodes=9 is fixed by training"):
         find(str(tmp_path / "run"), ["cloning.episodes=9"], print)
 
 
@@ -125,7 +125,7 @@ def test_a_run_without_its_clone_is_not_resumed(whole: Path, tmp_path: Path) -> 
     [
         (["cloning.episodes=null", "evaluation.baselines=[]"], r"cloning\.epochs=2 does nothing: .* clones first"),
         (["cloning.episodes=0"], r"cloning\.episodes must be at least 1, got 0"),
-        (["cloning.agent=robot"], r"robot does not play"),
+        (["cloning.agent=robot"], r"robot cannot play"),
         (["cloning.args={objectve: choice}"], r"objectve"),
         (["cloning.episodes=null", "cloning.epochs=1", "~cloning.args"], r"baseline .* 'clone'"),
     ],
@@ -140,5 +140,5 @@ def test_invalid_cloning_is_refused(words: list[str], message: str, tmp_path: Pa
 def test_a_world_without_datasets_refuses_cloning(tmp_path: Path) -> None:
     make: Callable[..., Config] = compose
     config = make("rl4lms/increasing_numbers_ppo", ["cloning.episodes=2", f"run_dir={tmp_path / 'run'}"])
-    with pytest.raises(ConfigError, match="has no datasets of episodes"):
+    with pytest.raises(ConfigError, match="cannot record episodes"):
         train(config, Console(quiet=True))

@@ -69,7 +69,7 @@ def test_episodes_cut_off_by_num_steps_are_failures_and_restarted() -> None:
     collector, policy = _collector(2), _policy()
     generator = torch.Generator().manual_seed(0)
     failures = 0
-    with pytest.warns(UserWarning, match=r"not over after world\.num_steps=2 steps.* count as failures"):
+    with pytest.warns(UserWarning, match=r"not ended after world\.num_steps=2 steps.* count as failures"):
         for number in range(6):
             rollout, episodes = collector.collect(policy, generator=generator)
             starts = _starts(rollout.observations[:4])
@@ -149,12 +149,12 @@ _LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coef
 
 def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more, wanted in (
-        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "set world.num_envs=6"),
+        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "world.group_size=2: use 6"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "a text world with world.group_size=8"),
         (["algorithm.id=gigpo", "algorithm.args={step_weight: 0}"], "step_weight must be greater than 0, got 0"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
         (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),
-        (["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"], "set draw_task=reset, or task"),
+        (["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"], "set draw_task=reset, or set task"),
         (["algorithm.id=grpo", "algorithm.args={mean_of_sequences: false}"], "mean_of_sequences=false is for texts"),
     ):
         assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1

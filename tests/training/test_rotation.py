@@ -65,5 +65,5 @@ def test_a_loader_never_fails_while_checkpoints_rotate(tmp_path: Path) -> None:
 
 def test_a_deleted_checkpoint_is_reported_with_the_remaining_ones(run_dir: Path) -> None:
     latest = checkpoint.list_checkpoints(run_dir / "checkpoints")[-1]
-    with pytest.raises(RunError, match=rf"there is no checkpoint .*000001: .* name one of .*{latest.name}"):
+    with pytest.raises(RunError, match=rf"there is no checkpoint .*000001: .* Pass one of .*{latest.name}"):
         find(str(run_dir / "checkpoints" / "000001"), [], pytest.fail)

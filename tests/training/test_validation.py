@@ -212,7 +212,7 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
     one, other = (f"{{id:increasing_numbers,args:{{min_tokens:{n}}}}}" for n in (2, 3))
     world = _world(f"evaluation.metrics=[{one},{other}]")
-    with pytest.raises(ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"):
+    with pytest.raises(ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both return synthetic/increasing"):
         _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
     world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
     written = _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)

@@ -76,14 +76,14 @@ def test_its_agents_and_suites_take_part(
         main(["list", kind, *_IMPORT])
         assert name in capsys.readouterr().out
     assert main(["evaluate", "upwards", *_IMPORT]) == 1
-    assert "no experiment" in capsys.readouterr().err
+    assert "no default experiment" in capsys.readouterr().err
     monkeypatch.setattr(worlds.get("counting"), "experiment", str(experiment))
     monkeypatch.chdir(tmp_path)
     assert main(["evaluate", "upwards", "world.target=3", "--episodes", "2", *_IMPORT]) == 0
     (path,) = Path("runs", "upwards", "3", "evaluation").glob("*.json")
     assert path.stem == "held-out" and list(json.loads(path.read_text())["agents"]) == ["upwards"]
     assert main(["evaluate", "upwards", "world.env=BabyAI-GoToLocal-v0", *_IMPORT]) == 1
-    assert "upwards does not play BabyAI-GoToLocal-v0" in capsys.readouterr().err
+    assert "upwards cannot play BabyAI-GoToLocal-v0" in capsys.readouterr().err
     assert main(["evaluate", "counting", *_IMPORT]) == 1
     assert "upwards" in capsys.readouterr().err  # named among the known agents
 

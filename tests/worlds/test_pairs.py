@@ -230,15 +230,15 @@ def test_answers_and_plain_texts_are_different_recordings(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*SHELF, "--stride", "3"], "--stride 3 does nothing where segments are whole episodes"),
-        ([*SHELF, "--length", "3", "--stride", "2"], "--stride 2 is less than"),
-        ([*SHELF, "--format", "motif"], "--format motif is NetHack's"),
+        ([*SHELF, "--stride", "3"], "--stride 3 has no effect on segments of whole episodes"),
+        ([*SHELF, "--length", "3", "--stride", "2"], "--stride 2 must be at least"),
+        ([*SHELF, "--format", "motif"], "--format motif applies only to NetHack"),
         (["collect", "expert,random", *SHELF[2:]], "the expert is BabyAI's bot"),
-        ([*NUMBERS, "--length", "3"], "--length does nothing where texts are written whole"),
-        ([*NUMBERS, "--format", "motif"], "--format motif is NetHack's"),
+        ([*NUMBERS, "--length", "3"], "--length has no effect on pools"),
+        ([*NUMBERS, "--format", "motif"], "--format motif applies only to NetHack"),
         (
             ["collect", "random", "world.env=NetHackScore-v1", "--length", "episode"],
-            "--length episode is for text worlds",
+            "--length episode applies only to text worlds",
         ),
     ],
 )

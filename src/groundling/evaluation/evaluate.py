@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
-_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # of links and pictures; those of intervals do not match
+_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # of links and pictures; the brackets of intervals do not match
 _BACKTICKS = re.compile("`+")
 
 
@@ -43,7 +43,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return CSV with floats of six digits, empty cells for None, and texts that no spreadsheet takes for formulas."""
+    """Return CSV with six-digit floats, empty cells for None, and strings escaped against formula injection."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_csv_cell(x) for x in header])
@@ -52,7 +52,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
-    """Make a table with a row for each figure and a column for each agent, with intervals."""
+    """Return a table with a row for each metric, with intervals, and a column for each agent."""
     from rich import box
     from rich.table import Table
 
@@ -71,25 +71,25 @@ def _csv_cell(value: Any) -> Any:
         return f"{value:.6g}"
     if not isinstance(value, str) or _NUMBER.fullmatch(value):  # a number read from another CSV file
         return value
-    # Spreadsheets also end a row at \r, and the csv module quotes \n only.
+    # Spreadsheets also end a row at \r, but the csv module quotes only \n.
     return harmless_cell(value).replace("\r", "\n")
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown; its cells are escaped by `in_markdown`."""
+    """Return a Markdown table whose cells are escaped by `in_markdown`."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(in_markdown, cells)) + " |" for cells in lines)
 
 
 def in_markdown(text: str) -> str:
-    """Escape a name of unknown origin for Markdown: one line; no HTML, code, cell ends, links (but bare addresses)."""
+    """Escape an untrusted name for Markdown: join its lines; neutralise HTML, code, "|" and links; keep bare URLs."""
     return _AFTER_BRACKETS.sub("&#93;", _on_one_line(text).translate(_MARKUP))
 
 
 def as_code(text: str) -> str:
-    """Return a name of unknown origin as code in Markdown; not for cells of tables, which a ``|`` in code ends."""
+    """Return an untrusted name as Markdown code. Not for table cells, which a ``|`` would end even in code."""
     line = _on_one_line(text)
-    # The fence is longer than any in the text; renderers strip the spaces.
+    # The fence is longer than any run of backticks in the text; renderers strip the spaces.
     fence = "`" * (max(map(len, _BACKTICKS.findall(line)), default=0) + 1)
     return f"{fence} {line} {fence}" if len(fence) > 1 or not line.strip() else f"{fence}{line}{fence}"
 
@@ -109,15 +109,15 @@ def evaluate(
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> dict[str, Played]:
-    """Let the target and its baselines play the same held-out episodes of a suite, or write the same texts.
+    """Evaluate the target and its baselines on the same held-out episodes or prompts of a suite.
 
-    After each agent, these files of the run's folder are replaced: ``evaluation/SUITE.csv`` (a row for each episode),
-    ``samples/SUITE.json`` (some episodes of the target, step by step), ``predictions/SUITE-AGENT.jsonl`` (texts), and
-    last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, omitted baselines with the reason,
-    and the checkpoint. Files of the same suite with other overrides are first moved to ``evaluation/replaced/``.
+    After each agent, these files in the run's folder are replaced: ``evaluation/SUITE.csv`` (a row for each episode),
+    ``samples/SUITE.json`` (some of the target's episodes, step by step), ``predictions/SUITE-AGENT.jsonl`` (texts),
+    and finally ``evaluation/SUITE.json`` (metrics with intervals, also by task family; skipped baselines with reasons;
+    the checkpoint). Files of the same suite with different overrides are first moved to ``evaluation/replaced/``.
 
     Return the episodes by agent, the target first. ``on_agent`` is called with each agent's name, and returns a
-    function to call after each episode; ``warn`` is called with omitted baselines and replaced results.
+    function to call after each episode; ``warn`` is called with skipped baselines and replaced results.
     """
     in_suite = target.under(suite)
     world, paths = in_suite.world, _paths(target, suite)
@@ -125,7 +125,7 @@ def evaluate(
     left_out: dict[str, str] = {}
     texts: dict[Path, str] = {}
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
-    with locked(lock, f"is evaluating {suite} of {target.run_dir}"):
+    with locked(lock, f"is evaluating {target.run_dir} on {suite}"):
         remove_partial_files(target.run_dir)
         _archive(target, paths, warn)
         for name in target.players:
@@ -142,7 +142,7 @@ def evaluate(
                 if name == target.agent:
                     raise
                 left_out[name] = str(error)
-                warn(f"{name} is left out: {error}")
+                warn(f"skipping baseline {name}: {error}")
             else:
                 if predictions := [e.prediction for e in played[name].episodes if e.prediction is not None]:
                     rows = (json.dumps(row, ensure_ascii=False) + "\n" for row in predictions)
@@ -176,8 +176,8 @@ def _file(target: Target, folder: str, name: str, ending: str) -> Path:
 
 
 def _paths(target: Target, suite: str) -> list[Path]:
-    """Return all files of an evaluation, for any agent: predictions, samples, episodes, and last the figures, which
-    mark them as complete.
+    """Return all files of an evaluation, for any agent: predictions, samples, episodes, and finally the metrics, whose
+    file marks the others as complete.
     """
     names = ("trained", "clone", "zero-shot", *agents())
     predictions = [_file(target, "predictions", f"{suite}-{agent}", "jsonl") for agent in names]
@@ -186,11 +186,11 @@ def _paths(target: Target, suite: str) -> list[Path]:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read ``evaluation/SUITE.json``; raise `RunError` if it cannot be read or another version wrote it."""
+    """Read ``evaluation/SUITE.json``; raise `RunError` if it is corrupt or was written by an incompatible version."""
     try:
         content = read_object(path)
         if not all(isinstance(word, str) for word in content.get("overrides", [])):
-            raise ValueError("overrides that are not texts")
+            raise ValueError("overrides are not strings")
         for agent in content["agents"].values():
             for figure in agent["figures"].values():
                 for value in (figure["value"], figure["low"], figure["high"]):
@@ -198,20 +198,20 @@ def read_evaluation(path: Path) -> dict[str, Any]:
                         raise ValueError(f"{value!r:.80} is not a number")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{path} holds no evaluation that this version can read ({error!r}): run `groundling evaluate` again"
+            f"{path} cannot be read by this version ({error!r}): run `groundling evaluate` again"
         ) from error
     return content
 
 
 def played_with(config: Config) -> dict[str, Any]:
-    """Return the settings, other than the world's, that decide how an agent plays and what is measured, as JSON."""
+    """Return the settings outside the world section that affect how an agent plays and what is measured, as JSON."""
     about = shareable({"policy": config.policy.model_dump(), "evaluation": config.evaluation.declared(OfEvaluation)})
     settings: dict[str, Any] = json.loads(json.dumps(about))
     return settings
 
 
 def _compared(played: Mapping[str, Played], agent: str) -> dict[str, Any]:
-    """Return the figures of all agents, also by family of tasks, and differences to ``agent``, as JSON."""
+    """Return all agents' metrics, also by task family, and their differences from ``agent``, as JSON."""
     differences = {name: played[agent].difference(one) for name, one in played.items() if name != agent}
     return {
         "agents": {name: summary_of(len(one.episodes), one.figures()) for name, one in played.items()},
@@ -224,13 +224,13 @@ def _compared(played: Mapping[str, Played], agent: str) -> dict[str, Any]:
 
 
 def _archive(target: Target, paths: Sequence[Path], warn: Callable[[str], None]) -> None:
-    """Move results of other overrides to ``evaluation/replaced/``."""
+    """Move results obtained with other overrides to ``evaluation/replaced/``."""
     mark = paths[-1]
     if not mark.is_file():
         return
     try:
         earlier = read_evaluation(mark).get("overrides", [])
-    except RunError:  # of another version
+    except RunError:  # written by a different version
         earlier = None
     if earlier == target.changes:
         return
@@ -240,8 +240,8 @@ def _archive(target: Target, paths: Sequence[Path], warn: Callable[[str], None])
     for path in filter(Path.exists, paths):  # the mark comes last
         kind = "" if path.parent == mark.parent else f"-{path.parent.name}"
         path.replace(replaced / f"{path.stem}-{number}{kind}{path.suffix}")
-    about = "another version" if earlier is None else "other overrides"
-    warn(f"the figures of {name}, of {about}, are now in {replaced / f'{name}-{number}.json'}")
+    about = "by a different version" if earlier is None else "with other overrides"
+    warn(f"earlier results of {name}, obtained {about}, were moved to {replaced / f'{name}-{number}.json'}")
 
 
 def summary_of(episodes: int, figures: Mapping[str, Figure]) -> dict[str, Any]:
@@ -249,13 +249,13 @@ def summary_of(episodes: int, figures: Mapping[str, Figure]) -> dict[str, Any]:
 
 
 def _as_json(figure: Figure) -> dict[str, Any]:
-    """Replace values that JSON lacks, such as NaN, by null."""
+    """Replace values that JSON cannot represent, such as NaN, with null."""
     values = asdict(figure)
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 def _episodes(played: Mapping[str, Played]) -> str:
-    """One row for each episode, as CSV."""
+    """Return CSV with one row for each episode."""
     episodes = [(name, e) for name, one in played.items() for e in one.episodes]
     about = list(dict.fromkeys(key for _, e in episodes for key in e.about))
     figures = list(dict.fromkeys(key for _, e in episodes for key in e.figures))

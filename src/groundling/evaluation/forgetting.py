@@ -1,4 +1,4 @@
-"""Forgetting: perplexity on ordinary text, and divergence from the initial model on text and on observations."""
+"""Measure forgetting: perplexity on ordinary text, and divergence from the initial model on text and observations."""
 
 import json
 import platform
@@ -21,29 +21,29 @@ from groundling.policies.policy import Policy
 from groundling.worlds.protocols import RandomPlay
 
 FILE = "forgetting.json"  # in a run's folder
-_PASSAGES, _TOKENS = 32, 128  # number of passages of ordinary text, evenly spread, and tokens of each
+_PASSAGES, _TOKENS = 32, 128  # number of evenly spaced passages of ordinary text, and tokens per passage
 _STATES = 128  # number of observations of random play
 
 
 @dataclass(frozen=True)
 class Forgetting:
-    """Figures of one agent; divergences are KL(start ‖ agent) in nats.
+    """Metrics of one agent; divergences are KL(initial model ‖ agent) in nats.
 
-    On-policy learning moves a model less than cloning of equal success (RL's Razor, arXiv 2509.04259).
+    On-policy learning changes a model less than cloning with the same success rate (RL's Razor, arXiv 2509.04259).
     """
 
     perplexity: float  # on ordinary text
     text_kl: float  # per token of ordinary text
-    action_kl: float | None  # per observation of random play; None if choices depend on more
+    action_kl: float | None  # per observation of random play; None if actions do not depend on the observation alone
 
 
 _AGENTS = TypeAdapter(dict[str, Forgetting])
 
 
 def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda agent: None) -> dict[str, Forgetting]:
-    """Compare a run's agent, and the clone that it started from, with the initial model; write ``forgetting.json``."""
+    """Compare a run's agent, and the clone it started from, with the initial model; write ``forgetting.json``."""
     if target.checkpoint is None:
-        raise ConfigError(f"{target.agent} has not been trained: name a run's folder")
+        raise ConfigError(f"{target.agent} has not been trained: pass a run's folder")
     agents = ["zero-shot", *(["clone"] if target.config.cloning.episodes else []), target.agent]
     start = _Measured(target, "zero-shot")
     passages = _ordinary_text(start.lm)
@@ -62,7 +62,7 @@ def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda 
 
 
 def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
-    """Return the content of a run's ``forgetting.json``; None if it is missing."""
+    """Return the content of a run's ``forgetting.json``, or None if it is missing."""
     path = run_dir / FILE
     if not path.exists():
         return None
@@ -74,15 +74,15 @@ def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
 
 
 class _Measured:
-    """A policy with its language model, and its log-probabilities of actions in random play."""
+    """A policy with its language model, and its action log-probabilities on observations of random play."""
 
     def __init__(self, target: Target, agent: str) -> None:
         policy: Policy | None = target.policy(agent)
         lm = getattr(policy, "lm", None)
         if policy is None or not isinstance(lm, LanguageModel) or lm.model.config.is_encoder_decoder:
             raise ConfigError(
-                f"policy {target.config.policy.id!r} of {target.run_dir} has no causal language model, whose "
-                "forgetting could be measured"
+                f"forgetting is measured for causal language models only, and policy {target.config.policy.id!r} of "
+                f"{target.run_dir} has none"
             )
         self.lm = lm.eval()
         self.actions: Tensor | None = None  # (num_states, num_actions)
@@ -93,7 +93,7 @@ class _Measured:
 
     @torch.no_grad()
     def log_probs(self, passage: Sequence[int]) -> Tensor:
-        """Return float32 ``(num_tokens - 1, vocabulary)`` for the tokens of a passage after the first."""
+        """Return the next-token log-probabilities within a passage, float32 ``(num_tokens - 1, vocabulary)``."""
         tokens = torch.tensor([passage], device=self.lm.device)
         return self.lm.model(input_ids=tokens).logits[0, :-1].float().log_softmax(-1)
 
@@ -112,12 +112,12 @@ def _compare(start: _Measured, agent: _Measured, passages: Sequence[Sequence[int
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """Mean KL(p ‖ q) of log-probabilities ``(n, outcomes)``; outcomes of probability 0 in p contribute 0."""
+    """Return the mean KL(p ‖ q) of log-probabilities ``(n, outcomes)``; outcomes with p = 0 contribute 0."""
     return torch.where(p.isneginf(), 0.0, p.exp() * (p - q)).sum(-1).mean()
 
 
 def _ordinary_text(lm: LanguageModel) -> list[list[int]]:
-    """Passages of Python's language reference, which is part of every Python."""
+    """Return passages of Python's language reference, which every Python installation includes."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name] for name in sorted(topics))

@@ -1,4 +1,4 @@
-"""Download and upload of published policies at the Hugging Face hub."""
+"""Download published policies from the Hugging Face hub, and upload them."""
 
 import glob
 import re
@@ -14,25 +14,25 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def is_id(name: str) -> bool:
-    """True for a repository's name, OWNER/NAME."""
+    """Return True if the name has the form of a repository id, OWNER/NAME."""
     return _ID.fullmatch(name) is not None
 
 
 def fetch(repository: str, revision: str | None = None) -> Path:
-    """Download the files in a published policy's manifest, and no others, into the hub's cache; return the folder."""
+    """Download only the files in a published policy's manifest into the hub's cache; return the folder."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    with _asking(f"get {repository} from the hub"):
+    with _asking(f"download {repository} from the hub"):
         manifest = hf_hub_download(repository, checkpoint.MANIFEST, revision=revision)
         names = [*read_object(Path(manifest)), checkpoint.MANIFEST, "config.yaml"]
         return Path(snapshot_download(repository, revision=revision, allow_patterns=[*map(glob.escape, names)]))
 
 
 def upload(folder: Path, repository: str, private: bool) -> str:
-    """Upload an exported folder to the hub, with the token of ``hf auth login`` or HF_TOKEN; return its URL."""
+    """Upload an exported folder to the hub, using the token of ``hf auth login`` or HF_TOKEN; return its URL."""
     from huggingface_hub import HfApi
 
-    with _asking(f"upload {folder} to {repository}", "; the folder stays"):
+    with _asking(f"upload {folder} to {repository}", "; the folder is kept"):
         HfApi().create_repo(repository, private=private, exist_ok=True)
         return str(HfApi().upload_folder(repo_id=repository, folder_path=folder))
 
@@ -41,6 +41,6 @@ def upload(folder: Path, repository: str, private: bool) -> str:
 def _asking(what: str, after: str = "") -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the hub's client also raises errors of httpx and others
+    except Exception as error:  # the hub's client also raises errors from httpx and other libraries
         reason = " ".join(str(error).split()) or type(error).__name__
         raise RunError(f"could not {what}: {reason:.300}{after}") from error

@@ -1,4 +1,4 @@
-"""Initial preferences of a policy: entropy, and actions that it would hardly explore."""
+"""Initial preferences of a policy: its entropy, and the actions that it would rarely explore."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from torch import Tensor
 from groundling.envs.text_env import TextObservation
 from groundling.policies.prompt_policy import PromptPolicy
 
-_NEARLY_ALL = 0.9  # probability of short actions that leaves others one step in ten
-_FEW = 0.5  # largest share of short actions
-_RARE = 0.02  # relative to a uniform policy: a rarer action is tried once where chance would try it fifty times
-_COMMON = 0.5  # share of the lists that an action must be in to be reported
-_LONGEST_LIST = 20  # actions; in longer lists many are unlikely as a matter of course
+_NEARLY_ALL = 0.9  # probability of short actions above which the others get at most one step in ten
+_FEW = 0.5  # maximum share of short actions
+_RARE = 0.02  # relative to a uniform policy, which tries such an action at least fifty times as often
+_COMMON = 0.5  # minimum share of the lists that must contain an action for it to be reported
+_LONGEST_LIST = 20  # actions; in longer lists, many actions are inevitably unlikely
 
 
 @dataclass(frozen=True)
 class ShortActions:
-    """Actions with at most half as many words as the longest of their list, in lists that have any."""
+    """Actions with at most half as many words as the longest action in their list."""
 
-    probability: float  # their total probability, the mean over lists
-    share: float  # their share of a list's actions, the mean over lists
-    lists: int  # number of such lists
+    probability: float  # their total probability, averaged over the lists that contain any
+    share: float  # their share of a list's actions, averaged likewise
+    lists: int  # number of these lists
 
     @property
     def are_nearly_all(self) -> bool:
-        """True if few short actions have nearly all of the probability."""
+        """True if a small share of short actions has nearly all of the probability."""
         return self.lists > 0 and self.probability >= _NEARLY_ALL and self.share <= _FEW
 
 
@@ -34,16 +34,16 @@ class ShortActions:
 class Preferences:
     """A policy's action probabilities for some observations."""
 
-    probabilities: list[Tensor]  # for each observation float32 (num_actions,)
+    probabilities: list[Tensor]  # one per observation, float32 (num_actions,)
     entropy: float  # mean entropy, in nats
     uniform_entropy: float  # mean entropy of a uniform policy
     short: ShortActions
-    rare: dict[str, float]  # mean probability of common actions that it would hardly explore, rarest first
+    rare: dict[str, float]  # mean probabilities of common actions that it would rarely explore, rarest first
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> Preferences:
-    """Compute a policy's preferences for at least one observation."""
-    log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, most actions)
+    """Compute a policy's preferences on one or more observations."""
+    log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, max_actions)
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]
     uniform = [torch.tensor(float(len(row))).log().item() for row in rows]

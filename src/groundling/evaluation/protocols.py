@@ -20,19 +20,19 @@ from groundling.lm.load.model_files import resolve
 from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 
-PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how often they were done"}
-"""By name, which is also that of the group of suites and of the experiment whose policy a model or server uses."""
+PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean success rate over five tasks"}
+"""Titles by name. The group of suites, and the experiment whose policy a model or server uses, have the same name."""
 MEAN = "mean"  # name of the score over all suites
 _SCORED = "success"
-_PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # keys that would change a protocol's world
+_PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # config keys that would change a protocol's world
 
 
 def find_player(
     name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None], config_dir: Path | None = None
 ) -> Target:
-    """Find an agent as `find`, a language model by its folder, file or hub id, or a server by its address.
+    """Find an agent as `find` does, a language model by its folder, file or hub id, or a server by its URL.
 
-    ``overrides`` may not change the protocol's world; for a server they must contain ``policy.args.model=NAME``.
+    ``overrides`` must not change the protocol's world; for a server, they must contain ``policy.args.model=NAME``.
     """
     known = (*agents(), *experiments(config_dir))
     for word in overrides:
@@ -40,16 +40,13 @@ def find_player(
         keys = [change.key] if change.takes_out else [key for key, _ in leaves(change.key, change.value)]
         if any(map(_PLAYED.fullmatch, keys)):
             raise ConfigError(
-                f"{word} would change what {protocol} plays: leave it out, or leave --protocol out and name the tests "
-                "with --suite"
+                f"{word} would change the world of {protocol}: remove it, or replace --protocol with --suite"
             )
     if re.match(r"https?://", name):
         check_address(name)  # before it becomes part of a folder's name
         models = [word.partition("=")[2] for word in overrides if word.startswith("policy.args.model=")]
         if not models:
-            raise ConfigError(
-                f"a chat server needs the name of a model, and none is given for {name}: add policy.args.model=NAME"
-            )
+            raise ConfigError(f"no model is specified for the chat server {name}: add policy.args.model=NAME")
         words = [
             "policy.id=chat_server",
             "model.path=starter",  # unused
@@ -60,35 +57,35 @@ def find_player(
     path = Path(name)
     if name in known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)
-    if path.parent != Path() and path.parent.is_dir() and not path.exists():  # no hub id
-        raise ConfigError(f"there is no {name}: {path.parent} holds no run or model of that name")
+    if path.parent != Path() and path.parent.is_dir() and not path.exists():  # not a hub id
+        raise ConfigError(f"{name} does not exist: {path.parent} contains no run or model of that name")
     try:
         resolve(name)
     except GroundlingError as error:
         raise ConfigError(
-            f"{name} is no run, checkpoint, experiment or agent, no language model ({error}), and no server's address, "
-            "such as http://127.0.0.1:8000/v1"
+            f"{name} is not a run, checkpoint, experiment, agent, language model ({error}) or server URL, such as "
+            "http://127.0.0.1:8000/v1"
         ) from error
     return _with_model(name, protocol, [f"model.path='{name}'", *overrides], overrides)
 
 
 def _with_model(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
-    """Make the protocol's agent with another model."""
+    """Return the protocol's agent with a different model."""
     label = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
     if changed := sorted(word for word in overrides if re.match(r"~?policy\.args\.(?!model=)", word)):
-        label += f"-{hashlib.sha256(repr(changed).encode()).hexdigest()[:8]}"  # another agent, with its own results
+        label += f"-{hashlib.sha256(repr(changed).encode()).hexdigest()[:8]}"  # a different agent with its own results
     config = compose(protocol, [f"run_dir=runs/{protocol}/{label}", *words])
     return Target("zero-shot", Path(config.run_dir), config, None, tuple(overrides))
 
 
 def num_episodes(target: Target, protocol: str) -> int:
-    """Return the protocol's number of episodes per task, unless the command gives ``evaluation.episodes``."""
+    """Return the protocol's number of episodes per task, unless the command line sets ``evaluation.episodes``."""
     config = target.config if "evaluation.episodes" in given(parse(target.overrides)) else compose(protocol)
     return config.evaluation.episodes
 
 
 def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
-    """Return the mean of tasks' means, with its interval by MOVER (Zou and Donner 2008, Statistics in Medicine)."""
+    """Return the mean over tasks, with a MOVER confidence interval (Zou and Donner 2008, Statistics in Medicine)."""
     value = sum(figure.value for figure in figures) / len(figures)
     lows = [0.0 if figure.low is None else figure.value - figure.low for figure in figures]
     highs = [0.0 if figure.high is None else figure.high - figure.value for figure in figures]
@@ -97,7 +94,7 @@ def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
 
 
 def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
-    """Score each agent by its suites and their ``mean``, and write ``evaluation/PROTOCOL.json`` as of one suite."""
+    """Score each agent on the suites and their ``mean``; write ``evaluation/PROTOCOL.json`` in a suite's format."""
     folder, same = target.run_dir / "evaluation", target.checkpoint_identity()
     by_agent: dict[str, dict[str, Figure]] = {}
     for suite in target.world.find_suites(protocol):
@@ -105,8 +102,8 @@ def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         content = read_evaluation(path)
         if not same.items() <= content.items():
             raise RunError(
-                f"{path} is of checkpoint {content.get('checkpoint')}, and other suites of {same['checkpoint']}: "
-                "evaluate again when the run is done, or name one of its checkpoints"
+                f"{path} has results of checkpoint {content.get('checkpoint')}, but other suites of "
+                f"{same['checkpoint']}: evaluate again after training has finished, or pass one of its checkpoints"
             )
         for agent, one in content["agents"].items():
             by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_SCORED])

@@ -1,4 +1,4 @@
-"""Agents to evaluate: a run's checkpoint, an untrained experiment, or an agent without a policy."""
+"""Agents to evaluate: a run's checkpoint, an untrained experiment, or a baseline without a policy."""
 
 import re
 import warnings
@@ -28,16 +28,16 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class Target:
-    """An agent to evaluate, and the folder of its results."""
+    """An agent to evaluate, and the folder for its results."""
 
     agent: str  # its name in results: trained, zero-shot, or one of `groundling.worlds.agents`
     run_dir: Path
     config: Config
     checkpoint: Path | None = None
-    overrides: tuple[str, ...] = ()  # the caller's overrides, which also have precedence over a suite's
-    suffix: str = ""  # end of the results' names: the name of a selected checkpoint, and that of `named`
-    suite: str | None = None  # suite that changed its configuration, set by `under`
-    hold: Hold | None = field(default=None, repr=False, compare=False)  # keeps a run from deleting the checkpoint
+    overrides: tuple[str, ...] = ()  # the caller's overrides, which take precedence over a suite's
+    suffix: str = ""  # of the result files: the name of a selected checkpoint, and the name passed to `named`
+    suite: str | None = None  # the suite that changed its configuration; set by `under`
+    hold: Hold | None = field(default=None, repr=False, compare=False)  # prevents deletion of the checkpoint
 
     @property
     def world(self) -> World:
@@ -45,44 +45,44 @@ class Target:
 
     @property
     def changes(self) -> list[str]:
-        """Its overrides that change a result, without paths and servers."""
+        """The overrides that affect results; paths and servers do not."""
         words = shareable_words(self.overrides)
         return [word for word in words if not has_fact(NoEffectOnResults, _key(word))]
 
     @property
     def players(self) -> list[str]:
-        """Agents of its evaluation: itself, and the baselines of an agent with a policy."""
+        """The agents in its evaluation: itself and, if it has a policy, its baselines."""
         baselines = self.config.evaluation.baselines if self.agent not in agents() else []
         return list(dict.fromkeys([self.agent, *baselines]))
 
     def checkpoint_identity(self) -> dict[str, str | None]:
-        """Return the checkpoint's update and digest (`checkpoint.digest_of`), which identify it in results."""
+        """Return the checkpoint's name and digest (`checkpoint.digest_of`), which identify it in results."""
         if self.checkpoint is None:
             return {"checkpoint": None}
         digest = checkpoint.digest_of(self.checkpoint)
         return {"checkpoint": self.checkpoint.name, "checkpoint_sha256": digest}
 
     def heading(self, suite: str, count: int) -> str:
-        """Return the heading of a table: the world, the number of episodes, and changed settings."""
+        """Return a table's heading: the world, the suite, the number of episodes, and the overridden settings."""
         parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.presentation.episodes}"]
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
     def named(self, name: str | None) -> "Target":
-        """Return the same agent with results in ``evaluation/SUITE-NAME.json``; None: in the suites' own."""
+        """Return the same agent with results in ``evaluation/SUITE-NAME.json``, or in ``SUITE.json`` if None."""
         if name is None:
             return self
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
-                f"results cannot be called {name!r:.80}: give a word of letters, digits, - and _ that begins with a "
+                f"invalid name for results, {name!r:.80}: use at most 64 letters, digits, - and _, starting with a "
                 "letter, as in other-goal"
             )
         if (self.run_dir / "checkpoints" / name).exists():
-            raise ConfigError(f"results cannot be called {name}, as a checkpoint is: give another name")
+            raise ConfigError(f"results cannot be named {name}, because a checkpoint is: choose a different name")
         return replace(self, suffix=f"{self.suffix}-{name}")
 
     def under(self, suite: str) -> "Target":
-        """Return the agent with its configuration changed by a suite; `ConfigError` if the suite does not suit it."""
+        """Return the agent with its configuration changed by a suite; raise `ConfigError` if it does not apply."""
         if suite not in self.world.suites:
             raise ConfigError(unknown("suite", suite, self.world.suites))
         try:
@@ -92,7 +92,7 @@ class Target:
                 world.check_suite()
             return in_suite
         except ConfigError as error:
-            raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
+            raise ConfigError(f"suite {suite!r} does not apply to this run: {error}") from error
 
     def overrides_under(self, suite: str) -> list[str | Mapping[str, Any]]:
         """Return a suite's overrides followed by the caller's."""
@@ -106,19 +106,21 @@ class Target:
         return made if checkpoint is None else replace(made, run=self.run_dir.name, checkpoint=checkpoint.name)
 
     def policy(self, agent: str) -> Policy | None:
-        """Make the policy of one of its `players`, or None; `CannotPlay` if the initial model or clone is missing."""
+        """Create the policy of one of its `players`, or return None for a baseline that has none. Raise `CannotPlay`
+        if the initial model or the clone is missing.
+        """
         if agent in agents():
             return None
         config, loaded = self.config, None if agent == "zero-shot" else self.checkpoint
         if agent == "clone":
             loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
             if loaded is None:
-                raise CannotPlay(f"the run of the clone, {self.run_dir / CLONE}, is not here")
+                raise CannotPlay(f"the clone's run, {self.run_dir / CLONE}, is missing")
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
             try:
                 resolve(config.model.path)
             except GroundlingError as error:
-                raise CannotPlay(f"the model that training began with is not here ({error})") from error
+                raise CannotPlay(f"the initial model of the training run is missing ({error})") from error
         with naming_modules(config.imports, self.run_dir):
             return make_policy(config.policy, config.model, config.algorithm, world_of(config, loaded))
 
@@ -136,25 +138,25 @@ def find(
     revision: str | None = None,
 ) -> Target:
     """Find an agent by a run's folder, one of its checkpoints, a published policy or its hub id (with a revision), an
-    experiment, or one of `groundling.worlds.agents`. ``warn`` is called with each broken checkpoint that is skipped.
+    experiment, or one of `groundling.worlds.agents`. ``warn`` is called with each corrupt checkpoint that is skipped.
 
     Raises:
-        ConfigError: the name is unknown, or an override is wrong or missing.
-        RunError: the checkpoint is broken, the run has no complete one, or the hub cannot be reached.
+        ConfigError: the name is unknown, or an override is invalid or missing.
+        RunError: the checkpoint is corrupt, the run has no complete one, or the hub cannot be reached.
     """
     known = experiments(config_dir)
     path, changes, results = Path(name).resolve(), tuple(overrides), None
     if name not in known and _is_on_hub(name):
         path, results = (hub.fetch(name, revision), Path("runs") / name.replace("/", "--"))  # not in the hub's cache
     elif revision is not None:
-        raise ConfigError(f"revision={revision} is for a hub id, and {name} is not one: leave it out")
+        raise ConfigError(f"revision={revision} requires a hub id, and {name} is not one: remove it")
     is_run = (path / "config.yaml").exists()
     if is_run or (path.parent.name == "checkpoints" and path.parent.is_dir()):
         for text in changes:
             if has_fact(FixedByTraining, _key(text)):
                 raise ConfigError(
-                    f"{text} would change how the checkpoint of {path} was trained, which no evaluation can change: "
-                    "leave it out, or train another run"
+                    f"{text} is fixed by training and cannot be changed for the checkpoint of {path}: remove it, or "
+                    "train a new run with it"
                 )
         run_dir = path if is_run else path.parent.parent
         config = from_file(run_dir / "config.yaml", overrides, purpose)
@@ -167,34 +169,34 @@ def find(
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     if (path / "config.json").exists():
         raise ConfigError(
-            f"{name} is a language model, and no agent yet: name an experiment and give it as model.path, as in "
+            f"{name} is a language model, not an agent: pass an experiment and set model.path, as in "
             f"`groundling evaluate demo model.path={name}` or groundling.load('demo', overrides=['model.path={name}'])"
         )
     raise ConfigError(
-        f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, a hub id, an "
+        f"{name} is not the folder of a run or published policy (with config.yaml), nor a checkpoint, a hub id, an "
         f"experiment, {' or '.join(agents())}"
     )
 
 
 def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[str], None]) -> Target:
-    """Add the checkpoint of a published policy, a run, or one of a run's checkpoints; raise if it is damaged."""
+    """Set the checkpoint: the published policy's, the run's latest, or the selected one. Raise if it is broken."""
     is_run = path == target.run_dir
     if is_run and not (path / checkpoint.MANIFEST).exists():
         newest = checkpoint.hold_latest(path / "checkpoints", warn)
         if newest is None:
-            raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
+            raise RunError(f"{path} has no checkpoint: train it first with `groundling train`")
         return replace(target, checkpoint=newest[0], hold=newest[1])
     hold = None if is_run else Hold(path)
     if hold is not None and not hold.exists:
         present = ", ".join(one.name for one in checkpoint.list_checkpoints(path.parent))
         raise RunError(
-            f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
-            f"{present}, or {target.run_dir} for the latest"
+            f"there is no checkpoint {path}: its run keeps only the last ones (training.keep_checkpoints). Pass one "
+            f"of {present}, or {target.run_dir} for the latest"
         )
     if (problem := checkpoint.find_problem(path)) is not None:
         raise RunError(
-            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; copy a published one "
-            "again"
+            f"checkpoint {path} is broken ({problem}): pass a different one or the run's folder; a published one can "
+            "be downloaded again"
         )
     if is_run:
         return replace(target, checkpoint=path, run_dir=results or path)
@@ -202,18 +204,18 @@ def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[s
 
 
 def _is_on_hub(name: str) -> bool:
-    """True if nothing local has this name, and a repository of the hub could."""
+    """Return True if no local file has this name and a hub repository could have it."""
     if not hub.is_id(name) or Path(name).exists():
         return False
     if Path(name).parent.is_dir():
         raise ConfigError(
-            f"there is no folder {name}. {Path(name).parent} is a folder here, so the hub is not asked for {name}"
+            f"there is no folder {name}. {Path(name).parent} is a local folder, so the hub is not queried for {name}"
         )
     return True
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
-    """Return the config of one of `groundling.worlds.agents`: its main experiment's world, and no model."""
+    """Return the config of one of `groundling.worlds.agents`: the world of its default experiment, without a model."""
     home = home_of(name, overrides)
     run_dir = f"run_dir=runs/${{name}}/${{world.{annotation(home, 'config').PLACE}}}"
     words = [f"name={name}", run_dir, "policy.id=random", "model.path=starter", *overrides]

@@ -1,4 +1,4 @@
-"""Worlds: sources of experience, by kind. A config's ``world.id`` names one."""
+"""Worlds, the sources of experience. A config's ``world.id`` selects the kind of world."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ worlds.register("text")(TextWorld)
 worlds.register("nethack")(NetHackWorld)
 worlds.register("writing")(WritingWorld)
 kind = cast(Callable[[str], type[World]], worlds.get)
-"""Return the class of a kind of world; raise `ConfigError` if it is unknown."""
+"""Return the class for a kind of world; raise `ConfigError` if the kind is unknown."""
 
 for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).items():
     _tables = _texts.pop("tables", {})
@@ -35,13 +35,13 @@ for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).ite
 
 
 def agents() -> dict[str, str]:
-    """Return the baselines of all kinds of world, which play without a run, with descriptions."""
+    """Return the names and descriptions of the baselines of all kinds of world; they play without a run."""
     return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).baselines.items()}
 
 
 def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
-    """Return the kind of world in which a baseline plays: the last registered one that has the place that the
-    overrides name (a text world can be any registered env), else the first one with such a baseline and an experiment.
+    """Return the kind of world in which a baseline plays: the last registered kind that has the env, task or pool in
+    the overrides (a text world can be any registered env), else the first kind with this baseline and an experiment.
     """
     homes = [one for one in map(kind, worlds.in_order()) if one.baselines and one.experiment is not None]
     keys = [f"world.{annotation(one, 'config').PLACE}=" for one in homes]
@@ -50,8 +50,8 @@ def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
     named = [one for one in homes if agent in one.baselines]
     if not placed and not named:
         raise ConfigError(
-            f"{agent} is an agent of a world that names no experiment for it: evaluate a run of that world, which "
-            f"evaluation.baselines=[{agent}] compares with it"
+            f"the world of baseline {agent} has no default experiment: evaluate a run of that world with "
+            f"evaluation.baselines=[{agent}] instead"
         )
     return placed[-1] if placed else named[0]
 

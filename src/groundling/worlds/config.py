@@ -1,4 +1,4 @@
-"""Keys of the sections ``world`` and ``evaluation`` that every kind of world has; each kind adds its own."""
+"""Base classes of the config sections ``world`` and ``evaluation``; each kind of world adds its own keys."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,72 +12,72 @@ from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 
 @dataclass(frozen=True)
 class Use:
-    """Use of a world by the config's other sections: it decides which of the world's settings have an effect."""
+    """How the config's other sections use a world, which determines the world's settings that have an effect."""
 
     demonstrated: bool = False  # The algorithm learns from a dataset or references
     learns_values: bool = True  # The algorithm learns a value function
     tells_entropy: bool = True  # The algorithm reports the policy's entropy
-    policy_reads: bool = True  # The policy reads words
-    captions_read: bool = True  # A part of the reward reads captions
+    policy_reads: bool = True  # The policy reads text
+    captions_read: bool = True  # Part of the reward reads captions
 
 
 class WorldConfig(Section):
-    """Source of a run's experience."""
+    """The source of a run's experience."""
 
     ROWS: ClassVar[str] = "num_envs"
-    """Key of the number of envs, or texts, of an update."""
+    """The key for the number of envs, or texts, in an update."""
     STEPS: ClassVar[str] = "num_steps"
-    """Key of the number of steps of each env, or tokens of each text."""
+    """The key for the number of steps of each env, or tokens of each text."""
     PLACE: ClassVar[str] = "id"
-    """Key that names the world among those of its kind, as an env's id or a pool's."""
+    """The key that selects the env, task or pool, such as ``env`` or ``pool``."""
 
     id: str
     """The kind of world: one of `groundling list worlds`. An experiment sets it."""
 
     @property
     def num_rows(self) -> int:
-        """Envs stepped together, or texts written in an update."""
+        """The number of envs stepped together, or of texts written in an update."""
         return int(getattr(self, self.ROWS))
 
     @property
     def steps_per_row(self) -> int:
-        """Steps of each env in an update, or the largest number of tokens of a text."""
+        """The number of steps of each env in an update, or the maximum number of tokens of a text."""
         return int(getattr(self, self.STEPS))
 
     def check(self) -> None:
-        """Raise `ConfigError` if a value names something that does not exist, or contradicts another; load nothing."""
+        """Raise `ConfigError` if a value is unknown or values contradict each other, without loading anything."""
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        """Return the keys without effect in this world as it is set and used, each with the reason."""
+        """Return the keys that have no effect with these settings and this use, each with the reason."""
         return {}
 
 
 def unused_in_play(use: Use) -> dict[str, str]:
-    """Return the keys without effect that worlds with episodes share, each with the reason."""
+    """Return the keys that have no effect in any world with episodes, each with the reason."""
     idle = {}
     if not use.learns_values:
-        idle["world.bootstrap_truncated"] = "its algorithm learns no value function"
+        idle["world.bootstrap_truncated"] = "its algorithm does not learn a value function"
     if not use.tells_entropy:
         idle["world.entropy_floor"] = "its algorithm does not report the policy's entropy"
     return idle
 
 
 class EvaluationConfig(Section):
-    """Held-out episodes."""
+    """Settings for held-out episodes."""
 
     episodes: Annotated[int, Ge(1)] = 1000
-    """Episodes to play; of the validation split, texts or transitions to measure at most."""
+    """Number of episodes to play; for the validation split, the maximum number of texts or transitions to measure."""
     baselines: list[str] = ["zero-shot"]
-    """Agents to compare the trained policy with on the same episodes: zero-shot, the world's own agents, and clone
-    where the run cloned first (cloning.episodes)."""
+    """Agents to compare the trained policy with on the same episodes: zero-shot, the world's own baselines, and clone
+    if the run started with cloning (cloning.episodes)."""
 
     def check(self) -> None:
-        """Raise `ConfigError` if a value names something that does not exist; load nothing."""
+        """Raise `ConfigError` if a value refers to something unknown, without loading anything."""
 
 
 class ValidationLog:
-    """Measures a split before the first update, every so many updates, and after the last one. It appends to the run's
-    ``validation.jsonl`` after the update that the run resumes from; listeners get the figures as ``validation/NAME``.
+    """Measures a split before the first update, every ``every`` updates, and after the last one. It appends to the
+    run's ``validation.jsonl`` from the resumed update on, and listeners receive the metrics as ``validation/NAME``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Episodes and texts: one record, and one table of figures, for all worlds."""
+"""Episodes and texts: one record type, and one table of metrics, for all worlds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from rich.text import Text
 from groundling.intervals import estimate, wilson_interval
 from groundling.io.documents import read_bundled
 
-SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 in an episode
+SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 per episode
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode that has ended, or a text that was written."""
+    """A finished episode, or a written text."""
 
     figures: Mapping[str, float]
-    """Figures by name, the main one first: ``return``, ``length``, ``success`` and others; undefined ones are absent.
-    During training ``return`` is the sum of the world's own rewards, or a text's reward."""
-    number: int = 0  # Number among the held-out episodes
+    """Metrics by name, the main one first: ``return``, ``length``, ``success`` and others; undefined ones are absent.
+    During training, ``return`` is the sum of the world's own rewards, or a text's reward."""
+    number: int = 0  # Index among the held-out episodes
     about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample
-    record: Any = None  # The world's own record, from which it shows the episode again
+    record: Any = None  # The world's own record, from which it replays the episode
     prediction: Mapping[str, Any] | None = None  # A text with its scores, as a row of ``predictions/``
 
     @property
@@ -36,7 +36,7 @@ class Episode:
 
     @property
     def success(self) -> bool | None:
-        """None in a world without success."""
+        """True if the episode succeeded; None if the world does not define success."""
         success = self.figures.get("success")
         return None if success is None else bool(success)
 
@@ -45,7 +45,7 @@ _OWN_COLUMNS = ("return", "length", "success")
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
-    """Return the training figures of the episodes that ended in an update; None if none did."""
+    """Return the training metrics of the episodes that ended in an update; the values are None if no episode did."""
     summary: dict[str, float | int | None] = {}
     for mean, prefix, values in (
         ("return_mean", "return", np.array([e.episode_return for e in episodes])),
@@ -64,19 +64,19 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
 @dataclass(frozen=True, slots=True)
 class Figure:
     value: float
-    low: float | None  # None without an interval
+    low: float | None  # None if there is no interval
     high: float | None
     episodes: int  # number of episodes
 
     def text(self) -> str:
-        """Return ``0.870 0.827–0.903``; a line may break before the interval, and nowhere else."""
+        """Format as ``0.870 0.827–0.903``; a line can break only before the interval."""
         if self.low is None or self.high is None or self.low == self.high:
             return number(self.value)
         return f"{number(self.value)} {number(self.low)}–{number(self.high)}"
 
 
 def number(value: float) -> str:
-    """Format a figure of a table: three decimals below ten, else four digits."""
+    """Format a number for a table: three decimals below ten, else four significant digits."""
     if value == 0 or 0.001 <= abs(value) < 10:
         return f"{value:.3f}"
     return f"{value:.4g}"
@@ -85,22 +85,22 @@ def number(value: float) -> str:
 @dataclass(frozen=True)
 class Played:
     episodes: Sequence[Episode]  # in the order of their numbers
-    whole: Mapping[str, float] = field(default_factory=dict)  # figures of all episodes, such as BLEU
+    whole: Mapping[str, float] = field(default_factory=dict)  # corpus-level metrics, such as BLEU
 
     def figures(self) -> dict[str, Figure]:
-        """Return each figure's mean over the episodes that have it, with a 95 % interval: Wilson's for shares, else a
-        bootstrap over episodes. A figure of `whole` has one only if it is the episodes' mean.
+        """Return each metric's mean over the episodes that have it, with a 95 % interval: Wilson's for shares, else a
+        bootstrap over episodes. A metric in `whole` has an interval only if it equals the mean over episodes.
         """
         names = dict.fromkeys([*(name for e in self.episodes for name in e.figures), *self.whole])
         return {name: self._figure(name) for name in names}
 
     def families(self) -> dict[str, "Played"]:
-        """Return the episodes by family of tasks; none in worlds without families."""
+        """Return the episodes by task family; empty in worlds without task families."""
         tasks = sorted({str(e.about["task"]) for e in self.episodes if "task" in e.about})
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
     def difference(self, other: "Played") -> tuple[str, Figure] | None:
-        """Return the main figure's name and its mean paired difference, with a bootstrap 95 % interval, if any."""
+        """Return the main metric's name and mean paired difference, with a bootstrap 95 % interval, if any."""
         name = next((name for e in self.episodes for name in e.figures), None)
         if name is None:
             return None
@@ -135,37 +135,37 @@ class Summary:
 
 @dataclass(frozen=True)
 class Frame:
-    """One step of an episode as an agent chooses an action, or its end."""
+    """One step of an episode, at which the agent chooses an action, or the end of the episode."""
 
-    lines: Sequence[str]  # The observation in words
+    lines: Sequence[str]  # The observation as text
     draw: Callable[[], np.ndarray | None] = lambda: None
-    """Draw it: uint8 ``(height, width, 3)``; None in a world without pictures."""
+    """Renders the step as uint8 ``(height, width, 3)``; returns None if the world has no pictures."""
     action: str | None = None  # The chosen action; None at the end
-    probabilities: Mapping[str, float] | None = None  # Probabilities of the actions; None of an agent without any
+    probabilities: Mapping[str, float] | None = None  # Action probabilities; None if the agent has none
     prompt: str | None = None  # The prompt that a model read, if it was kept
-    mark: Literal["", "named", "other"] = ""  # the first interaction is here, with the named thing or another
-    screen: Text | None = None  # Terminal view; None: the lines
-    is_notable: bool = True  # Print the lines where there is no terminal to watch
+    mark: Literal["", "named", "other"] = ""  # Set at the first interaction: with the named object, or with another
+    screen: Text | None = None  # Terminal view; if None, the lines are shown
+    is_notable: bool = True  # Print the lines when the output is not a terminal
     summary: Summary | None = None  # Outcome, at the end of an episode
 
 
 @dataclass(frozen=True)
 class EpisodeView:
-    title: Sequence[tuple[str, bool]]  # in parts, each with True if it names the thing to interact with
+    title: Sequence[tuple[str, bool]]  # in parts, each with True if it names the object to interact with
     frames: Sequence[Frame]
-    success: bool | None = None  # None in a world without success
+    success: bool | None = None  # None if the world does not define success
     notes: Sequence[str] = ()
-    left_out: int = 0  # number of steps after the frames
+    left_out: int = 0  # number of steps after the last frame
     prompt: str | None = None  # the first prompt that a model read
-    pixels: int = 256  # length of a picture's longer side
+    pixels: int = 256  # size of a picture's longer side
     table: Summary | None = None  # table below the pictures
 
 
 @dataclass(frozen=True)
 class ShareCurve:
-    """A share of the training episodes that is drawn next to the success rate."""
+    """A share of the training episodes that is plotted next to the success rate."""
 
-    column: str  # column of ``metrics.jsonl``, and figure of evaluations
+    column: str  # column of ``metrics.jsonl``, and metric of evaluations
     label: str
     chance: str  # column with the share expected by chance
     about: str  # explanation in the report
@@ -174,15 +174,15 @@ class ShareCurve:
 @dataclass(frozen=True)
 class ReportTable:
     title: str
-    header: Sequence[Sequence[tuple[str, int]]]  # lines of cells, each with the number of columns it spans
+    header: Sequence[Sequence[tuple[str, int]]]  # rows of cells, each with the number of columns it spans
     rows: Sequence[Sequence[str]]
     note: str
-    suite: str | None = None  # suite whose figures it follows; None: it compares several suites
+    suite: str | None = None  # suite whose metrics it follows; None if it compares several suites
 
 
 @dataclass(frozen=True)
 class ProbeHistory:
-    """Action probabilities of a policy in fixed situations as it learns."""
+    """A policy's action probabilities in fixed situations over the course of training."""
 
     rows: Sequence[Mapping[str, Any]]  # ``update``, ``step``, and ``probabilities`` by situation and action
     right: Mapping[str, Sequence[str]]  # the right actions by situation
@@ -192,14 +192,14 @@ class ProbeHistory:
 class Presentation:
     """Names and curves of a kind of world in reports and studies."""
 
-    unit: str = "env steps"  # name of a step of training
+    unit: str = "env steps"  # name of the training steps
     episodes: str = "episodes"  # name of the episodes
-    study: Literal["success", "figures"] = "figures"  # success rates by suite, or all figures of one suite
+    study: Literal["success", "figures"] = "figures"  # success rates by suite, or all metrics of one suite
     curves: Mapping[str, str | None] = field(default_factory=lambda: {"return_mean": "return", "episode_length": None})
-    """Columns of ``metrics.jsonl`` that a study keeps, with their labels in its plots; None: not plotted."""
-    first_figures: Sequence[str] = ()  # columns of ``metrics.jsonl`` that reports draw first
+    """Columns of ``metrics.jsonl`` that a study keeps, with their plot labels; None if a column is not plotted."""
+    first_figures: Sequence[str] = ()  # columns of ``metrics.jsonl`` that reports plot first
     share: ShareCurve | None = None
-    meanings: Mapping[str, str] = field(default_factory=dict)  # explanations of figures of an evaluation
+    meanings: Mapping[str, str] = field(default_factory=dict)  # explanations of evaluation metrics
 
 
 PRESENTATIONS = {

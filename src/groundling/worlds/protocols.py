@@ -1,4 +1,4 @@
-"""Protocols of abilities that only some worlds have; commands check for them with `isinstance`."""
+"""Protocols for optional capabilities of worlds; commands check for them with `isinstance`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,27 +29,27 @@ class Collected:
 
 @dataclass(frozen=True)
 class PairSettings:
-    """Settings of a dataset of pairs; None: the world's default."""
+    """Settings of a dataset of pairs. If a setting is None, the world's default is used."""
 
     output: Path
     name: str  # name of the agents in the dataset's description
     pairs: int
-    length: int | None = None  # steps of a segment; 0: whole episodes
-    stride: int | None = None  # keep one segment of every so many steps
+    length: int | None = None  # steps per segment; 0 for whole episodes
+    stride: int | None = None  # one segment is kept of every ``stride`` steps
     format: Format | None = None  # file format
     screens: bool = False  # keep the screen of each step (NetHack)
 
     def check_texts(self) -> None:
-        """Raise `ConfigError` if an option is for NetHack only."""
+        """Raise `ConfigError` if an option applies only to NetHack."""
         if self.screens:
-            raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
+            raise ConfigError("--screens applies only to NetHack: remove it")
         if self.format not in (None, "parquet"):
-            raise ConfigError(f"--format {self.format} is NetHack's: pairs of texts are written as parquet")
+            raise ConfigError(f"--format {self.format} applies only to NetHack: use --format parquet")
 
 
 @runtime_checkable
 class EpisodeRecorder(Protocol):
-    """A world whose episodes are recorded as datasets to learn from."""
+    """A world whose episodes can be recorded as datasets to learn from."""
 
     def record_episodes(
         self,
@@ -61,30 +61,30 @@ class EpisodeRecorder(Protocol):
         validation_fraction: float = 0.0,
         on_episode: Callable[[], None] = lambda: None,
     ) -> Collected:
-        """Let an agent play training episodes, and write their transitions into a dataset's folder."""
+        """Let an agent play training episodes, and write the transitions into the dataset folder ``output``."""
 
     def recorded(self, output: Path) -> Collected:
-        """Return the size of a dataset so far; raise `ConfigError` if the package that reads it is not installed."""
+        """Return the size of a dataset so far; raise `ConfigError` if a package for reading it is not installed."""
 
     def learning_from(self, dataset: Path) -> Any:
-        """Return the section ``world`` of a run that learns from a dataset."""
+        """Return the ``world`` section for a run that learns from a dataset."""
 
 
 def episode_recorder(world: World) -> EpisodeRecorder:
-    """Return a world that records datasets; raise `ConfigError` if it does not."""
+    """Return the world if it can record datasets; otherwise raise `ConfigError`."""
     if not isinstance(world, EpisodeRecorder):
-        raise ConfigError(f"{world.spec.name} has no datasets of episodes; it records pairs (collect --pairs N)")
+        raise ConfigError(f"{world.spec.name} cannot record episodes: record pairs instead, with collect --pairs N")
     return world
 
 
 @runtime_checkable
 class PairRecorder(Protocol):
-    """A world that records pairs of segments for a judge."""
+    """A world that can record pairs of segments for a judge."""
 
     def record_pairs(
         self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
-        """Let agents play in turns, write pairs of segments for `groundling annotate`, and return their number."""
+        """Let agents play in turn, write pairs of segments for `groundling annotate`, and return their number."""
 
 
 @runtime_checkable
@@ -92,18 +92,18 @@ class Suites(Protocol):
     """A world with suites that change its config."""
 
     def suite_overrides(self, suite: str, overrides: Sequence[str]) -> list[str | Mapping[str, Any]]:
-        """Return a suite's overrides, then the caller's; raise `ConfigError` if the suite does not suit this world."""
+        """Return a suite's overrides, then the caller's; raise `ConfigError` if the suite does not apply here."""
 
     def check_suite(self) -> None:
-        """Raise `ConfigError` if `World.suite`, for which this world was changed, cannot be played."""
+        """Raise `ConfigError` if the suite for which this world was configured, `World.suite`, cannot be played."""
 
 
 @runtime_checkable
 class TrainingMeasures(Protocol):
-    """A world that measures a policy at intervals during training."""
+    """A world that measures a policy periodically during training."""
 
     def check_measures(self, policy: Policy) -> None:
-        """Raise `GroundlingError` if something needed for the measurements is missing."""
+        """Raise `GroundlingError` if the measurements need something that is missing."""
 
     def logs(
         self,
@@ -115,42 +115,42 @@ class TrainingMeasures(Protocol):
         listeners: Sequence[ValidationListener],
     ) -> Iterable[Log]:
         """Return the logs that measure the policy, each with its own file in the run's folder. The run continues from
-        ``update``, and ends at ``last_step``; listeners receive the figures of validation splits.
+        ``update`` and ends at ``last_step``; listeners receive the metrics of validation splits.
         """
 
 
 @runtime_checkable
 class RandomPlay(Protocol):
-    """A world with states to calibrate or compare policies in."""
+    """A world that provides observations for calibrating or comparing policies."""
 
     def random_play(self, count: int) -> list[Any]:
-        """Return observations of training episodes with uniformly drawn actions."""
+        """Return observations from training episodes played with uniformly random actions."""
 
 
 class Actor(ABC):
     """An agent in a custom loop."""
 
     probabilities: Mapping[str, float] | None = None
-    """Probabilities of the actions at the last `act`; None of an agent without any."""
+    """Probabilities of the actions at the last call of `act`; None if the agent has none."""
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Make an env of its world; these keyword arguments replace the world's."""
-        raise ConfigError("a writer acts in no env: give `act` a prompt")
+        """Create an env of the agent's world; these keyword arguments override the world's."""
+        raise ConfigError("this agent writes text and has no env: pass prompts to `act`")
 
     def reset(self) -> None:  # noqa: B027 (optional)
-        """Begin an episode."""
+        """Start a new episode."""
 
     @abstractmethod
     def act(self, observation: Any, info: Mapping[str, Any]) -> Any:
-        """Return the action, or the text, for an observation."""
+        """Return the action or the text for an observation."""
 
 
 @runtime_checkable
 class ActsElsewhere(Protocol):
-    """A world whose agents act in custom loops."""
+    """A world whose agents can act in custom loops."""
 
     def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
-        """Return a policy as an agent that draws by the generator; raise `ConfigError` if it does not fit here."""
+        """Return an agent that follows the policy and samples with the generator; raise `ConfigError` if it cannot."""
 
 
 @runtime_checkable
@@ -158,21 +158,21 @@ class Exhibit(Protocol):
     """A world that adds episodes, tables and notes to evaluations and reports."""
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """Return further results of an evaluation, as JSON; ``"notes"`` are sentences printed as warnings."""
+        """Return additional results of an evaluation as JSON; its ``"notes"`` are sentences printed as warnings."""
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
-        """Return a few episodes as JSON, from which `view` shows them."""
+        """Return a few episodes as JSON, in the form that `view` displays."""
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:
-        """Return one of `samples` as a report shows it; this world was changed for its suite."""
+        """Return the report's view of one of `samples`; this world must be configured for the sample's suite."""
 
     def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
-        """Return tables of a run's evaluations, which are JSON by suite."""
+        """Return tables of a run's evaluations, which are passed as JSON by suite."""
 
 
 @runtime_checkable
 class Probes(Protocol):
-    """A world that asks a policy about fixed situations during training."""
+    """A world that probes a policy in fixed situations during training."""
 
     def probe_history(self, run_dir: Path) -> ProbeHistory | None:
-        """Return the answers of a run's policy; None if it was not asked; raise `RunError` if they cannot be read."""
+        """Return the probe results of a run, or None if it has no probes; raise `RunError` if they cannot be read."""

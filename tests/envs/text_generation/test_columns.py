@@ -101,8 +101,8 @@ def test_shared_prompts_of_given_splits_give_a_warning(tmp_path: Path) -> None:
     config = WritingConfig(pool="jsonl", args={"path": path})
     with pytest.warns(UserWarning) as told:
         warn_about_shared_prompts(config, samples_of(config, "train"), validated=False)
-    assert [str(one.message).partition(" as well")[0] for one in told] == [
-        "pool 'jsonl': 1 of 2 val prompts are training prompts"
+    assert [str(one.message).partition(",")[0] for one in told] == [
+        "pool 'jsonl': 1 of 2 val prompts are also training prompts"
     ]
     same = WritingConfig(pool="listed", args={"samples": [{"prompt": "a"}]})
     with warnings.catch_warnings():
@@ -123,7 +123,7 @@ def test_pools_without_files_read_only_measured_splits() -> None:
     config = WritingConfig(pool="test/of_the_hub")
     warn_about_shared_prompts(config, samples_of(config, "train"), validated=False)
     assert asked == ["train"]
-    with pytest.warns(UserWarning, match="1 of 1 val prompts are training prompts"):
+    with pytest.warns(UserWarning, match="1 of 1 val prompts are also training prompts"):
         warn_about_shared_prompts(config, samples_of(config, "train"), validated=True)
     assert asked == ["train", "train", "val"]
 

@@ -175,7 +175,7 @@ def _damage(name: str, to: str | bytes, find: str = "") -> Callable[[Path], None
             (_damage("samples/held-out.json", '[{"overrides": [], "task": 5, "success": {}}]'), None),
             (
                 _damage("evaluation/held-out.json", '{"agents": {"a": {"figures": {"x": {"value": "many"}}}}}'),
-                "no evaluation",
+                "cannot be read by this version",
             ),
             (_damage("validation.jsonl", '{"update": 1, "step": 1}\n'), "is damaged: KeyError"),
         ],

@@ -1,1 +1,1 @@
-"""NetHack's tasks, and the rewards of its messages."""
+"""NetHack's tasks, and rewards for its messages."""

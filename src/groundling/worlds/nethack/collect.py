@@ -1,4 +1,4 @@
-"""Rollouts of NetHack: one group of envs plays while the policy chooses actions for another."""
+"""Rollouts of NetHack: one group of envs steps while the policy chooses actions for the other."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +25,20 @@ _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")  # i
 
 
 class NetHackCollector(Collector):
-    """Lets a policy play in NetHack's envs, not yet reset. An episode of a task with a goal succeeds with a return
-    above 0.
+    """Collects rollouts of a policy in NetHack. If the task has a goal, an episode with a return above 0 succeeds.
 
-    A step's caption is the message at which its action was chosen, as in Motif, not the resulting message. Episodes
-    have the figures of `groundling.envs.nethack.observation.FIGURES` except ``end_status``; ``death_rate`` and
-    ``abort_rate``: 1 if the hero died or the steps ran out, else 0; ``intrinsic_return``: the sum of reward models'
-    outputs without coefficients; and ``messages``: the number of distinct ones.
+    As in Motif, a step's caption is the message before its action, not the resulting message. Episodes have the
+    metrics of `groundling.envs.nethack.observation.FIGURES` except ``end_status``; ``death_rate`` and ``abort_rate``,
+    which are 1 if the hero died or the step limit was reached, else 0; ``intrinsic_return``, the sum of the reward
+    models' outputs without coefficients; and ``messages``, the number of distinct messages.
 
     Args:
-        rank: Offset of the seed of this process's draws.
-        ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one:
-            rollouts are of weights one update old. For a learner on a GPU; a CPU gains nothing.
-        bootstrap: Discount factor of the value of the observation at the step limit (Pardo et al. 2018, arXiv
-            1712.00378). None: the step limit is an end, as in Motif.
+        envs: The envs, not yet reset.
+        rank: Offset added to the seed of this process's random numbers.
+        ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one.
+            Rollouts then come from weights that are one update old. This speeds up learners on a GPU, not on a CPU.
+        bootstrap: Discount factor for the value of the observation at the step limit (Pardo et al. 2018, arXiv
+            1712.00378). If None, the step limit counts as a termination, as in Motif.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class NetHackCollector(Collector):
         self.envs, self.num_steps = envs, num_steps
         self.reward, self._goal = reward, str(TASKS[task]["goal"])
         self._rank, self._bootstrap = rank, bootstrap
-        self._last: dict[str, np.ndarray] = {}  # the present observations of all envs
+        self._last: dict[str, np.ndarray] = {}  # the current observations of all envs
         self._memory: Tensor | None = None
-        self._sums = np.zeros((2, envs.num_envs))  # intrinsic reward, distinct messages; of present episodes
+        self._sums = np.zeros((2, envs.num_envs))  # intrinsic reward and distinct messages of the current episodes
         self._thread = ThreadPoolExecutor(1, "collector") if ahead else None
         self._next: Future[_Steps] | None = None
         self._actor: Policy | None = None
@@ -86,7 +86,7 @@ class NetHackCollector(Collector):
         self.envs.close()
 
     def _draws(self, generator: torch.Generator) -> torch.Generator:
-        """Return a rollout's generator, seeded from the run's, which is the same in all processes."""
+        """Return a rollout's generator, seeded from the run's generator, which is the same in all processes."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         return torch.Generator().manual_seed(seed + self._rank)
 
@@ -168,7 +168,7 @@ class NetHackCollector(Collector):
         return rollout, self._episodes(steps, np.stack([intrinsic, counts == 1]))
 
     def _episodes(self, steps: "_Steps", per_step: np.ndarray) -> list[Episode]:
-        """Return the episodes that ended, with the sums of ``per_step`` ``(2, num_steps, num_envs)`` over each."""
+        """Return the episodes that ended, with the sums of ``per_step`` ``(2, num_steps, num_envs)`` for each."""
         ended, begins = [], np.zeros(self.envs.num_envs, dtype=int)
         for step, env in np.argwhere(steps.seen["dones"][1:]).tolist():  # in the order of steps
             sums = self._sums[:, env] + per_step[:, begins[env] : step + 1, env].sum(1)
@@ -195,19 +195,19 @@ class NetHackCollector(Collector):
 
 
 class _Steps:
-    """The steps of a rollout; tensors ``(num_steps, num_envs)``."""
+    """The steps of a rollout, as tensors ``(num_steps, num_envs)``."""
 
     def __init__(self, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> None:
         shape = num_steps, len(first["dones"])
         self.seen = {name: np.empty((num_steps + 1, *row.shape), row.dtype) for name, row in first.items()}
-        """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and previous ``dones``."""
+        """`_SEEN` and the previous ``dones`` before each step and after the last, ``(num_steps + 1, num_envs, …)``."""
         for name, row in first.items():
             self.seen[name][0] = row
         self.actions = torch.empty(shape, dtype=torch.int64)
         self.log_probs, self.values, self.extrinsic = torch.empty(3, *shape)
         self.truncation_values = torch.zeros(shape)  # of the observation after an episode's last allowed step, else 0
         self.memories: Tensor | None = None
-        """``(num_segments, num_envs, memory_size)``: before each segment of the policy's recurrence."""
+        """Before each segment of the policy's recurrence, ``(num_segments, num_envs, memory_size)``."""
         if policy.memory_size:
             self.memories = torch.empty(-(-num_steps // policy.recurrence), shape[1], policy.memory_size)
         self.last_values = torch.empty(shape[1])
@@ -220,7 +220,7 @@ class _Steps:
         return NetHackObservations(*arrays)
 
     def forget(self, memory: Tensor, step: int, rows: slice = slice(None)) -> Tensor:
-        """Return ``memory`` ``(n, memory_size)`` before ``step``: 0 at the beginning of episodes."""
+        """Return ``memory`` ``(n, memory_size)`` before ``step``, set to 0 at the start of episodes."""
         return memory * ~torch.from_numpy(self.seen["dones"][step, rows])[:, None]
 
     def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor], truncation_values: Tensor | None) -> Rollout:

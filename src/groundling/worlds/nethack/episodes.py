@@ -1,4 +1,4 @@
-"""Playing NetHack's held-out episodes."""
+"""Play NetHack's held-out episodes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,27 +25,27 @@ BASELINES: dict[str, ActForSeed] = {"random": random_player, "explorer": explore
 
 
 class BaselineAgent:
-    """A player by rules in any number of envs."""
+    """A rule-based or random agent in any number of envs."""
 
     def __init__(self, act_for_seed: ActForSeed) -> None:
         self._act_for_seed = act_for_seed
         self._acts: dict[int, Act] = {}
 
     def begin(self, env: int, seed: int) -> None:
-        """Begin an episode in ``env``, whose random draws follow from ``seed``."""
+        """Start an episode in ``env``, whose random numbers are determined by ``seed``."""
         self._acts[env] = self._act_for_seed(seed)
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
-        """Choose an action for each of these envs, which show nle's arrays."""
+        """Choose an action for each of these envs; ``observations`` are nle's arrays."""
         return [self._acts[env](shown) for env, shown in zip(envs, observations, strict=True)]
 
 
 class PolicyAgent:
-    """An agent that follows a policy, with a memory for each env; ``view``: the part of nle's arrays that it sees."""
+    """An agent that follows a policy, with a memory for each env; it sees the part of nle's arrays in ``view``."""
 
     def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):
-            raise ConfigError(f"{type(policy).__name__} does not play NetHack: set policy.id=nethack")
+            raise ConfigError(f"{type(policy).__name__} cannot play NetHack: set policy.id=nethack")
         self._policy, self._deterministic, self._view = policy, deterministic, view or View()
         self._generator = torch.Generator().manual_seed(seed)
         self._memories: dict[int, torch.Tensor] = {}  # by env, (memory_size,)
@@ -66,7 +66,7 @@ class PolicyAgent:
 
 
 class PolicyActor(Actor):
-    """A policy in a custom loop of a task; its choices depend on its memory, so they have no probabilities."""
+    """A policy in a custom loop. It reports no action probabilities, because its choices depend on its memory."""
 
     def __init__(
         self, policy: Policy, task: str, args: Mapping[str, Any], deterministic: bool, generator: torch.Generator
@@ -83,12 +83,12 @@ class PolicyActor(Actor):
         self._agent.begin(0, 0)
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int:
-        """Return an action's number for nle's arrays by name."""
+        """Return the index of an action for an observation of nle's arrays by name."""
         return self._agent.act([0], [observation])[0]
 
 
 def features(observations: Sequence[Observation], view: View) -> NetHackObservations:
-    """Return a policy's view of nle's arrays, as `groundling.envs.nethack.vector` gives it."""
+    """Return a policy's view of nle's arrays, in the format of `groundling.envs.nethack.vector`."""
     chars, colours = np.empty((2, len(observations), WINDOW, WINDOW), dtype=np.uint8)
     blstats = np.stack([o["blstats"] for o in observations])
     vector = np.empty(blstats.shape, dtype=np.float32)
@@ -102,15 +102,15 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
 def make_agent(
     player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int
 ) -> BaselineAgent | PolicyAgent:
-    """Return a player as an agent in many envs; ``args`` are the task's, ``seed`` is that of the draws."""
+    """Return a player as an agent for many envs; ``args`` are the task's, and ``seed`` is for sampling actions."""
     if player.policy is None:
         return BaselineAgent(BASELINES[player.name])
     return PolicyAgent(player.policy, deterministic, seed, View.of(args))
 
 
 def make_act_for_seed(player: Player, args: Mapping[str, Any], *, deterministic: bool) -> ActForSeed:
-    """Return a player of single episodes, in which everything follows from the episode's seed."""
-    make_agent(player, args, deterministic=deterministic, seed=0)  # refuses other policies before anything is played
+    """Return a player for single episodes, in which the episode's seed determines everything."""
+    make_agent(player, args, deterministic=deterministic, seed=0)  # rejects other policies before anything is played
 
     def act_for_seed(seed: int) -> Act:
         agent = make_agent(player, args, deterministic=deterministic, seed=seed)
@@ -121,23 +121,23 @@ def make_act_for_seed(player: Player, args: Mapping[str, Any], *, deterministic:
 
 
 def mixed(players: Sequence[ActForSeed]) -> ActForSeed:
-    """Draw each episode's player with the episode's seed."""
+    """Return a player that chooses one of ``players`` for each episode with the episode's seed."""
     return lambda seed: players[int(np.random.default_rng(seed).integers(len(players)))](seed)
 
 
-_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # by nle's and the original's names
+_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # by the names in nle and the original code
 _FIGURES = (
     *("success", "return", "score", "depth", "gold", "experience_level"),
     *("length", "messages", "squares", "intrinsic_return", "turns"),
-)  # reported figures in order
+)  # reported metrics in order
 
 
 @dataclass
 class Game:
     number: int
     actions: list[int] = field(default_factory=list)
-    messages: Counter[bytes] = field(default_factory=Counter)  # occurrences before an action
-    figures: dict[str, float] = field(default_factory=dict)  # at its end: `_FIGURES` and end_status
+    messages: Counter[bytes] = field(default_factory=Counter)  # number of times each was shown before an action
+    figures: dict[str, float] = field(default_factory=dict)  # at the end of the game: `_FIGURES` and end_status
 
     @property
     def seed(self) -> int:
@@ -153,8 +153,8 @@ def play(
     seed: int = 0,
     scores: MessageScores | None = None,
 ) -> Iterator[Game]:
-    """Play the first ``num_episodes`` held-out episodes, and yield each when it ends. Every env plays its own share,
-    so that short episodes do not count more often. ``seed`` is for the draws of an agent by rules.
+    """Play the first ``num_episodes`` held-out episodes, and yield each when it ends. Every env plays a fixed share of
+    them, so that short episodes are not favoured. ``seed`` is for the random numbers of rule-based agents.
     """
     envs = [make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))]
     present: dict[int, Game] = {}

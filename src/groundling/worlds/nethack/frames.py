@@ -1,4 +1,4 @@
-"""Frames of NetHack: an episode step by step for `groundling watch`, and pictures of some steps for reports."""
+"""Frames of NetHack: the steps of an episode for `groundling watch`, and pictures of some steps for reports."""
 
 import math
 from collections import Counter
@@ -32,12 +32,12 @@ from groundling.worlds.nethack.pairs import Act
 @dataclass(frozen=True)
 class MessageScore:
     raw: float  # the reward model's output
-    normalised: float  # in standard deviations from its mean; of a model that gives labels, the label
-    first: float  # reward of the first occurrence in an episode, without the coefficient
+    normalised: float  # in standard deviations from the mean; for a model that outputs labels, the label
+    first: float  # reward for the first occurrence in an episode, without the coefficient
 
 
 class MessageScores:
-    """A reward model's scores of messages, each computed once, and the rewards that a part makes of them."""
+    """A reward model's scores of messages, each computed once, and the rewards that a part derives from them."""
 
     def __init__(self, model: RewardModel, part: RewardModelPart) -> None:
         part.check_normalization(model.normalization)
@@ -57,7 +57,7 @@ class MessageScores:
         return [self._known[message] for message in messages]
 
     def reward(self, message: bytes, count: int) -> float:
-        """Return the intrinsic reward of the ``count``-th occurrence in an episode, without the coefficient."""
+        """Return the intrinsic reward for the ``count``-th occurrence in an episode, without the coefficient."""
         return self.of([message])[0].first / count**self._part.count_exponent
 
     def intrinsic_return(self, counts: Mapping[bytes, int]) -> float:
@@ -90,7 +90,7 @@ _MOST_IN_REPORTS = 20
 def most_frequent(
     messages: Mapping[str, Sequence[Mapping[bytes, int]]], scores: MessageScores | None
 ) -> list[dict[str, Any]]:
-    """Return all agents' most frequent messages, with rewards, as JSON; ``messages``: counts by agent and episode."""
+    """Return all agents' most frequent messages, with rewards, as JSON, from their counts by agent and episode."""
     occurrences: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
     for name, played in messages.items():
         for counts in played:
@@ -129,11 +129,11 @@ def table_of(suite: str, evaluation: Mapping[str, Any]) -> ReportTable:
         for row in ordered[:_MOST_IN_REPORTS]
     ]
     return ReportTable(
-        "Which messages the agents see",
+        "Messages that the agents see",
         [[(name, 1) for name in ("message", "normalised reward", *evaluation["agents"])]],
         rows,
-        "How often an episode shows a message, on average; the most frequent messages. Normalised reward: the "
-        "reward model's, in standard deviations from its mean.",
+        "Average number of times that an episode shows each of the most frequent messages. Normalised reward: the "
+        "reward model's output, in standard deviations from its mean.",
         suite,
     )
 
@@ -145,23 +145,23 @@ _CAPTION_COLOUR = 14  # light cyan
 
 @dataclass(frozen=True, slots=True)
 class NetHackStep:
-    """The screen before an action, and the reward of the previous action."""
+    """The screen before an action, and the reward for the previous action."""
 
     screen: Screen
     step: int  # number of actions so far
-    reward: float  # the task's reward of the last action
+    reward: float  # the task's reward for the last action
     episode_return: float  # sum of the task's rewards so far
     message: bytes
-    score: MessageScore | None  # of the message; None without a reward model
+    score: MessageScore | None  # of the message; None if there is no reward model
     intrinsic: float | None  # the message's reward after threshold and count, without the coefficient
     counts: Mapping[bytes, int]  # number of occurrences of each message so far, including this one
-    ended: bool  # no action follows
+    ended: bool  # True if no action follows
 
     def figures_line(self) -> str:
         return " · ".join(self._lines())
 
     def picture(self) -> np.ndarray:
-        """Draw the screen with the figures below it: uint8 ``(height, width, 3)``."""
+        """Render the screen with the rewards below it, as uint8 ``(height, width, 3)``."""
         lines = [line.encode("cp437", "replace")[: TERMINAL_SHAPE[1]] for line in ["", *self._lines()]]
         chars = np.full((len(lines), TERMINAL_SHAPE[1]), ord(" "), dtype=np.uint8)
         for row, line in zip(chars, lines, strict=True):
@@ -181,7 +181,7 @@ class NetHackStep:
 def play_steps(
     act: Act, task: str, args: Mapping[str, Any], seed: int, scores: MessageScores | None
 ) -> Generator[NetHackStep]:
-    """Play the episode with this seed; the last step is its end."""
+    """Play the episode with this seed; the last step yielded is the end of the episode."""
     with closing(make_task(task, **recording_in(args, f"seed-{seed}"))) as env:
         observation, _ = env.reset(seed=seed)
         counts: Counter[bytes] = Counter()
@@ -202,7 +202,7 @@ def play_steps(
 
 
 def frames_of(steps: Iterator[NetHackStep], number: int, scores: MessageScores | None) -> Iterator[Frame]:
-    """Return steps as frames for `groundling watch`; rewards, the first step and the end are notable."""
+    """Convert steps to frames for `groundling watch`; steps with rewards, the first step and the end are notable."""
     for step in steps:
         is_paid = abs(step.reward) > 0.5 or (step.intrinsic or 0.0) > 0
         message = message_text(step.message)
@@ -239,9 +239,9 @@ def _summary(last: NetHackStep, number: int, scores: MessageScores | None) -> Su
 def view(
     reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
 ) -> EpisodeView:
-    """Return an episode of ``samples/*.json`` with pictures of evenly spread steps, the last one included; without
-    pictures if its actions lead to another return, as with another version of nle. Pictures have the figures of the
-    reward model of the checkpoint that played, unless it is gone.
+    """Return a view of an episode from ``samples/*.json`` with pictures of evenly spread steps, including the last. It
+    has no pictures if replaying the actions gives a different return, e.g. with a different version of nle. Pictures
+    include the scores of the reward model in the checkpoint that played, unless it was deleted.
     """
     figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())
     checkpoint, scores = run_dir / "checkpoints" / (sample.get("checkpoint") or "none"), None
@@ -250,9 +250,9 @@ def view(
         with suppress(GroundlingError):
             scores = make_message_scores(reward, device, checkpoint)
     frames = _pictures(sample, scores)
-    notes = [f"The held-out episode of median return: {' · '.join(figures)}"]
+    notes = [f"The held-out episode with the median return: {' · '.join(figures)}"]
     if not frames:
-        notes.append("No pictures: the episode, played again with the installed nle, takes another course.")
+        notes.append("No pictures: with the installed version of nle, the episode cannot be reproduced.")
     rows = [
         [row["message"] or "(none)", f"{row['count']}", signed(row["normalised_reward"])]
         for row in sample["messages"][:_SHOWN_MESSAGES]

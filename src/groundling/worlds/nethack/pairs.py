@@ -1,4 +1,4 @@
-"""Pairs of segments of NetHack for a judge: Motif's phase 0, of which the original has only the data."""
+"""Pairs of segments of NetHack for a judge: Motif's data collection, of which the original released only the data."""
 
 import json
 import shutil
@@ -23,10 +23,10 @@ from groundling.judges.preferences.recording import check_same
 
 Observation = Mapping[str, NDArray[Any]]  # nle's arrays by key
 Act = Callable[[Observation], int]  # chooses an index of `groundling.envs.nethack.ACTIONS`
-ActForSeed = Callable[[int], Act]  # player of an episode with this seed, deterministic given the seed
+ActForSeed = Callable[[int], Act]  # returns the player of the episode with this seed; deterministic
 
 _KEYS = {"blstats": np.int64, "message": np.uint8, "rewards": np.float32}  # recorded at each step
-_SCREENS = {"tty_chars": np.uint8, "tty_colors": np.int8}  # more, read by Motif's train_reward; 3,840 bytes a step
+_SCREENS = {"tty_chars": np.uint8, "tty_colors": np.int8}  # optional, for Motif's train_reward; 3,840 bytes a step
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}  # indices in blstats
 _CHARACTER = "mon-hum-neu-mal"  # nle's default character
 _MOST_STEPS = 5000  # nle's max_episode_steps
@@ -60,18 +60,18 @@ def record(
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
 ) -> MessagePairs:
-    """Let ``player`` play episodes, and write pairs of segments of them as a dataset.
+    """Let ``player`` play episodes, and write pairs of segments of the episodes as a dataset.
 
-    Of every ``stride`` steps of an episode one segment is kept, which begins at a random step; segments are paired at
-    random. Everything follows from ``seed``. The unfinished dataset is in ``FOLDER.recording``: after a kill the same
-    call plays the unfinished episode again, and continues.
+    One segment is kept of every ``stride`` steps of an episode, starting at a random step; segments are paired at
+    random. ``seed`` determines everything. The unfinished dataset is in ``FOLDER.recording``; if the process is
+    killed, repeating the call replays the unfinished episode and continues.
 
     Args:
-        folder: The dataset's folder; missing, empty, or written by the same call.
-        players: Identities of the agents; others cannot continue the recording, nor with another ``deterministic``.
-        stride: Steps of which one segment is kept; at least ``segment_length``.
-        screens: Also record the terminal and info/character, next to message, blstats and rewards.
-        on_segment: Called once for each segment, including those recorded before.
+        folder: The dataset's folder: missing, empty, or written by the same call.
+        players: Identities of the agents. A recording can only be continued with the same agents.
+        stride: Number of steps of which one segment is kept; at least ``segment_length``.
+        screens: Also record the terminal and info/character, in addition to message, blstats and rewards.
+        on_segment: Called once for each segment, including those recorded earlier.
     """
     if num_pairs < 1 or not 1 <= segment_length <= stride:
         sizes = f"{num_pairs}, {segment_length} and {stride}"
@@ -80,8 +80,8 @@ def record(
     most = args.get("max_episode_steps", _MOST_STEPS)
     if segment_length > most:
         raise ConfigError(
-            f"no episode is as long as a segment of segment_length={segment_length} steps, with "
-            f"max_episode_steps={most}: record shorter segments, or raise the task's max_episode_steps"
+            f"segment_length={segment_length} is more than the task's max_episode_steps={most}: record shorter "
+            "segments, or raise max_episode_steps"
         )
     description = {
         "player": name,
@@ -130,7 +130,7 @@ def _play(env: Any, player: ActForSeed, recording: "_Recording", on_segment: Cal
 
 
 class _Recording:
-    """Arrays of an unfinished dataset, in which each segment has a randomly drawn place."""
+    """The arrays of an unfinished dataset, in which each segment has a random position."""
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
         self.folder, self.description = folder, shareable(description)
@@ -149,7 +149,7 @@ class _Recording:
         return self.segment == len(self._places)
 
     def begin(self) -> None:
-        """Make the arrays, or open those of an interrupted recording."""
+        """Create the arrays, or open those of an interrupted recording."""
         resumes = self._state.is_file()
         if resumes:
             check_same(self._partial, self.description)
@@ -187,7 +187,7 @@ class _Recording:
         write_atomically(self._state, json.dumps({"episode": self.episode, "segment": self.segment}) + "\n")
 
     def write(self, format: Format) -> None:
-        """Write the dataset with its description, completely or not at all, and delete the unfinished one."""
+        """Write the dataset with its description atomically, and delete the unfinished one."""
         shaped = {key: array.reshape(-1, 2, *array.shape[1:]) for key, array in self._arrays.items()}
         data = {key: array for key, array in shaped.items() if not key.startswith("info-")}
         info = {key.removeprefix("info-"): array for key, array in shaped.items() if key not in data}
@@ -195,7 +195,7 @@ class _Recording:
             character = str(self.description["task_args"].get("character", _CHARACTER))
             info["character"] = np.full(info["steps"].shape, character)
         whole = self._partial / "pairs"
-        shutil.rmtree(whole, ignore_errors=True)  # of a process that was killed here
+        shutil.rmtree(whole, ignore_errors=True)  # left by a process that was killed here
         MessagePairs.create(whole, data, info, format)
         self._describe(whole)
         whole.rename(self.folder)

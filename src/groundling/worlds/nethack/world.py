@@ -33,55 +33,55 @@ class NetHackConfig(WorldConfig):
 
     id: str = "nethack"
     env: Annotated[str, OfEvaluation]
-    """The task, such as NetHackScore-v1: `groundling list envs`."""
+    """The task, such as NetHackScore-v1; see `groundling list envs`."""
     args: Annotated[dict[str, Any], OfEvaluation, CommandLineOnly.of(*RECORDING), TrainingOnly.of(*RECORDING)] = {}
     """Keyword arguments of the task, such as vector."""
     num_envs: Annotated[int, Ge(1)] = 32
-    """Games played together, an even number with workers; Motif played 480."""
+    """Games played together; must be even with workers. Motif used 480."""
     num_steps: Annotated[int, Ge(1)] = 40
-    """Steps of each game between two updates; Motif took 32."""
+    """Steps of each game between two updates; Motif used 32."""
     num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
-    """Processes of each learner that step its envs; 0: the learner itself, fastest on a CPU with a core for each."""
+    """Number of worker processes that step the envs of each learner. If 0, the learner itself steps them, which is
+    fastest on a CPU with a core per learner."""
     ahead: Annotated[bool, MayChangeOnResume] = False
-    """Collect the next rollout while the learner works on this one; for GPUs, with workers."""
+    """Collect the next rollout while the learner updates on this one; for GPUs, with workers."""
     bootstrap_truncated: bool = False
-    """Value a time-out as if the episode continued (the usual practice), not as its end (Motif)."""
+    """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (Motif)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """For tasks with a goal: stop, with advice, while the policy's entropy (nats) is below this and episodes fail; 0:
-    never."""
+    """Stop, with advice, if games with a goal fail while the policy's entropy (nats) is below this. 0 disables it."""
 
     def check(self) -> None:
         if self.env not in TASKS:
             raise ConfigError(unknown("NetHack task", self.env, TASKS))
         if self.num_workers and self.num_envs % 2:
             raise ConfigError(
-                f"world.num_envs={self.num_envs} is odd, and the workers of world.num_workers={self.num_workers} step "
-                f"one half of the envs while the learner acts in the other: set world.num_envs={self.num_envs + 1}"
+                f"world.num_envs={self.num_envs} must be even with world.num_workers={self.num_workers}, because the "
+                f"workers alternate between two halves of the envs: set world.num_envs={self.num_envs + 1}"
             )
         limit = self.args.get("max_episode_steps", 1)
-        if type(limit) is not int or limit < 1:  # nle would end each game at once, or never
+        if type(limit) is not int or limit < 1:  # nle would end each game immediately, or never
             raise ConfigError(f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}")
 
     def unused(self, use: Use) -> Mapping[str, str]:
         idle = unused_in_play(use)
         if TASKS.get(self.env, {}).get("goal") == "score":
-            idle["world.entropy_floor"] = f"{self.env} has no failures, only a score"
+            idle["world.entropy_floor"] = f"{self.env} has a score but no failures"
         return idle
 
 
 class NetHackEvaluation(EvaluationConfig):
-    """Held-out games."""
+    """Settings for held-out games."""
 
     baselines: list[str] = ["zero-shot", "random", "explorer"]
     """Agents to compare the trained policy with on the same games: zero-shot, random, explorer."""
     num_envs: Annotated[int, Ge(1), NoEffectOnResults] = 32
     """Games played together."""
     deterministic: Annotated[bool, OfEvaluation] = False
-    """Take the likeliest action instead of drawing one."""
+    """Choose the most likely action instead of sampling."""
 
 
 class NetHackWorld(World):
-    """One of NetHack's tasks (`groundling.envs.nethack.TASKS`), played with nle."""
+    """One of NetHack's tasks (`groundling.envs.nethack.TASKS`), played through nle."""
 
     config: NetHackConfig
     evaluation: NetHackEvaluation
@@ -94,7 +94,7 @@ class NetHackWorld(World):
     )
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the actions",
-        "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
+        "explorer": "NetHack's rule-based agent, which looks for the stairs and goes down",
     }
     experiment = "motif/score"
     presentation = PRESENTATIONS["nethack"]
@@ -109,7 +109,7 @@ class NetHackWorld(World):
 
     @cached_property
     def message_scores(self) -> frames.MessageScores | None:
-        """Scores of messages by the run's reward model; None without one."""
+        """Scores of messages by the run's reward model; None if it has none."""
         return frames.make_message_scores(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
@@ -137,9 +137,7 @@ class NetHackWorld(World):
         self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
         if settings.length == 0:
-            raise ConfigError(
-                "--length episode is for text worlds, NetHack's segments have one length: give --length N"
-            )
+            raise ConfigError("--length episode applies only to text worlds: use --length N for NetHack")
         acting = [
             episodes.make_act_for_seed(one, one.world.config.args, deterministic=one.world.evaluation.deterministic)
             for one in players
@@ -197,7 +195,7 @@ class NetHackWorld(World):
         return [frames.table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
-        """Return the episode of median return: seed and actions suffice to show it again."""
+        """Return the episode with the median return; its seed and actions suffice to replay it."""
         games = sorted((e.record for e in played.episodes), key=lambda game: game.figures["return"])
         game = games[len(games) // 2]
         return [

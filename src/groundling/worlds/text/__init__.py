@@ -1,1 +1,1 @@
-"""Gymnasium envs that are described in words, and datasets of their episodes."""
+"""Gymnasium envs described as text, and datasets of their episodes."""

@@ -26,19 +26,19 @@ from groundling.worlds.world import Collector
 class _Taken(NamedTuple):
     """A step of all envs."""
 
-    observations: Sequence[TextObservation]  # before it
-    starts: Tensor  # (num_envs,) bool: it is the first of an episode
-    memory: Tensor | None  # (num_envs, memory_size), before it
+    observations: Sequence[TextObservation]  # before the step
+    starts: Tensor  # (num_envs,) bool: True at the first step of an episode
+    memory: Tensor | None  # (num_envs, memory_size), before the step
     action: Action
     step: Step
-    acting: np.ndarray  # (num_envs,) bool: False for envs that wait
+    acting: np.ndarray  # (num_envs,) bool: False for envs that are waiting
     truncation_values: Tensor | None  # (num_envs,)
 
 
 def _rollout(
     policy: Policy, taken: Sequence[_Taken], rewarded: Rewarded, last_values: Tensor, last: Sequence[TextObservation]
 ) -> Rollout:
-    """Return the rollout, with the KL of each action to the policy's reference, if it has one."""
+    """Return the rollout, with each action's KL from the policy's reference if it has one."""
     done = [one.action for one in taken]
     actions = torch.stack([a.actions.detach() for a in done]).cpu()  # (num_steps, num_envs)
     log_probs = torch.stack([a.log_probs.detach() for a in done]).cpu()
@@ -73,22 +73,22 @@ def _rollout(
     )
 
 
-_CAPTIONS = ("captions", "judged")  # of the observation after a step, and of the step as a judge reads it
+_CAPTIONS = ("captions", "judged")  # of the observation after a step; of the step as a judge reads it
 
 
 class EnvCollector(Collector):
-    """Lets a policy act for ``num_steps`` steps in every env, continuing where the last rollout ended.
+    """Collects ``num_steps`` steps of a policy in every env, continuing where the last rollout ended.
 
     Args:
-        memory: A recurrent policy's memory ``(num_envs, memory_size)`` at the beginning of episodes.
-        others: Numbers of envs before and after these that other processes step. Their random numbers are drawn here
-            and dropped, so that an env's draw does not depend on the process that steps it.
-        group_size: Number of envs that play the same episodes: a rollout is one episode of each env, with groups and
-            equal states. None: a rollout continues episodes.
-        bootstrap: Discount factor of the value of the observation at a time-out (Pardo et al. 2018, arXiv 1712.00378).
-            None: a time-out is an end, as in GLAM.
-        step_limits: Steps after which an episode is truncated at the beginning and at the end of training, with linear
-            interpolation. None: only the envs' own limits.
+        memory: A recurrent policy's memory ``(num_envs, memory_size)`` at the start of episodes.
+        others: Numbers of envs before and after these that other processes step. This process draws and discards
+            their random numbers, so that an env's random numbers do not depend on the process that steps it.
+        group_size: Number of envs that play the same episodes. A rollout is then one episode of each env, with groups
+            and equal states. If None, a rollout continues episodes.
+        bootstrap: Discount factor for the value of the observation at a time-out (Pardo et al. 2018, arXiv
+            1712.00378). If None, a time-out counts as a termination, as in GLAM.
+        step_limits: Number of steps after which an episode is truncated, at the start and at the end of training, with
+            linear interpolation. If None, only the envs' own limits apply.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class EnvCollector(Collector):
         episodes = [episode for one in taken for episode in one.step.episodes]
         if self._group_size is not None:
             rollout = self._grouped(rollout, taken)
-            # The next rollout begins new ones; without these, only short episodes would be counted.
+            # The next rollout starts new episodes; without these, only short episodes would be included.
             cut = np.flatnonzero(taken[-1].acting & ~taken[-1].step.dones).tolist()
             episodes += [envs.cut(i) for i in cut]
         return rollout, [episode_of(episode.number, episode) for episode in episodes]
@@ -156,7 +156,7 @@ class EnvCollector(Collector):
             chosen = action.actions.tolist()
             step = envs.step([one if acts else None for one, acts in zip(chosen, acting, strict=True)])
             if not np.isfinite(step.rewards).all():
-                raise RunError(f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those")
+                raise RunError(f"rewards must be finite, but an env returned {step.rewards.tolist()}")
             values = None
             if self._bootstrap is not None:
                 values = self._bootstrap * _truncation_values(policy, step, action.memory)
@@ -168,7 +168,7 @@ class EnvCollector(Collector):
         return taken, present
 
     def _captions(self, taken: Sequence[_Taken]) -> list[Captions]:
-        """Return `_CAPTIONS` of the steps of acting envs, with the numbers of their occurrences in the episodes."""
+        """Return the acting envs' `_CAPTIONS`, with the number of times each has occurred in its episode."""
         rows: dict[str, list[tuple[int, str, str, str, int]]] = {name: [] for name in _CAPTIONS}
         for number, one in enumerate(taken):
             chosen = one.action.actions.tolist()
@@ -187,7 +187,7 @@ class EnvCollector(Collector):
         return [_captions_of(rows[name]) for name in _CAPTIONS]
 
     def _present_memory(self) -> Tensor | None:
-        """Return the memory ``(num_envs, memory_size)``, 0 at the beginning of episodes."""
+        """Return the memory ``(num_envs, memory_size)``, which is 0 at the start of episodes."""
         if self.memory is None:
             return None
         return self.memory * ~torch.from_numpy(self.envs.at_start())[:, None]
@@ -202,7 +202,7 @@ class EnvCollector(Collector):
     ) -> Action:
         if acting.any():
             return policy.act(present, memory=memory, generator=generator)
-        # Other processes may still act, and draw.
+        # Other processes may still be acting, so the same random numbers are drawn here.
         torch.rand(len(present), dtype=torch.float64, generator=generator)
         nothing = torch.zeros(len(present), device="cpu" if policy.writes_turns else policy.device)
         turns = [Turn(observation, (), ()) for observation in present] if policy.writes_turns else None
@@ -212,13 +212,13 @@ class EnvCollector(Collector):
         return Action(nothing.long(), nothing, nothing, memory, turns, tokens)
 
     def _grouped(self, rollout: Rollout, taken: Sequence[_Taken]) -> Rollout:
-        """Add to a rollout of single episodes its mask, groups and equal states."""
+        """Add the mask, the groups and the equal states to a rollout of single episodes."""
         cut = int((taken[-1].acting & ~taken[-1].step.dones).sum())
         if cut and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{cut} of {self.envs.num_envs} episodes were not over after world.num_steps={self._num_steps} steps: "
-                "they are learnt from as far as they went, and count as failures; raise it to let them end",
+                f"{cut} of {self.envs.num_envs} episodes had not ended after world.num_steps={self._num_steps} steps: "
+                "they are used for training as they are, and count as failures; raise world.num_steps to let them end",
                 stacklevel=2,
             )
         seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for one in taken for o in one.observations]
@@ -259,14 +259,14 @@ class EnvCollector(Collector):
 
 
 def _captions_of(rows: Sequence[tuple[int, str, str, str, int]]) -> Captions:
-    """Return captions; rows: place among the steps of all envs, text, goal, context and number of occurrences."""
+    """Return the captions of rows: position among all envs' steps, text, goal, context, and number of occurrences."""
     places, texts, goals, contexts, counts = map(list, zip(*rows, strict=True))
     ids, counted = torch.from_numpy(caption_ids(texts)), torch.tensor(counts, dtype=torch.float32)
     return Captions(lambda rows: [texts[row] for row in rows], goals, ids, counted, torch.tensor(places), contexts)
 
 
 def _truncation_values(policy: Policy, step: Step, memory: Tensor | None) -> Tensor:
-    """Return float32 ``(num_envs,)``: the value of the last observation of a truncated episode, else 0."""
+    """Return the values of truncated episodes' last observations, and 0 elsewhere, float32 ``(num_envs,)``."""
     values = torch.zeros(len(step.rewards))
     truncated = [i for i in step.final_observations if step.truncated[i] and not step.terminated[i]]
     if truncated:

@@ -1,4 +1,4 @@
-"""Datasets of an agent's transitions in Parquet files, which Hugging Face's ``load_dataset`` opens."""
+"""Datasets of an agent's transitions in Parquet files, which Hugging Face's ``load_dataset`` can open."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -27,8 +27,9 @@ configs:
 ---
 # Transitions of {agent} in {env}
 
-Written by `groundling collect`; one row is one step of an episode. `datasets.load_dataset(FOLDER)` opens it, and
-`groundling train glam/bc world.dataset=FOLDER` learns its actions. `{description}` describes the agent and the world.
+Written by `groundling collect`. Each row is one step of an episode. Open it with `datasets.load_dataset(FOLDER)`, or
+clone its actions with `groundling train glam/bc world.dataset=FOLDER`. The agent and the world are described in
+`{description}`.
 """
 
 
@@ -52,7 +53,7 @@ def schema() -> "pyarrow.Schema":
             "prompt": pa.string(),
             "action": pa.string(),
             "action_index": pa.int32(),
-            "reward": pa.float32(),  # of the env
+            "reward": pa.float32(),  # from the env
             "done": pa.bool_(),
             "success": pa.bool_(),  # of the whole episode
             "log_prob": pa.float32(),  # of the action; null for the expert
@@ -61,11 +62,11 @@ def schema() -> "pyarrow.Schema":
 
 
 def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
-    """Describe a new dataset; raise `ConfigError` if the folder has another one, or something else."""
+    """Write the description of a new dataset; raise `ConfigError` if the folder holds a different dataset or files."""
     schema()  # raises if pyarrow is missing
     if folder.is_file() or (folder.exists() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists()):
-        raise ConfigError(f"{folder} is a file or holds other files: name a new folder for the dataset")
-    if count_episodes(folder):  # without episodes the description may change
+        raise ConfigError(f"{folder} is a file or contains other files: use a new folder for the dataset")
+    if count_episodes(folder):  # without episodes, the description may change
         there, wanted = read_description(folder), json.loads(json.dumps(description))
         different = ", ".join(
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
@@ -74,7 +75,7 @@ def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> 
         )
         if different:
             raise ConfigError(
-                f"{folder} holds another dataset ({different}): name a new folder, or repeat the same command"
+                f"{folder} holds a different dataset ({different}): use a new folder, or repeat the original command"
             )
         return
     (folder / "data").mkdir(parents=True, exist_ok=True)
@@ -86,14 +87,14 @@ def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> 
 
 
 def _append(folder: Path, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Write the transitions of some episodes by split; the file of the first split, written last, completes them."""
+    """Write the transitions of episodes by split; the first split's file is written last and marks them complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     for split in reversed(rows):
         table = pa.Table.from_pylist(rows[split], schema=schema())
         path = folder / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # of a process that was killed here
+        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # left by a process that was killed here
             stale.unlink()
         replace_file(path, partial(pq.write_table, table, compression="zstd"))
 
@@ -103,13 +104,13 @@ def files_of(folder: Path, split: str) -> list[Path]:
 
 
 def count_episodes(folder: Path, split: str = "train") -> int:
-    """Return the number of episodes of a dataset's files, including dropped ones."""
+    """Return the number of episodes in a dataset's files, including dropped ones."""
     files = files_of(folder, split)
     return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
 
 
 def count_transitions(folder: Path, split: str = "train") -> int:
-    """Return the number of rows of a dataset's files; raise `ConfigError` if pyarrow is not installed."""
+    """Return the number of rows in a dataset's files; raise `ConfigError` if pyarrow is not installed."""
     schema()
     import pyarrow.parquet as pq
 
@@ -117,12 +118,12 @@ def count_transitions(folder: Path, split: str = "train") -> int:
 
 
 def check_env(folder: Path, env: str) -> None:
-    """Raise `ConfigError` if a dataset's description names another env than ``env``."""
+    """Raise `ConfigError` if a dataset's description names an env other than ``env``."""
     played = read_description(folder).get("world.env") if (folder / DESCRIPTION).exists() else None
     if played not in (None, env):
         raise ConfigError(
-            f"{folder} has episodes of {played}, and world.env={env}: set world.env={played}; `groundling evaluate "
-            f"RUN world.env={env}` then tests what was learnt in another env"
+            f"{folder} has episodes of {played}, but world.env={env}: set world.env={played}; `groundling evaluate "
+            f"RUN world.env={env}` can then test the agent in the other env"
         )
 
 
@@ -135,7 +136,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 _EPISODES_PER_FILE = 256
-_Rows = list[dict[str, Any]]  # Transitions of an episode
+_Rows = list[dict[str, Any]]  # The transitions of an episode
 
 
 def collect_dataset(
@@ -146,10 +147,10 @@ def collect_dataset(
     validation_fraction: float = 0.0,
     on_episode: Callable[[], None] = lambda: None,
 ) -> Collected:
-    """Play training episodes 0 to ``num_episodes``, write their transitions into ``output``, and return what was
-    added. Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written
-    first. The same call continues after the last file, also with a larger ``num_episodes``. A share of the episodes,
-    evenly spread, forms the split ``validation``. ``on_episode`` is also called for episodes played before.
+    """Play the first ``num_episodes`` training episodes, write their transitions to ``output``, and return the size of
+    the new data. Files contain up to 256 episodes; on Ctrl-C, finished episodes are written first. Repeating the call,
+    also with a larger ``num_episodes``, continues after the last file. An evenly spread ``validation_fraction`` of the
+    episodes forms the ``validation`` split. ``on_episode`` is also called for episodes from earlier calls.
     """
     splits = ("train", "validation") if validation_fraction else ("train",)
     description = {
@@ -175,7 +176,7 @@ def collect_dataset(
         finally:  # also on Ctrl-C
             rows: dict[str, _Rows] = {split: [] for split in splits}
             last = first
-            while last in finished:  # up to the first episode that has not ended
+            while last in finished:  # up to the first unfinished episode
                 played = finished[last]
                 if played[0]["success"] or not only_success:
                     held_out = int((last + 1) * validation_fraction) > int(last * validation_fraction)

@@ -21,7 +21,7 @@ from groundling.worlds.world import Collector
 
 
 class _Row(BaseModel):
-    """The columns of a transition that a rollout needs."""
+    """The columns of a transition that rollouts need."""
 
     goal: str
     descriptions: Annotated[list[list[str]], MinLen(1)]
@@ -35,9 +35,9 @@ class _Row(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.past_actions) != len(self.descriptions) - 1:
-            raise ValueError("past_actions must be one less than descriptions")
+            raise ValueError("past_actions must have one element fewer than descriptions")
         if not 0 <= self.action_index < len(self.actions):
-            raise ValueError("action_index must be one of its actions'")
+            raise ValueError("action_index must be an index of actions")
         return self
 
 
@@ -46,17 +46,17 @@ _ROWS = TypeAdapter(list[_Row])
 
 
 class Demonstrations(Collector):
-    """A split of a dataset of `groundling collect` as rollouts, in another order in each epoch.
+    """Rollouts from a split of a dataset written by `groundling collect`, reshuffled in each epoch.
 
     Args:
-        num_envs: Transitions in a step of a rollout, of all processes together; this one reads ``local_rows``.
-        actions: The admissible actions; None: the envs list them at each step.
-        history: Number of observations that the policy sees at most. None: all of an episode; its rows are then in
-            sequence, so that they are read as one text.
+        num_envs: Transitions in a step of a rollout, over all processes; this process reads ``local_rows``.
+        actions: The admissible actions, or None if the envs list them at each step.
+        history: Maximum number of observations that the policy sees. If None, it sees the whole episode, whose rows
+            are then kept in sequence so that they are read as one text.
 
     Raises:
-        ConfigError: The dataset is missing, or does not suit the actions or the history.
-        RunError: Its files cannot be read.
+        ConfigError: the dataset is missing, or is incompatible with the actions or the history.
+        RunError: its files cannot be read.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Demonstrations(Collector):
         self._history, self._seed, self._num_steps = history, seed, num_steps
         self._rows = _read(folder, split)
         self._folder = folder
-        self._position = 0  # transitions given so far
+        self._position = 0  # number of transitions returned so far
         self._by_pass = False
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
         ended = self._rows["done"].to_numpy()
-        self._episodes = ended.cumsum() - ended  # (num_rows,): the number of each row's episode
+        self._episodes = ended.cumsum() - ended  # (num_rows,): each row's episode number
         self._starts = _check_episodes(folder, self._rows) if history is None else None
         self._lists = self._rows["actions"] if actions is None else None
         self._check(actions)
@@ -87,14 +87,14 @@ class Demonstrations(Collector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Return the next ``num_steps`` steps of the dataset; the policy does not matter."""
+        """Return the next ``num_steps`` steps of the dataset; the policy is not used."""
         rollout = self.rollout(self._num_steps)
         on_step(rollout.num_transitions)
         return rollout, []
 
     def rollout(self, num_steps: int) -> Rollout:
-        """Return the next transitions, ``num_envs`` a step; values and missing log-probabilities are 0. With
-        `in_passes`, steps after the end of a pass repeat its last transition and are masked.
+        """Return the next transitions, ``num_envs`` per step. Values and missing log-probabilities are 0. After
+        `in_passes`, steps beyond the end of a pass repeat its last transition and are masked.
         """
         full = end = self._position + num_steps * self._total
         if self._by_pass:
@@ -120,7 +120,7 @@ class Demonstrations(Collector):
         )
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """Count passes; see `Collector.in_passes`. A step is a transition."""
+        """See `Collector.in_passes`; a step is a transition."""
         self._by_pass = True
         rows = int(self._rows.num_rows)
         return epochs * rows, epochs * math.ceil(rows / (self._num_steps * self._total))
@@ -132,13 +132,13 @@ class Demonstrations(Collector):
         state = states[0]
         if state["rows"] != self._rows.num_rows:
             raise RunError(
-                f"{self._folder} has {self._rows.num_rows} transitions, and had {state['rows']} when this run began: "
-                "bring those back, or set run_dir to a new folder to begin again"
+                f"{self._folder} has {self._rows.num_rows} transitions, but had {state['rows']} when the run started: "
+                "restore the original dataset, or set run_dir to a new folder to start again"
             )
         self._position = state["position"]
 
     def _next(self, num_steps: int, end: int) -> tuple[list[int], Tensor]:
-        """Return this process's rows of the next steps, and bool (num_steps * num_envs,): rows before ``end``."""
+        """Return this process's rows of the next steps, and a mask (num_steps * num_envs,), True before ``end``."""
         total = self._rows.num_rows
         indices = []
         steps = range(self._position, self._position + num_steps * self._total, self._total)
@@ -170,7 +170,7 @@ class Demonstrations(Collector):
         ]
 
     def _past_choices(self, index: int, count: int) -> tuple[tuple[str, ...], ...]:
-        """Return the admissible actions of the episode's previous rows; empty if they never change."""
+        """Return the admissible actions in the episode's previous rows, or nothing if they never change."""
         lists = [] if self._lists is None or index < count else self._lists.slice(index - count, count).to_pylist()
         return tuple(map(tuple, lists))
 
@@ -180,28 +180,28 @@ class Demonstrations(Collector):
         longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
         if self._history is not None and longest < self._history:
             raise ConfigError(
-                f"{self._folder} holds at most {longest} observations for a step: set world.history={longest}, or "
-                f"collect it again with world.history={self._history}"
+                f"{self._folder} has at most {longest} observations per step: set world.history={longest}, or collect "
+                f"the dataset again with world.history={self._history}"
             )
         if actions is None:
             return
         for row, dataset_actions in enumerate(self._rows["actions"].to_pylist(), start=1):
             if dataset_actions != list(actions):
                 raise ConfigError(
-                    f"{self._folder}, row {row}, has the actions {', '.join(dataset_actions)}, and world.actions or "
-                    f"world.language give {', '.join(actions)}: set them alike"
+                    f"{self._folder}, row {row}, has the actions {', '.join(dataset_actions)}, but those of "
+                    f"world.actions or world.language are {', '.join(actions)}: set them to those of the dataset"
                 )
 
 
 def _read(folder: Path, split: str) -> Any:
-    """Read the split's columns that a rollout needs, as a ``pyarrow.Table``."""
+    """Read the columns that rollouts need from a split, as a ``pyarrow.Table``."""
     wanted = schema()  # raises if pyarrow is missing
     import pyarrow as pa
 
     files = files_of(folder, split)
     if not files:
         raise ConfigError(
-            f"world.dataset={folder} holds no data/{split}-*.parquet: expected what `groundling collect` wrote"
+            f"world.dataset={folder} has no data/{split}-*.parquet: use a folder written by `groundling collect`"
         )
     tables = []
     for path in files:
@@ -218,7 +218,7 @@ def _read(folder: Path, split: str) -> Any:
             row, *column = wrong["loc"]
             raise ConfigError(
                 f"{path}, row {before + int(row) + 1}: {'.'.join(map(str, column[:1]))} {wrong['msg']}, got "
-                f"{wrong['input']!r:.80}; expected what `groundling collect` writes"
+                f"{wrong['input']!r:.80}; expected the format of `groundling collect`"
             ) from error
         except KeyError as error:
             raise ConfigError(f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}") from error
@@ -226,12 +226,12 @@ def _read(folder: Path, split: str) -> Any:
             raise RunError(f"cannot read {path}: {error}") from error
     rows = pa.concat_tables(tables)
     if not rows.num_rows:
-        raise ConfigError(f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds")
+        raise ConfigError(f"{folder} has no transitions: collect more episodes, or use an agent that succeeds")
     return rows
 
 
 def _check_episodes(folder: Path, rows: Any) -> list[int]:
-    """Return the first row of each episode; raise `ConfigError` unless the rows are whole episodes in sequence."""
+    """Return each episode's first row; raise `ConfigError` unless the rows are complete episodes in sequence."""
     import pyarrow.compute as pc
 
     lengths = pc.list_value_length(rows["descriptions"]).to_pylist()
@@ -239,8 +239,7 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
     for index, (count, begins) in enumerate(zip(lengths, ended, strict=True)):
         if count != (1 if begins else lengths[index - 1] + 1):
             raise ConfigError(
-                f"row {index + 1} of {folder} holds {count} observations, and its episode has had "
-                f"{1 if begins else lengths[index - 1] + 1}: world.history=null is for datasets that were collected "
-                "with it"
+                f"row {index + 1} of {folder} has {count} observations, but its episode has so far "
+                f"{1 if begins else lengths[index - 1] + 1}: world.history=null requires a dataset collected with it"
             )
     return [index for index, begins in enumerate(ended) if begins]

@@ -1,4 +1,4 @@
-"""Making a text world's envs, and playing episodes there: by a policy, by BabyAI's expert, or at random."""
+"""Create a text world's envs, and play episodes with a policy, BabyAI's expert or a random agent."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -23,8 +23,8 @@ from groundling.worlds.world import CannotPlay, Demonstrator, Player
 
 
 class TextActor(Actor):
-    """A policy that remembers the part of the present episode that its prompt quotes. The env need not be registered
-    in this process; without it, and without ``world.actions``, actions are texts.
+    """A policy that remembers the part of the current episode that its prompt contains. The env need not be registered
+    in this process; without it, and without ``world.actions``, actions are strings.
     """
 
     def __init__(self, config: TextConfig, policy: Policy, deterministic: bool, generator: torch.Generator) -> None:
@@ -32,7 +32,7 @@ class TextActor(Actor):
         known = known_actions_of(config)
         self._names, self._config = known.names, config
         is_here = config.env in gymnasium.registry
-        # Names past an env's last action are its last one, as in `TextVectorEnv`; None: it takes texts.
+        # Indices above the env's last action are clipped, as in `TextVectorEnv`; None if it takes strings.
         most = inspect_env(config.env, config.args, config.language).num_actions if is_here else known.most
         self._last = None if most is None else most - 1
         self.reset()
@@ -46,13 +46,13 @@ class TextActor(Actor):
         self.probabilities = None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int | str:
-        """Return the argument of the env's ``step``: an action's number, or its text if the env takes texts. Raise
-        `ConfigError` if the env gives no goal, no descriptions or no actions.
+        """Return the argument for the env's ``step``: an action's index, or its name if the env takes strings. Raise
+        `ConfigError` if the env provides no goal, no descriptions or no actions.
         """
         shown = read_text_step(observation, info, self._state.goal or None, has_lists=self._names is None)
         actions = self._names if shown.actions is None else shown.actions
         if actions is None:
-            raise ConfigError(f"info lists no admissible actions: expected a list of texts, as {', '.join(ACTIONS)}")
+            raise ConfigError(f"info has no list of admissible actions; expected one of the keys {', '.join(ACTIONS)}")
         self._state.show(observation, shown, actions)
         seen = self._state.observation()
         with torch.no_grad():
@@ -67,19 +67,19 @@ class TextActor(Actor):
 
 
 def probabilities_of(outputs: Outputs | None, observation: TextObservation) -> dict[str, float] | None:
-    """Return the probabilities of one observation's actions by name; None of a policy without any."""
+    """Return the probabilities of an observation's actions by name; None if the policy has none."""
     if outputs is None:
         return None
     return dict(zip(observation.actions, outputs.log_probs[0].exp().tolist(), strict=False))
 
 
 def actions_of(config: TextConfig) -> ActionNames:
-    """Return the names of the actions: the config's, GLAM's in the env's language, or the env's."""
+    """Return the names of the actions, from the config, from GLAM in the env's language, or from the env."""
     return name_actions(config.env, config.args, config.language, config.actions)
 
 
 def known_actions_of(config: TextConfig) -> ActionNames:
-    """Return `actions_of`; for an env that is not registered here, ``world.actions``."""
+    """Return `actions_of`, or ``world.actions`` if the env is not registered in this process."""
     try:
         return actions_of(config)
     except UnknownEnv:
@@ -91,7 +91,7 @@ def known_actions_of(config: TextConfig) -> ActionNames:
 def make_envs(
     config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
-    """Make envs, not yet reset; ``seed_of`` returns a seed from the env's index and its episode's number."""
+    """Create envs, not yet reset; ``seed_of`` maps an env's index and its episode's number to a seed."""
     drawing = {} if render_mode is None else {"render_mode": render_mode}
     return TextVectorEnv(
         TextEnvMaker.of(config.env, **{**config.args, "language": config.language, **drawing}),
@@ -107,19 +107,19 @@ def make_envs(
 @dataclass(frozen=True, slots=True)
 class Choice:
     actions: Sequence[int]
-    log_probs: Sequence[float] | None = None  # log-probabilities of the actions; None of a player without any
-    texts: Sequence[str] | None = None  # texts that a policy wrote to choose them
-    invalid: Sequence[bool] | None = None  # True where the text named no admissible action
+    log_probs: Sequence[float] | None = None  # log-probabilities of the actions; None if the player has none
+    texts: Sequence[str] | None = None  # texts that a policy wrote to choose the actions
+    invalid: Sequence[bool] | None = None  # True if the text contained no admissible action
 
 
 Chooser = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Choice]
-"""Chooses an action for each of the envs with these indices, which show these observations."""
+"""Chooses an action for each of the envs with these indices and observations."""
 StepListener = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step], None]
 """Called with the indices of the envs, their observations, the choice, and the step's result."""
 
 
 def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
-    """Deal the held-out episodes to ``num_envs`` envs: episode k does not depend on their number."""
+    """Distribute the held-out episodes over ``num_envs`` envs, so that an episode does not depend on their number."""
     return lambda env, episode: held_out_seed(episode * num_envs + env)
 
 
@@ -129,11 +129,11 @@ def play(
     num_episodes: int,
     on_step: StepListener = lambda indices, observations, choice, step: None,
 ) -> Iterator[tuple[int, TextEpisode]]:
-    """Play the first ``num_episodes`` episodes, and yield each with its number when it ends. Every env plays its own
-    share, so that short episodes do not count more often, as they would if the first to finish were taken.
+    """Play the first ``num_episodes`` episodes, and yield each with its number when it ends. Every env plays a fixed
+    share of them, because taking the first episodes to finish would favour short ones.
     """
     observations = envs.reset()
-    invalid_turns: dict[int, list[bool]] = {}  # by number of the episode, of a player that writes
+    invalid_turns: dict[int, list[bool]] = {}  # by episode number, if the player writes text
     present = {i: i for i in range(envs.num_envs) if i < num_episodes}  # env -> number of its episode
     while present:
         indices = list(present)
@@ -147,7 +147,7 @@ def play(
         observations = step.observations
         for episode in step.episodes:
             env, number = episode.env_index, present[episode.env_index]
-            if number in invalid_turns:  # one more than its steps where its env was lost
+            if number in invalid_turns:  # one more than its steps if its env was lost
                 share = sum(invalid_turns[number]) / len(invalid_turns[number])
                 episode = replace(episode, invalid_actions=share)
             present[env] = number + envs.num_envs
@@ -158,7 +158,7 @@ def play(
 
 @contextmanager
 def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[Chooser]:
-    """Choose by ``policy``, whose weights must not change in the block; draw with ``seed`` unless deterministic."""
+    """Choose with ``policy``, whose weights must not change meanwhile; sample with ``seed`` unless deterministic."""
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
 
@@ -184,24 +184,24 @@ def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[C
 
 
 def expert_chooser() -> Chooser:
-    """Choose by BabyAI's bot, which sees the env's state; raise `CannotPlay` in other envs, or if an action that it
-    wants has no name.
+    """Choose with BabyAI's bot, which sees the env's state; raise `CannotPlay` in other envs, or if ``world.actions``
+    does not name an action that the bot needs.
     """
     experts: dict[int, Expert] = {}
 
     def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
         if not envs.envs:
-            raise CannotPlay("the expert needs the env itself, which is in a worker process: set world.num_workers=0")
+            raise CannotPlay("the expert cannot access the env, which is in a worker process: set world.num_workers=0")
         try:
             experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
             actions = [experts[i].act() for i in indices]
         except ExpertError as error:
             raise CannotPlay(str(error)) from error
-        assert envs.actions is not None  # those of BabyAI's
+        assert envs.actions is not None  # BabyAI's envs always have them
         if max(actions) >= len(envs.actions):
             raise CannotPlay(
-                f"the expert wants action {max(actions)} of the env, and world.actions names 0 to "
-                f"{len(envs.actions) - 1} ({', '.join(envs.actions)}): name more of them"
+                f"the expert needs the env's action {max(actions)}, but world.actions lists only 0 to "
+                f"{len(envs.actions) - 1} ({', '.join(envs.actions)}): add the missing actions"
             )
         return Choice(actions)
 
@@ -228,7 +228,7 @@ def episode_of(number: int, episode: TextEpisode) -> Episode:
 class Transition(NamedTuple):
     """A step of a recorded episode."""
 
-    observation: TextObservation  # before it
+    observation: TextObservation  # before the step
     action: int
     log_prob: float | None
     reward: float
@@ -239,12 +239,12 @@ class Transition(NamedTuple):
 def play_training_episodes(
     player: Demonstrator, first: int, count: int, seed: int
 ) -> Iterator[tuple[int, TextEpisode, list[Transition]]]:
-    """Play the training episodes ``first`` to ``first + count``, and yield each with its number and steps when it
-    ends. They are those of a run's first env, dealt to all envs: the number of envs does not matter.
+    """Play the training episodes ``first`` to ``first + count - 1``, and yield each with its number and steps when it
+    ends. They are the episodes of a run's first env, distributed over all envs; the number of envs does not matter.
     """
     world = player.world
     num_envs = min(world.evaluation.num_envs, count)
-    present: dict[int, list[Transition]] = {}  # of the present episodes, by env
+    present: dict[int, list[Transition]] = {}  # of the current episodes, by env
 
     def seed_of(env: int, episode: int) -> int:
         return world.training_seed(0, first + episode * num_envs + env)

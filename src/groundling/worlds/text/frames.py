@@ -1,4 +1,4 @@
-"""Frames of text envs: an episode watched, and sample episodes of an evaluation, played again with pictures."""
+"""Frames of text envs: for watching an episode, and for replaying sample episodes of an evaluation with pictures."""
 
 import math
 import re
@@ -33,17 +33,17 @@ class Probe(NamedTuple):
     goal: str
     descriptions: tuple[tuple[str, ...], ...]  # the recent observations, oldest first
     past_actions: tuple[str, ...]
-    right: tuple[str, ...]  # the right actions, by their names in `ACTIONS`
+    right: tuple[str, ...]  # the right actions, as named in `ACTIONS`
 
 
 @cache
 def load_probes() -> dict[int, tuple[Probe, ...]]:
-    """Return the two sets by number."""
+    """Return the two sets of probes by number."""
     sets: dict[int, tuple[Probe, ...]] = {}
     for number, probes in read_bundled(Path(__file__).with_name("probes.yaml")).items():
         sets[number] = tuple(
             Probe(p["title"], p["goal"], tuple(map(tuple, turns[::2])), tuple(turns[1::2]), tuple(p["right"]))
-            for p, turns in ((p, p["turns"]) for p in probes)  # descriptions and actions in turn
+            for p, turns in ((p, p["turns"]) for p in probes)  # descriptions and actions alternate
         )
     return sets
 
@@ -57,7 +57,7 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
 
 
 def right_actions(config: TextConfig) -> dict[str, list[str]]:
-    """Return the right actions by a probe's title, under the config's names."""
+    """Return each probe's right actions by its title, as named in the config."""
     names = dict(zip(ACTIONS["english"], known_actions_of(config).names or (), strict=False))
     return {p.title: [names[a] for a in p.right if a in names] for probes in load_probes().values() for p in probes}
 
@@ -68,15 +68,14 @@ def read_probes(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class ProbeLog:
-    """Appends to a run's ``probes.jsonl`` after the update that the run resumes from."""
+    """Appends action probabilities to a run's ``probes.jsonl``, from the resumed update on."""
 
     def __init__(self, config: TextConfig, policy: Policy, run_dir: Path, update: int) -> None:
         self._policy = policy
         names = actions_of(config).names
         if names is None:
             raise ConfigError(
-                f"the probes are situations of BabyAI's, and env {config.env} has other actions at each step: set "
-                "world.probes=null"
+                f"the probes need fixed actions, but those of {config.env} change at each step: set world.probes=null"
             )
         sets = load_probes()
         probes = [probe for number in sets if config.probes in (number, "both") for probe in sets[number]]
@@ -84,8 +83,7 @@ class ProbeLog:
         self._observations = observations(probes, names, config.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
-                f"{type(policy).__name__} has no action probabilities before it has written or remembered something: "
-                "set world.probes=null"
+                f"{type(policy).__name__} has no action probabilities for isolated observations: set world.probes=null"
             )
         self._rows = RowFile(run_dir / _FILE, update or BEFORE_ALL)
         if not update:
@@ -102,17 +100,17 @@ class ProbeLog:
         self._rows.append({"update": row["update"], "step": row["step"], "probabilities": probabilities})
 
 
-_MOST_ACTIONS = 8  # Actions of a frame: the chosen one, and the likeliest of the others
+_MOST_ACTIONS = 8  # Maximum number of actions in a frame: the chosen one and the most likely others
 _MOST_FRAMES = 30
 _MARKS: dict[str, Literal["named", "other"]] = {"named": "named", "other": "other"}
 
 
 def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
-    """Return an episode of ``samples/*.json`` (see `sample_of`) with a picture before each action."""
+    """Return a view of an episode from ``samples/*.json`` (see `sample_of`), with a picture before each action."""
     first = sample.get("first")
     steps, actions = sample["steps"][:_MOST_FRAMES], sample["actions"][:_MOST_FRAMES]
     pictures: list[np.ndarray | None] = [None] * len(actions)
-    with suppress(UnknownEnv):  # the module that registers it is not imported: show the recording only
+    with suppress(UnknownEnv):  # the module that registers it is not imported: show only the recording
         played = replay(config, sample["seed"], actions, sample.get("task"))
         pictures = [picture_of(env) for _, env in played]
     frames = [
@@ -128,7 +126,7 @@ def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
     ]
     notes = [] if first is None else [_about_first(first)]
     if sample["suite"] != "held-out":
-        notes.append(f"Suite {sample['suite']}.")
+        notes.append(f"Suite: {sample['suite']}.")
     return EpisodeView(
         _marked(f"“{sample['mission']}”", first["named"] if first else []),
         frames,
@@ -140,7 +138,7 @@ def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
 
 
 def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping[str, float] | None:
-    """Return the probabilities of the chosen and the likeliest actions; of few actions all, in their order."""
+    """Return the probabilities of the chosen action and the most likely others; of all actions if there are few."""
     if probabilities is None or len(probabilities) <= _MOST_ACTIONS:
         return probabilities
     ranked = sorted(probabilities, key=lambda name: (name != action, -probabilities[name]))[:_MOST_ACTIONS]
@@ -148,7 +146,7 @@ def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping
 
 
 def watch(config: TextConfig, player: Player, number: int, deterministic: bool, seed: int) -> Iterator[Frame]:
-    """Play a held-out episode step by step; the last frame has the outcome. ``seed`` is that of the run."""
+    """Play a held-out episode step by step; the last frame contains the outcome. ``seed`` is the run's seed."""
     envs, chooser = drawing_env(config, held_out_seed(number)), chooser_of(player, deterministic, seed + number)
     with closing(envs), chooser as choose:
         (observation,), step = envs.reset(), 0
@@ -178,14 +176,14 @@ def _same(picture: np.ndarray | None) -> np.ndarray | None:
 
 def _about_first(first: Mapping[str, Any]) -> str:
     if first["target"] == "none":
-        return "The agent dealt with nothing."
+        return "The agent interacted with no object."
     which = "which the mission names" if first["target"] == "named" else "which the mission does not name"
     when = f", at step {first['step']}" if first.get("step") else ""
-    return f"First dealt with: {first.get('thing') or 'a thing'}, {which}{when}."
+    return f"First interaction: with {first.get('thing') or 'an object'}, {which}{when}."
 
 
 def _marked(mission: str, named: Sequence[str]) -> list[tuple[str, bool]]:
-    """Split a mission into parts, each with True if it names the thing to interact with first."""
+    """Split a mission into parts, each with True if it names the object to interact with first."""
     if not named:
         return [(mission, False)]
     parts = re.split(f"({'|'.join(map(re.escape, named))})", mission)
@@ -202,7 +200,7 @@ def select(episodes: Sequence[TextEpisode]) -> list[TextEpisode]:
 
 
 def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[str, Any]:
-    """Play ``episode`` again and return the policy's prompts and probabilities at each step, as JSON."""
+    """Replay ``episode`` and return the policy's prompts and probabilities at each step, as JSON."""
     played = replay(config, episode.seed, episode.actions, episode.task)
     observations = [observation for observation, _ in played]
     nothing = [None] * len(observations)
@@ -234,7 +232,7 @@ def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[
 def replay(
     config: TextConfig, seed: int, actions: Sequence[int], task: str | None
 ) -> Iterator[tuple[TextObservation, gymnasium.Env[Any, Any]]]:
-    """Play an episode again: yield the observation before each action, and the env, which draws pictures if it can."""
+    """Replay an episode: yield the observation before each action, and the env, which renders pictures if it can."""
     if config.args.get("draw_task") == "construction":  # the seed does not determine the task
         config = config.model_copy(update={"args": {**config.args, "task": task}})
     with closing(drawing_env(config, seed)) as envs:
@@ -245,11 +243,11 @@ def replay(
 
 
 def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
-    """Make one env whose every episode has this seed; it draws pictures if it can."""
+    """Create an env whose episodes all have this seed, and which renders pictures if it can."""
     config = config.model_copy(update={"num_workers": 0})
     envs = make_envs(config, 1, lambda env, episode: seed)
     if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
-        # A subclass of a MiniGrid env inherits the mode and may not accept it.
+        # A subclass of a MiniGrid env inherits the mode, but may not accept it as an argument.
         with suppress(ConfigError):
             drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
             envs.close()
@@ -258,7 +256,7 @@ def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
 
 
 def picture_of(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
-    """Draw an env: uint8 ``(height, width, 3)``; None if it draws no picture."""
+    """Render an env as uint8 ``(height, width, 3)``; return None if it has no pictures."""
     picture: Any = None
     with suppress(NotImplementedError):
         picture = env.render() if env.render_mode == "rgb_array" else None

@@ -1,4 +1,4 @@
-"""Pairs of segments of play in text envs, for a judge: Motif's phase 0 for worlds described in words."""
+"""Pairs of segments of play in text envs, for a judge: Motif's data collection for worlds described as text."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,41 +14,41 @@ from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import play_training_episodes
 from groundling.worlds.world import Demonstrator
 
-_EPISODES_PER_ROUND = 16  # After a round the next agent plays, and the recording is on the disk
+_EPISODES_PER_ROUND = 16  # After a round, the recording is saved and the next agent plays
 
 
 def caption(observation: TextObservation, action: str) -> str:
-    """Return a step as a judge reads it: the descriptions, and the action."""
+    """Return a step as a judge reads it: the descriptions and the action."""
     return "\n".join([*observation.descriptions[-1], f"Action: {action}"])
 
 
 def context(observation: TextObservation) -> str:
-    """Return the text before a step's caption: the episode's goal."""
+    """Return the text that precedes a step's caption, the episode's goal."""
     return f"Goal: {observation.goal}"
 
 
 def caption_in_context(observation: TextObservation, action: str) -> str:
-    """Return the text from which a reward model distilled from this world's pairs rewards an action."""
+    """Return the input for an action of a reward model that was distilled from this world's pairs."""
     return in_context(context(observation), caption(observation, action))
 
 
 def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
-    """Let agents play training episodes in turns, write pairs of segments of them, and return their number.
+    """Let agents play training episodes in turn, write pairs of segments of the episodes, and return their number.
 
-    Of every ``stride`` steps of an episode one segment is kept, which begins at a random step and may be shorter at
-    the episode's end; or a segment is a whole episode. Segments are paired at random, with one of the same goal if
-    there is one. Everything follows from the config's seed; after a kill the same call continues with the unfinished
-    round. Players draw their actions unless ``evaluation.deterministic``. ``on_segment`` is called once for each
-    segment, including those recorded before. Raise `ConfigError` if the numbers do not fit, or the folder holds
-    something else.
+    One segment is kept of every ``stride`` steps of an episode; it starts at a random step, and may be shorter at the
+    episode's end. Without a length, each segment is a whole episode. Segments are paired at random, with the same goal
+    if possible. The config's seed determines everything; if the process is killed, repeating the call continues with
+    the unfinished round. Agents sample their actions unless ``evaluation.deterministic`` is set. ``on_segment`` is
+    called once for each segment, including those recorded earlier. Raise `ConfigError` if the settings are
+    inconsistent, or the folder contains something else.
     """
     length, stride = settings.length or 0, settings.stride
     if stride is not None and not length:
-        raise ConfigError(f"--stride {stride} does nothing where segments are whole episodes: give --length N, too")
+        raise ConfigError(f"--stride {stride} has no effect on segments of whole episodes: add --length N")
     if stride is not None and stride < length:
-        raise ConfigError(f"--stride {stride} is less than the segments' --length {length}: give at least as much")
+        raise ConfigError(f"--stride {stride} must be at least the segments' --length {length}")
     stride = stride or length
     settings.check_texts()
     parquet.pyarrow_modules()  # before anything is played
@@ -86,7 +86,7 @@ def record(
 
 
 def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
-    """Return the segments' places in another order, two for each pair."""
+    """Return the segments' indices in the order of the pairs, two for each pair."""
     alone: dict[str, int] = {}
     pairs: list[tuple[int, int]] = []
     for place in rng.permutation(len(goals)).tolist():
@@ -94,14 +94,14 @@ def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
             alone[goals[place]] = place
         else:
             pairs.append((other, place))
-    rest = list(alone.values())  # at most one of each goal
+    rest = list(alone.values())  # at most one per goal
     pairs += zip(rest[::2], rest[1::2], strict=True)
     return [place for pair in rng.permutation(len(pairs)) for place in pairs[pair]]
 
 
 def _play_round(player: Demonstrator, number: int, length: int, stride: int) -> list[Recorded]:
-    """Play a round's episodes, and return their segments, one of every ``stride`` steps or of each episode, in the
-    order in which the episodes ended.
+    """Play a round's episodes, and return their segments in the order in which the episodes ended: one segment per
+    ``stride`` steps, or one per episode.
     """
     segments: list[Recorded] = []
     seed = player.world.training_seed(1, number)

@@ -1,4 +1,4 @@
-"""Test suites, as changes to the run's config: GLAM's tests of generalisation, and controls of the missions."""
+"""Test suites, as changes to the run's config: GLAM's generalisation tests, and controls that change the missions."""
 
 import inspect
 import json
@@ -21,29 +21,29 @@ from groundling.worlds.text.config import TextConfig
 
 @dataclass(frozen=True)
 class Suite:
-    """A test: a description, and overrides of the run's config."""
+    """A test suite: a description, and overrides of the run's config."""
 
     about: str
     overrides: Sequence[str] = ()
-    keeps: Sequence[str] = ()  # arguments of the env that stay as in the run although the overrides remove others
-    replacements: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of words of the prompt, by language
-    form: Mapping[str, str] = field(default_factory=dict)  # by language, words that the prompt must have
+    keeps: Sequence[str] = ()  # arguments of the run's env that are kept although the overrides remove the others
+    replacements: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of words in the prompt, by language
+    form: Mapping[str, str] = field(default_factory=dict)  # words that the prompt must contain, by language
     prompt: str | None = None  # the prompt that the overrides set
-    language: str | None = None  # None: the run's
-    synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `ACTIONS`, by language
-    of_grids: bool = False  # about the things in BabyAI's and MiniGrid's envs
-    needs_env: bool = False  # only an env of the world shows if the suite suits it
+    language: str | None = None  # None for the run's language
+    synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for `ACTIONS`, by language
+    of_grids: bool = False  # applies only to BabyAI's and MiniGrid's envs
+    needs_env: bool = False  # an env must be created to check if the suite applies
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
-        """Return overrides of a run for `config.compose.changed`; raise without translations of its actions."""
+        """Return overrides for `config.compose.changed`; raise if an action has no synonym or translation."""
         if self.synonyms:
             usual = ACTIONS[check_language(config.language)]
             others = dict(zip(usual, self.synonyms[config.language], strict=True))
             actions = config.actions or usual
             if strange := [action for action in actions if action not in others]:
                 raise ConfigError(
-                    f"it has no synonym of the action {strange[0]!r}, only of {', '.join(usual)}: leave the suite out, "
-                    "and evaluate held-out with world.actions=[…], the names that you choose"
+                    f"it has no synonym for the action {strange[0]!r}, only for {', '.join(usual)}: skip this suite, "
+                    "or evaluate held-out with your own names in world.actions=[…]"
                 )
             return [{"world.actions": [others[action] for action in actions]}]
         if self.replacements:
@@ -73,15 +73,15 @@ SUITE_GROUPS: dict[str, Sequence[str]] = {
 def suite_overrides(
     config: TextConfig, policy: ComponentConfig, suite: str, overrides: Sequence[str]
 ) -> list[str | Mapping[str, Any]]:
-    """Return a suite's overrides, then the caller's; raise `ConfigError` if it changes nothing or replaces the world.
-    Where each env of the run keeps a randomly drawn task, held-out episodes draw theirs by their seeds instead:
-    equally often, and the same ones for all agents.
+    """Return a suite's overrides, then the caller's; raise `ConfigError` if the suite does not apply to the world. If
+    each of the run's envs has a fixed random task, the tasks of held-out episodes are sampled with their seeds
+    instead, so that all tasks are equally likely and the same for all agents.
     """
     if suite in CONTROLS and any("world.args.control" in text for text in overrides):
-        raise ConfigError("it sets world.args.control itself: take yours out, or evaluate held-out")
+        raise ConfigError("it sets world.args.control itself: remove yours, or evaluate held-out")
     _check_suits(SUITES[suite], config, policy)
     if any(text.startswith("world.actions=") for text in overrides):
-        config = config.model_copy(update={"actions": None})  # the caller's need no translation
+        config = config.model_copy(update={"actions": None})  # the caller's actions need no translation
     by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
     try:
         return [*SUITES[suite].changes(config), *overrides, *by_seed]
@@ -90,33 +90,33 @@ def suite_overrides(
 
 
 def _check_suits(suite: Suite, config: TextConfig, policy: ComponentConfig) -> None:
-    """Raise `ConfigError` if a suite would change nothing, or is of another env."""
+    """Raise `ConfigError` if a suite would change nothing, or is for a different env."""
     if suite.of_grids and not inspect_env(config.env, config.args, config.language).is_grid:
         raise ConfigError(
-            f"it replaces words of BabyAI's and MiniGrid's envs, and the run's env is {config.env}: to test other "
+            f"it replaces words of BabyAI's and MiniGrid's envs, but the run's env is {config.env}: to replace other "
             "words, evaluate held-out with policy.args.replacements={word: other}, or world.actions=[…]"
         )
     levels = [text.partition("=")[2] for text in suite.overrides if text.startswith("world.env=")]
     if levels and not config.env.startswith("BabyAI-"):
-        raise ConfigError(f"it is BabyAI's level {levels[0]}, and the run's env is {config.env}")
+        raise ConfigError(f"it is the BabyAI level {levels[0]}, but the run's env is {config.env}")
     if suite.form and policy.id != "symbolic":
         prompt = policy.args.get("prompt", "glam")
         texts, form = PromptReader(prompt, config.language).forms(BLANK), suite.form[config.language]
         if not all(form in text for text in texts):
-            every = "" if isinstance(prompt, str) else ", all of them,"
-            raise ConfigError(f"it replaces {form!r}, which the prompt {prompt!r}{every} does not say")
+            every = "" if isinstance(prompt, str) else " (in every form)"
+            raise ConfigError(f"it replaces {form!r}, which the prompt {prompt!r}{every} does not contain")
     if suite.prompt is not None:
         if "prompt" not in inspect.signature(policies.get(policy.id)).parameters:
-            raise ConfigError(f"it changes the prompt, and policy {policy.id!r} reads none")
+            raise ConfigError(f"it changes the prompt, but policy {policy.id!r} has none")
         if policy.args.get("system") is not None:
-            raise ConfigError("it is a text, and the run reads conversations, with a system prompt of its own")
+            raise ConfigError("its prompt has no system prompt, but the run sets policy.args.system")
 
 
 _USUAL = "held-out"
 
 
 def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> ReportTable | None:
-    """Compare evaluations with original and changed missions of this task and language; None without changed ones."""
+    """Compare evaluations with original and changed missions of this task and language; None if all are original."""
     if not evaluations.keys() & set(CONTROLS):
         return None
     here = _without_control(json.loads(json.dumps(settings)))
@@ -144,16 +144,16 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         "Does the agent read its mission? Original and changed missions",
         header,
         rows,
-        "Precision: of the episodes in which the agent deals with anything, the share in which the first thing is "
-        "the mission's. Swapped: the mission names another thing in the room, which then counts as the mission's; "
-        "an agent that reads goes to it, and fails. Dropped, scrambled: the mission does not say which thing, or "
-        "its letters are shuffled; what the env wants counts as the mission's, and an agent that reads is left "
-        "with chance. The expert sees the world and what the env wants, and reads no mission.",
+        "Precision: among episodes with any interaction, the share in which the first object that the agent interacts "
+        "with is the mission's. Swapped: the mission names a different object in the room, which then counts as the "
+        "mission's; an agent that reads goes to it and fails. Dropped and scrambled: the mission does not name the "
+        "object, or its letters are shuffled; the env's target counts as the mission's, and an agent that reads can "
+        "only guess. The expert sees the full state and the env's target, and does not read the mission.",
     )
 
 
 def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Settings that decide what an env shows and asks for, without the control of its missions."""
+    """Return the settings that determine an env's observations and goals, without the control of its missions."""
     args = {name: value for name, value in env["args"].items() if name != "control"}
     return env["env"], args, env["language"], env["actions"]
 

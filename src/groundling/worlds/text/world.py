@@ -31,14 +31,14 @@ from groundling.worlds.text.suites import SUITE_GROUPS, SUITES, control_table, s
 from groundling.worlds.world import Collector, Player, World
 
 _BY_REWARD = (
-    "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
-    "ended it with a positive reward; if that is wrong (a step cost, a prize for something else), report it as one of "
-    f"info's keys {', '.join(SUCCESSES)}"
+    "success: the info of {} of {} episodes does not report it, so these episodes count as successful if the env "
+    "ended them with a positive reward. If that is wrong (e.g. with step costs or other rewards), report success in "
+    f"info under one of the keys {', '.join(SUCCESSES)}"
 )
 
 
 class TextWorld(World):
-    """A Gymnasium env that is described in words, or a dataset of episodes that were played there."""
+    """A Gymnasium env described as text, or a dataset of episodes played in it."""
 
     config: TextConfig
     evaluation: TextEvaluation
@@ -53,7 +53,7 @@ class TextWorld(World):
     suite_groups: ClassVar[Mapping[str, Sequence[str]]] = SUITE_GROUPS
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the admissible actions",
-        "expert": "BabyAI's bot, which sees the whole world",
+        "expert": "BabyAI's bot, which sees the full state",
     }
     experiment = "glam/mixed"
     starter_experiment = "demo"
@@ -78,7 +78,7 @@ class TextWorld(World):
                 subject=self.offers.subject,
             )
         offers: set[Offer] = {"words"}
-        with suppress(UnknownEnv):  # a recorded run whose module is not imported
+        with suppress(UnknownEnv):  # a saved run whose env's module is not imported
             if inspect_env(config.env, config.args, config.language).has_symbols:
                 offers.add("symbols")
         return replace(
@@ -123,7 +123,7 @@ class TextWorld(World):
         return observations
 
     def check_measures(self, policy: Policy) -> None:
-        """Return: the validation split of a dataset needs nothing else."""
+        """Do nothing: the validation split of a dataset needs no checks."""
 
     def logs(
         self,
@@ -143,7 +143,7 @@ class TextWorld(World):
         if count := min(dataset.count_transitions(folder, "validation"), evaluation.episodes):
             names = episodes.actions_of(config).names
             split = Demonstrations(folder, 1, slice(0, 1), names, config.history, self.seed, split="validation")
-            rollout = split.rollout(count)  # of the whole split, or of as many drawn from it
+            rollout = split.rollout(count)  # the whole split, or a random sample of it
             measure = lambda update: algorithm.measure(policy, rollout)  # noqa: E731
             yield ValidationLog(measure, evaluation.every, run_dir, update, last_step, listeners)
 
@@ -193,7 +193,7 @@ class TextWorld(World):
         return episodes.TextActor(self.config, policy, self.evaluation.deterministic, generator)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """Note how many episodes do not report success; MiniGrid's envs pay a reward only for success."""
+        """Note how many episodes do not report success. Grid envs need no note: they only reward success."""
         records = [one.record for outcome in played.values() for one in outcome.episodes]
         if inspect_env(self.config.env, self.config.args, self.config.language).is_grid:
             return {}

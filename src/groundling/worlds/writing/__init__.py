@@ -1,1 +1,1 @@
-"""Texts to a pool's prompts."""
+"""Texts written to a pool's prompts."""

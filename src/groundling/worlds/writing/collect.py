@@ -1,4 +1,4 @@
-"""Rollouts of texts to a pool's prompts: written by a policy, or a pool's references."""
+"""Rollouts of texts for a pool's prompts: those that a policy writes, or the pool's references."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from groundling.worlds.writing.config import PromptEncoder
 
 
 class PoolCollector(Collector):
-    """A collector whose position is that of an order of samples; ``num_texts`` are those of all processes together."""
+    """Base class of collectors that follow an order of samples; ``num_texts`` is the total over all processes."""
 
     def __init__(
         self, order: SampleOrder, encode: PromptEncoder, num_texts: int, local_rows: slice, num_tokens: int
@@ -37,8 +37,8 @@ class PoolCollector(Collector):
 
 
 class WrittenTexts(PoolCollector):
-    """Lets a policy write ``num_texts`` texts in a rollout, and rewards them. ``texts_per_prompt``, the size of a
-    group of texts to one prompt (RLOO, GRPO), divides ``num_texts``. Other arguments as of `PoolCollector`.
+    """Collects ``num_texts`` texts of a policy per rollout, and rewards them. ``texts_per_prompt`` is the number of
+    texts in a prompt's group (RLOO, GRPO), and must divide ``num_texts``. For the others, see `PoolCollector`.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class WrittenTexts(PoolCollector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Let the policy write to the next prompts; raise `RunError` if a reward is missing or not finite."""
+        """Collect texts for the next prompts; raise `RunError` if a reward is missing or not finite."""
         writer = as_writer(policy)
         drawn = self._order.draw(self._num_texts // self._group_size)
         samples = [sample for sample in drawn for _ in range(self._group_size)][self._local_rows]
-        # Drawn for all processes, so that a text does not depend on the process that writes it.
+        # Drawn for all processes, so that a text does not depend on which process writes it.
         uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
         prompts = self._encode(samples)
         writing = writer.write(prompts, uniforms[self._local_rows], self._num_tokens)
@@ -103,12 +103,12 @@ class WrittenTexts(PoolCollector):
 
 
 class References(PoolCollector):
-    """Gives a pool's references as rollouts, as if the policy had written them.
+    """Collects a pool's references as rollouts, as if the policy had written them.
 
-    A sample with several references gives another one each time. A text of more than ``num_tokens``, including its end
-    token, is cut, and does not end. With ``has_decoder``, an encoder-decoder also learns the special tokens that its
-    tokenizer puts around targets (BART's ``<s>``, T5's ``</s>``). Other arguments as of `PoolCollector`. Raise
-    `ConfigError` if a sample has no reference, or the model no end token.
+    If a sample has several references, each epoch uses the next one. A text longer than ``num_tokens``, including its
+    end token, is truncated and has no end token. With ``has_decoder``, an encoder-decoder also learns the special
+    tokens that its tokenizer adds to targets (BART's ``<s>``, T5's ``</s>``). For the other arguments, see
+    `PoolCollector`. Raises `ConfigError` if a sample has no reference, or the model has no end token.
     """
 
     def __init__(
@@ -122,13 +122,11 @@ class References(PoolCollector):
     ) -> None:
         for sample in order.samples:
             if not any(sample.references):
-                raise ConfigError(
-                    f"sample {sample.id} has no reference, so there is nothing to learn from: choose another pool"
-                )
+                raise ConfigError(f"sample {sample.id} has no reference to learn from: choose a different pool")
         if encode.end_token is None:
             raise ConfigError(
-                "the model has no end token, so it cannot learn where a text ends: name a tokenizer with an eos_token "
-                "(model.tokenizer=…)"
+                "the model has no end token, so it cannot learn where a text ends: set model.tokenizer=… to a "
+                "tokenizer with an eos_token"
             )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._has_decoder, self._end_token, self._by_pass = has_decoder, encode.end_token, False
@@ -137,8 +135,8 @@ class References(PoolCollector):
     def collect(
         self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None] = lambda transitions: None
     ) -> tuple[Rollout, list[Episode]]:
-        """Return the next samples' references; values and log-probabilities are 0. With `in_passes`, columns after the
-        end of a pass repeat its last text and are masked.
+        """Return the references of the next samples; values and log-probabilities are 0. After `in_passes`, columns
+        beyond the end of a pass repeat its last text and are masked.
         """
         writer = as_writer(policy)
         first, total = self._order.drawn, len(self._order.samples)
@@ -174,7 +172,7 @@ class References(PoolCollector):
         return rollout, []
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """Count passes of tokens (see `Collector.in_passes`); tokenizing 100,000 references takes half a minute."""
+        """See `Collector.in_passes`; a step is a token. Tokenizing 100,000 references takes half a minute."""
         self._by_pass = True
         samples = self._order.samples
         texts = [s.references[epoch % len(s.references)] for epoch in range(epochs) for s in samples]
@@ -195,7 +193,7 @@ class References(PoolCollector):
 def texts_so_far(
     lm: LanguageModel, prompts: Sequence[TokenPrompt], rows: Sequence[Sequence[int]], per_token: bool
 ) -> list[list[str]]:
-    """Return the text after each token of each row; only the last one unless ``per_token``, the others are empty."""
+    """Return the text up to each token of each row; unless ``per_token``, all but the last are empty strings."""
     texts = []
     for prompt, row in zip(prompts, rows, strict=True):
         written = lm.continuation(prompt.ids)
@@ -208,7 +206,7 @@ def texts_so_far(
 def reward_inputs(
     samples: Sequence[Sample], texts: Sequence[Sequence[str]], tokens: Sequence[Sequence[int]] = ()
 ) -> RewardInputs:
-    """Return texts to samples as inputs of rewards; ``texts`` as of `texts_so_far`, ``tokens`` their ids."""
+    """Return samples and the texts written to them as reward inputs; ``texts`` is in the format of `texts_so_far`."""
     return RewardInputs.of_texts(
         GeneratedTexts(
             [sample.prompt for sample in samples],
@@ -225,37 +223,37 @@ def _padded(rewards: Tensor, num_tokens: int) -> Tensor:
 
 
 def as_writer(policy: Policy | None) -> TokenPolicy:
-    """Return a policy that writes; raise `ConfigError` if it does not."""
+    """Return the policy if it writes text; otherwise raise `ConfigError`."""
     if not isinstance(policy, TokenPolicy):
-        raise ConfigError(f"{type(policy).__name__} does not write texts: set policy.id=token for a pool")
+        raise ConfigError(f"{type(policy).__name__} cannot write text: set policy.id=token for a pool")
     return policy
 
 
 def check_lengths(writer: TokenPolicy, max_prompt_length: int, num_tokens: int) -> None:
-    """Raise `ConfigError` if lengths contradict each other, or the model has no room for such prompts and texts."""
+    """Raise `ConfigError` if the lengths are inconsistent, or exceed the model's context."""
     limit = writer.sampling.max_new_tokens
     if limit not in (None, num_tokens):
         raise ConfigError(
-            f"policy.args.generation.max_new_tokens={limit}, but world.num_tokens={num_tokens} sets how many tokens "
-            "a text has at most: leave max_new_tokens out"
+            f"policy.args.generation.max_new_tokens={limit} conflicts with world.num_tokens={num_tokens}, which sets "
+            "the maximum number of tokens of a text: remove max_new_tokens"
         )
     check_room(writer, max_prompt_length, num_tokens)
 
 
 def check_room(writer: TokenPolicy, prompt: int, text: int) -> None:
-    """Raise `ConfigError` if the model has no room for a prompt and a text of so many tokens."""
+    """Raise `ConfigError` if a prompt and a text of these lengths exceed the model's context."""
     room = writer.lm.max_positions
-    # An encoder-decoder reads the prompt in its encoder; the last token is never read.
+    # An encoder-decoder reads the prompt in its encoder. The last token is never read.
     needed = max(prompt, text) if writer.lm.is_encoder_decoder else prompt + text - 1
     if room is not None and needed > room:
         raise ConfigError(
-            f"a prompt of {prompt} tokens and a text of {text} are more than the model's {room} positions: lower "
+            f"a prompt of {prompt} tokens and a text of {text} exceed the model's {room} positions: lower "
             "world.max_prompt_length or world.num_tokens"
         )
 
 
 def _figures(writing: Writing) -> list[dict[str, float]]:
-    """Return means over each text's tokens, as RL4LMs logs them."""
+    """Return the means over each text's tokens that RL4LMs logs."""
     lengths = writing.mask.sum(0)  # (num_texts,)
     quantities = {"log_prob": writing.log_probs, "value": writing.values, "kl": writing.kl}
     means = {name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in quantities.items() if x is not None}

@@ -1,4 +1,4 @@
-"""A pool's prompts, to which texts are written: settings, samples, and their encoding."""
+"""The settings and samples of a pool's prompts, to which texts are written, and their encoding."""
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from groundling.worlds.config import EvaluationConfig, Use, WorldConfig
 
 
 class WritingConfig(WorldConfig):
-    """A pool's prompts, to which texts are written; or its references, to be learnt."""
+    """A pool's prompts, to which texts are written, or its references, which are learned."""
 
     ROWS: ClassVar[str] = "num_texts"
     STEPS: ClassVar[str] = "num_tokens"
@@ -38,56 +38,55 @@ class WritingConfig(WorldConfig):
     num_texts: Annotated[int, Ge(1)] = 32
     """Texts written in an update."""
     num_tokens: Annotated[int, Ge(1), OfEvaluation] = 40
-    """Tokens of a text at most."""
+    """Maximum number of tokens of a text."""
     texts_per_prompt: Annotated[int, Ge(1)] = 1
-    """Texts of an update that are written to one prompt: the groups of RLOO and GRPO; usually 1, or 4 to 16."""
+    """Number of texts per prompt in an update, the group size of RLOO and GRPO; usually 1, or 4 to 16."""
     replacement: bool = True
-    """Draw the prompts independently of each other (as RL4LMs), not in epochs that have every prompt once."""
+    """Sample the prompts with replacement (as in RL4LMs), instead of in epochs that contain every prompt once."""
     max_prompt_length: Annotated[int, Ge(1), OfEvaluation] = 128
-    """Tokens of a prompt that are read; the rest of a longer one is left out."""
+    """Maximum number of tokens of a prompt; longer prompts are truncated."""
     prompt_truncation_side: Annotated[Literal["left", "right"], OfEvaluation] = "left"
-    """Side on which the rest is left out."""
+    """Side on which prompts are truncated."""
     chat: Annotated[bool, OfEvaluation] = False
-    """Take a prompt as a user's message and the text as the answer, by the model's chat template."""
+    """Format a prompt as a user's message and the text as the answer, using the model's chat template."""
     system: Annotated[str | None, OfEvaluation, ReadByModel] = None
-    """The system prompt of such a conversation; null: the template's own, if it has one."""
+    """System prompt for chat. If null, the template's default is used, if it has one."""
 
     def check(self) -> None:
         if self.num_texts % self.texts_per_prompt:
             raise ConfigError(
-                f"world.num_texts={self.num_texts} texts an update are no whole number of groups of "
-                f"world.texts_per_prompt={self.texts_per_prompt}: let the second divide the first"
+                f"world.texts_per_prompt={self.texts_per_prompt} must divide world.num_texts={self.num_texts}"
             )
 
     def unused(self, use: Use) -> Mapping[str, str]:
-        idle = {"model.max_prompt_tokens": "prompts are cut at world.max_prompt_length"}
+        idle = {"model.max_prompt_tokens": "prompts are truncated to world.max_prompt_length"}
         if not self.chat:
-            idle["world.system"] = "prompts are read as they are (world.chat=false)"
+            idle["world.system"] = "prompts are used without a chat template (world.chat=false)"
         else:
-            idle["model.add_special_tokens"] = "prompts are written by the chat template (world.chat=true)"
+            idle["model.add_special_tokens"] = "prompts are formatted by the chat template (world.chat=true)"
         if use.demonstrated:
-            reason = "its algorithm reads the references, each in its turn"
+            reason = "its algorithm learns from each reference in turn"
             idle |= {"world.texts_per_prompt": reason, "world.replacement": reason}
         return idle
 
 
 class WritingEvaluation(EvaluationConfig):
-    """Texts written to a split's prompts."""
+    """Settings for texts written to a split's prompts."""
 
     metrics: Annotated[list[Annotated[ComponentConfig, ArgumentsOf(measures)]], OfEvaluation] = []
-    """Ids of `groundling list metrics` and their arguments, as in [{id: rouge}]."""
+    """Metrics from `groundling list metrics` with their arguments, as in [{id: rouge}]."""
     generation: Annotated[
         dict[str, Any], OfEvaluation, CommandLineOnly.of("custom_generate", "trust_remote_code")
     ] = {}
-    """Arguments of Transformers' generate for evaluation, such as {num_beams: 5}; empty: as in training. Texts begin
-    and end as in training, without the model's own generation config and NLPO's mask, which generate does not know."""
+    """Arguments for Transformers' generate in evaluation, such as {num_beams: 5}. If empty, texts are sampled as in
+    training. Start and end tokens are those of training; the model's generation config and NLPO's mask are unused."""
     post_process: Annotated[str | None, OfEvaluation] = None
-    """Processing of a text before it is measured: three_sentence_summary keeps three sentences; null: none."""
+    """Post-processing before a text is measured: three_sentence_summary keeps three sentences, null keeps all."""
     every: Annotated[int | None, Ge(1)] = None
-    """Updates between two measurements of the validation split; also before the first and after the last; null: none.
-    """
+    """Updates between measurements of the validation split, which is also measured before the first update and after
+    the last. If null, it is not measured."""
     batch_size: Annotated[int, Ge(1)] = 64
-    """Texts written at once."""
+    """Number of texts written in a batch."""
 
     def check(self) -> None:
         check_generation("evaluation.generation", self.generation)
@@ -95,27 +94,27 @@ class WritingEvaluation(EvaluationConfig):
             post_processors.get(self.post_process)
         if "max_length" in self.generation:
             raise ConfigError(
-                f"evaluation.generation.max_length={self.generation['max_length']} does nothing next to "
-                "max_new_tokens, which is world.num_tokens unless you set it: set max_new_tokens instead"
+                f"evaluation.generation.max_length={self.generation['max_length']} has no effect, because "
+                "max_new_tokens (world.num_tokens by default) overrides it: set max_new_tokens instead"
             )
         if self.generation.get("max_new_tokens", 1) is None:
             raise ConfigError(
-                "evaluation.generation.max_new_tokens=null leaves the texts without an end: set a number, or leave it "
-                "out for world.num_tokens"
+                "evaluation.generation.max_new_tokens=null sets no maximum length: set a number, or remove it to use "
+                "world.num_tokens"
             )
         if (texts := self.generation.get("num_return_sequences")) not in (None, 1):
             raise ConfigError(
-                f"evaluation.generation.num_return_sequences={texts} writes {texts} texts to each prompt, and one is "
-                "measured: leave it out"
+                f"evaluation.generation.num_return_sequences={texts} writes {texts} texts per prompt, but only one is "
+                "measured: remove it"
             )
 
 
 class PromptEncoder:
-    """Encodes samples' prompts for a language model, truncated to ``max_prompt_length`` tokens. With a chat template a
-    prompt is a user's message. A tokenizer without a padding token pads with its end token, which masks exclude.
+    """Encodes samples' prompts for a language model, truncated to ``max_prompt_length`` tokens. With a chat template,
+    a prompt is a user's message. A tokenizer without a padding token pads with its end token, which masks exclude.
 
     Attributes:
-        end_token: End token of answers in training data: that of a turn with ``chat``, else that of a text.
+        end_token: End token of answers in training data: the end of a turn with ``chat``, else the end of a text.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class PromptEncoder:
         self._encoder = TextEncoder(tokenizer)
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
-        """Return the token ids of each prompt; raise if one is empty, or a conversation leaves no room for it."""
+        """Return the token ids of each prompt; raise if one is empty, or does not fit in its conversation."""
         if self._chat is not None:
             conversations = [(self._system if s.system is None else s.system, s.earlier, s.prompt) for s in samples]
             limits = self.max_prompt_length, self._side
@@ -149,27 +148,27 @@ class PromptEncoder:
         for sample in samples:
             if sample.earlier or sample.system is not None:
                 raise ConfigError(
-                    f"sample {sample.id} is a conversation, which needs a chat template: set world.chat=true"
+                    f"sample {sample.id} is a conversation and requires a chat template: set world.chat=true"
                 )
         encoded = encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens)
         return TokenPrompt.unpad(*encoded)
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
-        """Return a pool template's control tokens; None if the sample does not mark a dataset's parts."""
+        """Return the control tokens of a pool's template, or None if the sample does not mark the dataset's parts."""
         if not sample.data:
             return None
         return self._encoder.spelled(self._encoder.mask_parts(sample.prompt, sample.data))
 
     def target(self, text: str, has_decoder: bool, allowed: Collection[str] | None = None) -> list[int]:
         """Return the token ids of a reference, without an end token unless a decoder's tokenizer adds it. Control
-        tokens that are not ``allowed`` (None: all are) are read as plain text, with a warning.
+        tokens not in ``allowed`` are encoded as plain text, with a warning; if None, all are allowed.
         """
         if self._chat is not None and not has_decoder:
             return [*self._chat.lead, *self._chat.answers([text])[0]]
         if allowed is not None and (spelled := self._encoder.spelled(text).difference(allowed)):
             warnings.warn(
-                f"references of the pool spell control tokens ({', '.join(sorted(spelled))}), which are learnt as "
-                "plain text: leave them out; each reference is followed by the end token",
+                f"references of the pool contain control tokens ({', '.join(sorted(spelled))}), which are learned as "
+                "plain text: remove them; an end token is added to each reference automatically",
                 stacklevel=2,
             )
             return self._encoder.encode(self._encoder.mask(text, allowed), special_tokens=has_decoder)
@@ -185,15 +184,13 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
 
 
 def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
-    """Return a split of a pool. The first sample is read now, the others when needed; both may raise
-    `GroundlingError`.
-    """
+    """Return a split of a pool. Samples after the first are read on demand. Reading may raise `GroundlingError`."""
     pool = pools.create(config.pool, **config.args)
-    asked = f"pool {config.pool!r}, asked for {split},"
+    asked = f"pool {config.pool!r} (split {split})"
     with foreign(asked):
         given = pool.prepare(split)
     if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
-        raise ConfigError(f"{asked} must give a list of Sample, got {given!r:.80}")
+        raise ConfigError(f"{asked} must return a list of Sample, got {given!r:.80}")
     samples = _Samples(given, asked)
     if len(samples):
         samples[0]
@@ -201,8 +198,8 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
 
 
 def warn_about_shared_prompts(config: WritingConfig, training: Sequence[Sample], validated: bool) -> None:
-    """Warn if a held-out split has training prompts. Only cheap splits are read: val if training measures it anyway
-    (``validated``), and all splits of files.
+    """Warn if a held-out split contains training prompts. Only splits that are cheap to read are checked: val if
+    training measures it anyway (``validated``), and all splits of files.
     """
     pool = pools.create(config.pool, **config.args)
     splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
@@ -214,14 +211,14 @@ def warn_about_shared_prompts(config: WritingConfig, training: Sequence[Sample],
             continue
         if shared := [asked for asked in held_out if asked in trained]:
             warnings.warn(
-                f"pool {config.pool!r}: {len(shared)} of {len(held_out)} {split} prompts are training prompts as well, "
-                f"such as {shared[0][-1]!r:.80}: figures of {split} are partly of prompts that were trained on",
+                f"pool {config.pool!r}: {len(shared)} of {len(held_out)} {split} prompts are also training prompts, "
+                f"such as {shared[0][-1]!r:.80}: metrics of {split} include prompts that were trained on",
                 stacklevel=2,
             )
 
 
 def _question(sample: Sample) -> tuple[object, ...]:
-    """Return everything that a sample's text answers; the prompt is last."""
+    """Return everything that a sample's text responds to, the prompt last."""
     return sample.system, sample.earlier, sample.prompt
 
 
@@ -241,5 +238,5 @@ class _Samples(Sequence[Sample]):
         with foreign(self._asked):
             sample = self._given[place]
         if not isinstance(sample, Sample):
-            raise ConfigError(f"{self._asked} must give a list of Sample, got {sample!r:.80} at {place}")
+            raise ConfigError(f"{self._asked} must return a list of Sample, got {sample!r:.80} at {place}")
         return sample

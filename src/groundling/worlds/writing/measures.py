@@ -1,4 +1,4 @@
-"""Writing texts to a pool's samples, and measuring them."""
+"""Write texts to a pool's samples, and measure them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,20 +35,20 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class MeasuredTexts:
-    """Texts written to a split, with their figures; lists have one entry for each sample."""
+    """Texts written to a split's prompts, with their metrics; lists have one entry per sample."""
 
     samples: Sequence[Sample]
     generations: list[str]
-    rewards: list[float] | None  # rewards as in training; None without a reward
+    rewards: list[float] | None  # rewards as in training; None if the run has no reward
     results: Mapping[str, MetricResult]
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of the whole split by metric, after the mean reward."""
+        """Return the mean reward and the metrics of the whole split."""
         figures = {} if self.rewards is None else {"reward": sum(self.rewards) / len(self.rewards)}
         return figures | {name: result.corpus for name, result in self.results.items()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row of predictions for each sample: prompt, generation, references and scores."""
+        """Return one row per sample with the prompt, the generation, the references and the scores."""
         return [
             {
                 "sample_id": sample.id,
@@ -72,18 +72,18 @@ class TextMeasures:
 
     @classmethod
     def of_split(cls, world: World, policy: TokenPolicy, split: Split) -> "TextMeasures":
-        """Return the measures of a split of the pool; raise `GroundlingError` if something needed is missing."""
+        """Return the measures for a split of the pool; raise `GroundlingError` if they need something missing."""
         samples = samples_of(world.config, split)
         metrics = make_metrics(world.evaluation.metrics, policy, samples)
         return cls(world, policy, samples, metrics, make_measured_reward(world, policy, samples))
 
     def forget(self) -> None:
-        """Forget the texts measured before, so that the next measurement does not depend on them."""
+        """Forget earlier texts, so that the next measurement does not depend on them."""
         if self.reward is not None:
             self.reward.forget()
 
     def measure(self, texts: Sequence[WrittenText]) -> MeasuredTexts:
-        """Compute the figures of texts; raise `ConfigError` if two metrics give figures of one name."""
+        """Compute the metrics of texts; raise `ConfigError` if two metrics return results with the same name."""
         samples, rows = [text.sample for text in texts], [text.ids for text in texts]
         name = self.world.evaluation.post_process
         process = post_processors.get(name) if name else str
@@ -98,13 +98,12 @@ class TextMeasures:
             computed = metric.compute(prompts, generations, references, meta)
             if both := sorted(results.keys() & computed):
                 raise ConfigError(
-                    f"evaluation.metrics: {owners[both[0]]!r} and {metric!r} both give {both[0]}, which can be "
-                    "reported only once: keep one of them"
+                    f"evaluation.metrics: {owners[both[0]]!r} and {metric!r} both return {both[0]}: remove one of them"
                 )
             results, owners = {**results, **computed}, owners | dict.fromkeys(computed, metric)
         rewards: list[float] | None = None
         if self.reward is not None:
-            # At every token, as training's return_mean: as they were written, not after post-processing.
+            # Rewards at every token are computed without post-processing, like training's return_mean.
             so_far = so_far if per_token else [[text] for text in generations]
             rewarded = self.reward(reward_inputs(samples, so_far, rows if per_token else ()))
             rewards = rewarded.total.sum(0).tolist()
@@ -117,8 +116,8 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_texts(policy: TokenPolicy, world: World, samples: Sequence[Sample]) -> Iterator[WrittenText]:
-    """Write to ``samples`` in batches, as evaluation.generation says. The texts depend on the config's seed alone;
-    torch's global generator stays as it was.
+    """Write to ``samples`` in batches, as set in evaluation.generation. The texts depend only on the config's seed;
+    torch's global generator is left unchanged.
     """
     if not samples:
         raise RunError(f"pool {world.config.pool!r} has no samples in this split")
@@ -140,7 +139,7 @@ def write(
     settings: dict[str, Any],
     generator: torch.Generator,
 ) -> list[list[int]]:
-    """Return the tokens of a text to each prompt, sampled as in training, or by generate with the settings."""
+    """Return the tokens of one text per prompt, sampled as in training, or with generate if there are settings."""
     lm = policy.lm
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64, generator=generator)
@@ -148,13 +147,13 @@ def write(
     ends = list(lm.end_tokens.ids) if policy.sampling.terminate_on_eos else []
     settings = {"max_new_tokens": num_tokens, "eos_token_id": ends or None} | settings
     start, kept = policy.context_start_token, lm.model.generation_config
-    # Texts begin as in training, without the rest of the model's generation config, which Transformers would read:
-    # forced tokens, a temperature, no_repeat_ngram_size.
+    # Texts start as in training. The rest of the model's generation config, such as forced tokens, a temperature or
+    # no_repeat_ngram_size, would be used by Transformers and is hidden from it.
     start, bos = lm.start_token if start is None else start, lm.tokenizer.bos_token_id
     lm.model.generation_config = GenerationConfig(decoder_start_token_id=start, bos_token_id=bos)
     try:
         generations = lm.generate([p.ids for p in prompts], **settings)
-    except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
+    except (TypeError, ValueError) as error:  # raised by Transformers for unknown settings
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be used: {error}") from error
     finally:
         lm.model.generation_config = kept
@@ -162,8 +161,8 @@ def write(
 
 
 def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sample] = ()) -> RewardSum | None:
-    """Make the reward of texts to some of a split's ``samples``; None if the config has no reward. Parts whose reward
-    model is trained online are left out: only training has it, and judges cost money.
+    """Create the reward for texts to some of a split's ``samples``; return None if the config has no reward. Parts
+    with an online reward model are left out, because only training has the model, and querying judges costs money.
     """
     settled = {name: part for name, part in world.reward_parts.items() if part is None or not part.args.get("online")}
     if not chosen_parts(settled, world.spec):
@@ -176,12 +175,12 @@ def make_measured_reward(world: World, policy: TokenPolicy, samples: Sequence[Sa
 def make_metrics(
     named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
 ) -> list[Scorer]:
-    """Make each metric once, for texts to some of ``samples``; its default language model is the policy's."""
+    """Create each metric once, for texts to some of ``samples``; the default language model is the policy's."""
     made = []
     for metric in [metric for place, metric in enumerate(named) if metric not in named[:place]]:
         given = {name: policy.lm for name, one in provided(measures.get(metric.id)).items() if one.role == "lm"}
         made.append(measures.create(metric.id, **given | metric.args))
-        made[-1].check()  # before anything is written for it
+        made[-1].check()  # before any text is written
     for scorer in made:
         scorer.read_corpus(samples)
     return made

@@ -1,4 +1,4 @@
-"""Pairs of texts for a judge: two to one prompt, as Stiennon et al. 2020 (arXiv 2009.01325) compare summaries."""
+"""Pairs of texts to the same prompt for a judge, as in Stiennon et al. 2020 (arXiv 2009.01325) for summaries."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ from groundling.worlds.writing.measures import make_measured_reward
 
 
 def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Recorded]]:
-    """Return a function that writes a text to each sample, with draws of a seed, and rewards it."""
+    """Return a function that writes a text to each sample, sampling with a seed, and rewards it."""
     world = player.world
     world.check_player(player)
     policy, num_tokens = as_writer(player.policy), world.config.num_tokens
@@ -50,14 +50,14 @@ def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
     """Let policies write two texts to each of the pool's training prompts, and return the number of pairs. A prompt's
-    texts are by one writer and the next one, in random order. Everything follows from the config's seed; after a kill
-    the same call continues with the unfinished batch. ``on_segment`` is called once for each text, including those
-    recorded before.
+    texts are written by one player and the next, in random order. The config's seed determines everything; if the
+    process is killed, repeating the call continues with the unfinished batch. ``on_segment`` is called once for each
+    text, including those recorded earlier.
     """
     settings.check_texts()
     for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:
-            raise ConfigError(f"--{name} does nothing where texts are written whole: leave it out")
+            raise ConfigError(f"--{name} has no effect on pools, whose texts are always whole: remove it")
     world = players[0].world
     config: WritingConfig = world.config
     description = {
@@ -90,7 +90,7 @@ def record(
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    # Another stream than that of the seed alone, which the random judge uses.
+    # A stream that differs from the seed's own, which the random judge uses.
     swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, settings.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))

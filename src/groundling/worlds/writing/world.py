@@ -1,4 +1,4 @@
-"""The world of texts that are written to a pool's prompts."""
+"""The world of texts written to a pool's prompts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ _ALTERNATIVES = 5
 
 
 class WritingActor(Actor):
-    """A policy that writes to a prompt as in evaluation."""
+    """A policy that writes to prompts as in evaluation."""
 
     def __init__(self, world: World, policy: TokenPolicy, generator: torch.Generator) -> None:
         self._policy, self._generator = policy, generator
@@ -46,7 +46,7 @@ class WritingActor(Actor):
     def act(self, observation: Any, info: Mapping[str, Any]) -> str:
         """Write a text to a prompt; raise `ConfigError` if the prompt is not a string."""
         if not isinstance(observation, str):
-            raise ConfigError(f"expected a prompt, a text, got {observation!r:.80}")
+            raise ConfigError(f"the prompt must be a string, got {observation!r:.80}")
         encoded = self._encode([Sample("prompt", observation)])
         (ids,) = write(self._policy, encoded, self._num_tokens, self._generation, self._generator)
         return self._policy.lm.continuation(encoded[0].ids).append(*ids)
@@ -56,7 +56,7 @@ _SHORT_TEXTS = 8
 
 
 class WritingWorld(World):
-    """A pool's prompts, to which a policy writes; or its references, to learn from."""
+    """A pool's prompts, to which a policy writes, or its references, from which it learns."""
 
     config: WritingConfig
     evaluation: WritingEvaluation
@@ -82,7 +82,7 @@ class WritingWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        # A pool has no seeds, metrics change no text, and only a chat template has a system prompt.
+        # A pool has no seeds, metrics do not change texts, and a system prompt requires a chat template.
         left_out = ("episode_seeds", "metrics", *(() if self.config.chat else ("chat", "system")))
         return {name: value for name, value in super().settings.items() if name not in left_out}
 
@@ -102,9 +102,8 @@ class WritingWorld(World):
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
         if not writer.sampling.do_sample:
             raise ConfigError(
-                "policy.args.generation.do_sample=false writes the likeliest tokens, and training needs texts that "
-                "are drawn: leave it out, and to measure the likeliest texts set "
-                "evaluation.generation.do_sample=false"
+                "policy.args.generation.do_sample=false decodes greedily, but training requires sampling: remove it; "
+                "to evaluate greedy texts, set evaluation.generation.do_sample=false"
             )
         check_lengths(writer, encode.max_prompt_length, num_tokens)
         order = SampleOrder(samples, self.seed, config.replacement)
@@ -112,7 +111,7 @@ class WritingWorld(World):
         return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, config.texts_per_prompt)
 
     def shortened(self, recurrence: int, steps_per_gradient: int) -> Self:
-        """Return the world with fewer texts: they are only written whole."""
+        """Return the world with fewer texts, because texts cannot be shortened."""
         group = self.config.texts_per_prompt
         texts = min(self.config.num_texts, group * -(-_SHORT_TEXTS // group))
         return self._with_free_judges({"num_texts": texts})
@@ -137,7 +136,7 @@ class WritingWorld(World):
         writer, predictions = as_writer(policy), run_dir / "predictions"
         measures = TextMeasures.of_split(self, writer, "val")
         for path in predictions.glob("val-[0-9]*.jsonl"):
-            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # their rows are dropped
+            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # the rows of these updates are dropped
                 path.unlink()
 
         def measure(update: int) -> dict[str, float]:
@@ -152,7 +151,7 @@ class WritingWorld(World):
     record_pairs = staticmethod(pairs.record)
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
-        """Write texts; `measure` computes their figures."""
+        """Write texts; `measure` computes their metrics."""
         self.check_player(player)
         writer = as_writer(player.policy)
         self._measures = TextMeasures.of_split(self, writer, self._split)
@@ -167,12 +166,12 @@ class WritingWorld(World):
 
     @torch.no_grad()
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
-        """Write to a prompt as in training; each frame has a token and the likeliest alternatives."""
+        """Write to a prompt as in training; each frame shows a token and the most likely alternatives."""
         self.check_player(player)
         policy, config = as_writer(player.policy), self.config
         samples = samples_of(config, self._split)
         if number >= len(samples):
-            raise RunError(f"the {self._split} split of {self.spec.name} has {len(samples)} samples: ask for fewer")
+            raise RunError(f"the {self._split} split of {self.spec.name} has only {len(samples)} samples: watch fewer")
         sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
         generator = torch.Generator().manual_seed(self.seed + number)
         uniforms = torch.rand(1, config.num_tokens, dtype=torch.float64, generator=generator)
