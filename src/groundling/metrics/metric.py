@@ -78,7 +78,7 @@ def loading(kind: str, name: str) -> Iterator[None]:
 
 
 Texts = Sequence[str]  # One text per sample
-References = Sequence[Sequence[str]]  # Reference texts of each sample; an empty list if there are none
+References = Sequence[Sequence[str]]  # Reference texts of each sample; empty if a sample has no references
 Meta = Sequence[Mapping[str, Any]] | None
 """Additional data of each sample from its pool (`concepts`, `raw_table`, `intent`)."""
 

@@ -70,7 +70,7 @@ class OnlineJudge:
             check_address(**{k: str(v) for k, v in taken(check_address, values.args).items()})
         check_arguments(judges.get(values.judge), values.args, f"judge {values.judge!r}")
         if values.model is not None and path is not None:
-            raise ConfigError(f"online.model={values.model} has no effect with path={path}: the model there is trained")
+            raise ConfigError(f"online.model={values.model} has no effect with path={path}, the model to train")
         return values
 
     def refusal(self, world: str | None) -> str | None:
