@@ -234,7 +234,7 @@ def test_a_reward_gets_the_model_under_training() -> None:
     reward = _sum(**settings)
     reward.begin(RewardContext(lm=SimpleNamespace(number=3.0)))
     assert reward(_steps([[0.0]], [["a"]])).total.item() == 3
-    with pytest.raises(RunError, match=r"needs the language model .* args.lm=FOLDER"):
+    with pytest.raises(RunError, match=r"needs the trained language model.* args.lm=FOLDER"):
         _sum(**settings).begin(RewardContext())
 
 

@@ -185,9 +185,7 @@ class Cider(LexicalMetric):
 
     def __post_init__(self) -> None:
         if self.corpus is not None and (len(self.corpus) < 2 or not all(self.corpus)):
-            raise ConfigError(
-                f"corpus needs the references of at least two prompts, [[…], …], got {self.corpus!r:.80}"
-            )
+            raise ConfigError(f"corpus needs references of at least two prompts, [[…], …], got {self.corpus!r:.80}")
 
     def read_corpus(self, samples: Sequence[Sample]) -> None:
         """Take document frequencies from a split unless ``corpus`` is set; they are counted on first use."""

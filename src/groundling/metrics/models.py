@@ -322,8 +322,7 @@ class CausalPerplexity(Metric):
         config = check_model("language model", resolve(self.lm)) if isinstance(self.lm, str) else self.lm
         if config.is_encoder_decoder:
             raise ConfigError(
-                "causal_perplexity needs a causal language model, not an encoder-decoder: set lm to the folder or "
-                "hub id of one"
+                "causal_perplexity needs a causal language model, not an encoder-decoder: set lm=FOLDER_OR_ID"
             )
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:

@@ -264,8 +264,7 @@ class RewardModelPart(Part):
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"{folder} was trained with a reward model other than {self.path}: restore that one, or set run_dir "
-                "to a new folder"
+                f"{folder} was trained with a reward model other than {self.path}: restore it or set a new run_dir"
             )
         self._table.load_state_dict(table)
 

@@ -190,9 +190,7 @@ class TextPart(Part):
         self._processes = context.processes
         if self._make is not None:
             if context.lm is None:
-                raise RunError(
-                    "a reward needs the language model under training, but there is none: set args.lm=FOLDER"
-                )
+                raise RunError("a reward needs the trained language model, but there is none: set args.lm=FOLDER")
             self._use(self._make(context.lm))
             self.check()
         if context.samples:
@@ -257,9 +255,7 @@ def _as_json(state: Mapping[str, Any]) -> str:
     except (TypeError, ValueError):
         is_same = False
     if not is_same:
-        raise RunError(
-            f"its state_dict() must be JSON (no NaN; lists, not tuples; string keys only), got {state!r:.80}"
-        )
+        raise RunError(f"its state_dict() must be JSON (no NaN, no tuples, only string keys), got {state!r:.80}")
     return text
 
 

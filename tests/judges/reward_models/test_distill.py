@@ -299,7 +299,7 @@ def test_every_model_is_loaded_as_saved(id: str, args: dict, tmp_path) -> None:
 
 
 def test_other_folders_get_a_message(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="there is no reward model in"):
+    with pytest.raises(ConfigError, match="no reward model in"):
         load_reward_model(tmp_path)
     MotifRewardModel().save(tmp_path)
     (tmp_path / "reward_model.safetensors").write_bytes(b"broken")

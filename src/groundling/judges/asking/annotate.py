@@ -98,8 +98,7 @@ class Annotation:
         self.pairs, self.judge, self.question = pairs, judge, question
         if question.world != pairs.world:
             raise ConfigError(
-                f"{pairs.folder} holds pairs of the world {pairs.world!r}, but the question is about "
-                f"{question.world!r}"
+                f"{pairs.folder} has pairs of the world {pairs.world!r}, but the question is about {question.world!r}"
             )
         if (refusal := judge.accepts(question)) is not None:
             raise ConfigError(refusal)

@@ -144,8 +144,7 @@ class OpenAIJudge(Judge):
                 if news := [next(iter(entries)) for entries in self._optional if entries not in optional]:
                     warnings.warn(
                         f"{self.server.base_url} rejects {' and '.join(news)}: continuing without them. Without "
-                        "logprobs there are no soft labels; without the others, only the prompt itself asks for "
-                        "the answer format",
+                        "logprobs there are no soft labels; without the others, only the prompt specifies the format",
                         stacklevel=2,
                     )
                 self._optional = [entries for entries in self._optional if entries in optional]

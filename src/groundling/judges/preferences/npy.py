@@ -66,8 +66,7 @@ def _load(path: Path) -> NDArray:
         raise ConfigError(f"{path} is not a readable array ({error})") from error
     if not array.size and any(array.shape[:1]):  # a header of a few bytes may declare any number of empty rows
         raise ConfigError(
-            f"{path} has {array.shape[0]:,} rows without values (shape {array.shape}): expected at least 1 value in "
-            "each row"
+            f"{path} has {array.shape[0]:,} rows without values (shape {array.shape}): expected at least 1 per row"
         )
     return array
 

@@ -72,9 +72,7 @@ class Normalization:
         if quantile == 0:
             return -np.inf
         if not QUANTILE_LEVELS[0] <= quantile <= QUANTILE_LEVELS[-1]:
-            raise ConfigError(
-                f"the threshold's quantile must be 0 (no threshold) or between 0.05 and 0.95, got {quantile}"
-            )
+            raise ConfigError(f"threshold_quantile must be 0 (no threshold) or between 0.05 and 0.95, got {quantile}")
         return float(np.interp(quantile, QUANTILE_LEVELS, self.quantiles))
 
 
