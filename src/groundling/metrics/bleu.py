@@ -33,7 +33,7 @@ _MAX_ORDER = 4
 _ORDERS = range(1, _MAX_ORDER + 1)
 Ngrams = tuple[Counter[tuple[str, ...]], ...]  # N-gram counts of a text, by order
 Documents = Sequence[tuple[str, Sequence[str]]]  # (prompt, references) pairs
-Frequencies = tuple[Counter[tuple[str, ...]], int]  # Number of documents with each n-gram; total number
+Frequencies = tuple[Counter[tuple[str, ...]], int]  # Document counts by n-gram, and number of documents
 
 
 @metrics.register("bleu")
@@ -94,8 +94,8 @@ class SacreBleu(SacreBleuMetric):
     """BLEU as computed by sacrebleu (Post 2018). Use this one for reporting."""
 
     tokenize: str | None = None
-    """sacrebleu's tokenizer ("13a", "intl", "zh", "char", …). If null, 13a is used after scripts without spaces are
-    split into characters (for Chinese this equals "zh")."""
+    """sacrebleu's tokenizer ("13a", "intl", "zh", "char", …). If null, scripts without spaces are split into
+    characters and 13a is used (for Chinese this equals "zh")."""
     smooth_method: Literal["none", "floor", "add-k", "exp"] = "exp"
     smooth_value: float | None = None
     lowercase: bool = False
@@ -169,8 +169,8 @@ _MOST_DOCUMENTS = 20_000  # In larger splits only every k-th sample is counted, 
 class Cider(LexicalMetric):
     """CIDEr-D on spaCy tokens: cosine similarity of n-gram vectors weighted by inverse document frequency, times 10.
     The references of one prompt form a document. Frequencies come from ``corpus`` if set, else from the split of the
-    run's pool, else from the samples measured together. With ``compat`` only the latter are used; if a
-    prompt occurs repeatedly, only its last sample is counted, and a single prompt scores 0.
+    run's pool, else from the samples measured together. With ``compat`` only the latter are used; if a prompt
+    repeats, only its last sample is counted, and a single prompt scores 0.
     """
 
     corpus: References | None = None
@@ -220,7 +220,7 @@ class Cider(LexicalMetric):
         frequencies = _frequencies(list(dict.fromkeys(documents or measured)))
         if frequencies[1] < 2:
             raise RunError(
-                f"Cider needs references for more prompts than {(documents or measured)[0][0][:60]!r}: "
+                f"Cider needs references for prompts other than {(documents or measured)[0][0][:60]!r}: "
                 "set corpus=[[reference, …], …] or measure several prompts together"
             )
         if documents:

@@ -38,7 +38,7 @@ _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base class for the two ROUGE libraries. Both drop all letters except a to z; here only ``compat`` does so."""
+    """Base class of the ROUGE metrics. Their libraries drop all letters except a to z; here, only ``compat`` does."""
 
     needs_references = True
 
@@ -62,7 +62,7 @@ class Rouge(_RougeMetric):
     """
 
     use_single_ref: bool | None = None
-    """If true, only the first reference is used; if false, all. If null, all, or the first one with ``compat``."""
+    """If true, use only the first reference; if false, use all. If null, use all, or the first with ``compat``."""
 
     required_library = "rouge_score"
 

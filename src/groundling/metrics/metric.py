@@ -69,11 +69,11 @@ def loading(kind: str, name: str) -> Iterator[None]:
         yield
     except GroundlingError:
         raise
-    except Exception as error:  # Transformers raises many types
+    except Exception as error:  # Transformers raises many exception types
         pass_out_of_memory(error)
         raise GroundlingError(
-            f"the {kind} {name} cannot be loaded (expected a folder or a hub id, and a hub id requires access to the "
-            f"hub): {(str(error).splitlines() or [''])[0]}"
+            f"the {kind} {name} cannot be loaded (expected a folder, or a hub id and access to the hub): "
+            f"{(str(error).splitlines() or [''])[0]}"
         ) from error
 
 
@@ -102,7 +102,7 @@ class Scorer(ABC):
     """"rl4lms" reproduces RL4LMs' values, including its bugs; `docs/metrics.md` lists the differences."""
 
     registered_id = ""  # Id under which it was created
-    needs_references = False  # Uses the samples' references, or in a `Reward` also their meta
+    needs_references = False  # Uses the samples' references (and, in a `Reward`, their meta)
     required_library: ClassVar[str] = ""  # Package of the ``metrics`` extra that `check` looks for
     needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must have
     by_sample = True
@@ -139,7 +139,7 @@ class Scorer(ABC):
         """Return one finite number for each sample."""
 
     def __call__(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Tensor:
-        """Score a batch of samples (see `compute` for arguments and errors). Returns CPU float32 ``(batch,)``."""
+        """Score a batch of samples, float32 ``(batch,)`` on the CPU; see `compute` for arguments and errors."""
         check_samples(prompts, generations, references, meta)
         with foreign(f"{self.name}, called with {len(generations)} texts,"):
             scores = self.score(prompts, generations, references, meta)

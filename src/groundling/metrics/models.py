@@ -183,7 +183,7 @@ class LearnedReward(ClassifierMetric):
 @metrics.register("intent_accuracy")
 @dataclass(kw_only=True)
 class IntentAccuracy(ClassifierMetric):
-    """1 if a classifier finds the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) in an answer, else 0.
+    """1 if a classifier assigns the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) to an answer, else 0.
     The classifier reads the last utterance of the prompt and the answer. Its labels are matched to the acts by name
     (`ACTS`) or, if the names differ, by order.
     """

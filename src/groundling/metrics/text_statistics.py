@@ -110,7 +110,7 @@ def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
 @metrics.register("increasing_numbers")
 @dataclass(kw_only=True)
 class IncreasingNumbers(Metric):
-    """Count of numbers before the first that is not greater than its predecessor, divided by the number of words."""
+    """Number of leading numbers in strictly increasing order, divided by the number of words."""
 
     min_tokens: Annotated[int, Ge(1)] = 20
     """A text is treated as having at least half this many words."""

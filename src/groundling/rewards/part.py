@@ -130,7 +130,7 @@ class Captions:
     ids: Tensor  # int64 ``(n,)``: equal only for equal captions
     counts: Tensor  # float32 ``(n,)``: occurrences of the caption in its episode so far, including this one
     places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` of each; None if every step has one
-    contexts: Sequence[str] | None = None  # ``n`` initial lines, which a judge of two captions reads once
+    contexts: Sequence[str] | None = None  # ``n`` initial lines, shown once to a judge that compares two
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ _EVIDENCE: dict[Evidence, str] = {
     "env": "the env's own reward",
     "captions": "a caption for each step",
     "counts": "caption counts within the episode",
-    "references": "reference texts (references)",
+    "references": "reference texts",
 }
 
 

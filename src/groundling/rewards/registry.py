@@ -25,7 +25,7 @@ class RewardRegistry(Registry[Any]):
 rewards = RewardRegistry("reward")
 rewards.adapt(metrics, metrics.get)
 
-measures: Registry[Scorer] = Registry("metric")  # All metrics, and for each reward a metric: its mean
+measures: Registry[Scorer] = Registry("metric")  # All metrics, and each reward's mean as a metric
 measures.adapt(metrics, metrics.get)
 measures.adapt(rewards, rewards.get)
 

@@ -42,7 +42,7 @@ class OnlineJudge:
     """A judge that is queried about new captions during training, without delaying it (ONI, arXiv 2410.23022)."""
 
     judge: Annotated[str, CommandLineOnly.when(_asks_server)]
-    """One of `groundling list judges` that reads captions; one that queries a server only on the command line."""
+    """One of `groundling list judges` that reads captions. If it queries a server, set it on the command line."""
     args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
     """Arguments of the judge, as in `groundling annotate --judge ID key=value`."""
     goal: str = ""
@@ -74,7 +74,7 @@ class OnlineJudge:
         return values
 
     def refusal(self, world: str | None) -> str | None:
-        """Return why judge or model are incompatible with a world, or None; skip judges that are slow to create."""
+        """Return why the judge or model is incompatible with a world, or None; skip judges that are slow to create."""
         if world is not None and self.model is not None and _reads_messages(self.model):
             usual = find_subject(world).reward_model
             if not _reads_messages(usual):

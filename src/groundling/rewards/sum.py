@@ -159,7 +159,7 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
 
 def create_part(id: str, args: Mapping[str, Any]) -> Part:
     """Create the part ``id``; a text reward becomes a `TextPart`.
-    If it needs the language model under training, and ``args`` set no other, `Part.begin` creates it.
+    If it needs the language model under training, and ``args`` do not set another, `Part.begin` creates it.
     """
     if id in parts.in_order():
         part: Part = parts.create(id, **args)

@@ -1,4 +1,4 @@
-"""Text rewards that combine several metrics or need their own code."""
+"""Text rewards built on metrics, and `TextPart`, which turns text rewards into parts."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

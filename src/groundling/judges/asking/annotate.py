@@ -86,7 +86,7 @@ class Annotation:
 
     Args:
         folder: Folder of the stored answers; defaults to ``answers`` in the dataset's folder.
-        both_orders: Query each pair in both orders; two different verdicts result in a tie.
+        both_orders: Ask about each pair in both orders; two different verdicts result in a tie.
 
     Raises:
         ConfigError: dataset, question and judge are incompatible.
@@ -159,7 +159,7 @@ class Annotation:
     def run(
         self, name: str, *, chunk: int = 0, chunks: int = 1, on_answer: OnAnswer = lambda answer: None
     ) -> AnnotationSummary:
-        """Query the judge about a chunk's missing answers, and write the labels that follow from all answers so far.
+        """Ask the unanswered questions of a chunk, and write the labels that follow from all answers so far.
 
         Labels are written even after an error, if there is any verdict; after a kill, the same call asks the remaining
         questions. ``name`` is the annotator's name in the dataset.
@@ -218,7 +218,7 @@ class Annotation:
                 raise RunError(
                     f"annotation stopped: {_MAX_INVALID} answers in a row have no verdict in the form {form!r}; the "
                     f"last reply: {summary.invalid_reply!r}. The prompt asked: {self.question.verdict_form(form)} Try "
-                    "a different model or answer=… form; a judge class of your own must reply in this form"
+                    "a different model or answer=… form; custom judges must reply in this form"
                 )
 
         ask(self.judge, self.question, (item.shown for item in items), keep)

@@ -117,7 +117,7 @@ class Question:
     def conversation(
         self, first: str, second: str, answer: AnswerFormat, control_tokens: Sequence[str] = (), context: str = ""
     ) -> list[Message]:
-        """Return the system prompt and the question, with the ``context`` that both share and then fenced captions."""
+        """Return the system prompt and the question, with the shared ``context`` and the fenced captions."""
         subject = self.subject
         template = subject.prompts[self.prompt] if self.instructions is None else self.instructions
         instructions = template.replace("{goal}", subject.goals.get(self.goal, self.goal))

@@ -26,7 +26,7 @@ AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
 Returns, for one caption, 1 if it deserves a reward and 0 otherwise, like ONI's labels; for two captions, the
 probability that the first is preferred (0.5 for a tie); None if there is no answer."""
 _NOTHING = ""  # the empty caption, which single captions are compared with and which is worth 0
-_MAX_INVALID = 20  # after this many answers, all without a verdict, the judge is considered unable
+_MAX_INVALID = 20  # after this many answers, all without a verdict, the judge is considered broken
 _CERTAIN = {Preference.FIRST: (1.0, 0.0, 0.0), Preference.SECOND: (0.0, 1.0, 0.0), Preference.TIE: (0.0, 0.0, 1.0)}
 
 
@@ -92,7 +92,7 @@ class OnlineReward:
 
     A table stores labels as they arrive. A classifier is trained on labelled captions, any other model on preferences
     between captions: a thread trains a copy, whose weights `update` copies back. Call `observe` and `update` once per
-    batch of frames; both return immediately. Only `update` changes the model, and `RewardTable` notices the version.
+    batch of frames; both return immediately. Only `update` changes the model, which `RewardTable` detects.
 
     Args:
         model: Modified in place.
@@ -234,7 +234,7 @@ class OnlineReward:
         self._trained_on = int(state["trained_on"])
 
     def close(self) -> None:
-        """End the threads (see `BackgroundJudge.close`). Warn if the judge never answered or failed to the end."""
+        """End the threads (see `BackgroundJudge.close`). Warn if the judge never answered or was still failing."""
         self._stop.set()
         self._trainer.shutdown()
         self._judge.close()

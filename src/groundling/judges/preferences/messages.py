@@ -120,7 +120,7 @@ def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
     name = f"info {key}" if is_info else key
     expected = head if is_info else head + TAILS.get(key, array.shape[3:])
     if array.shape != expected:
-        return f"{name} has shape {array.shape}, expected {expected} like message"
+        return f"{name} has shape {array.shape}, expected {expected} to match message"
     if array.dtype.kind not in ("iufUS" if is_info and key not in _USED else "iuf"):
         return f"{name} has dtype {array.dtype}, expected numbers"
     return None

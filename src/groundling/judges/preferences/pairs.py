@@ -31,7 +31,7 @@ class TextSegment(NamedTuple):
 
 
 def caption_id(caption: str) -> int:
-    """Return a signed 64-bit hash, equal on all machines; any of a million captions collide with probability 3e-8."""
+    """Return a signed 64-bit hash, equal on all machines; a million captions collide with probability 3e-8."""
     content = caption.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
@@ -154,7 +154,7 @@ class Pairs(ABC):
         return labels.astype(np.int8, copy=False)
 
     def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
-        """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)`` with NaN, or None."""
+        """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)``, NaN if unknown; or None."""
         soft: NDArray | None = self._files.read_labels(self.folder, name)[1]
         self._check(None, soft, f"{self.folder}: preference {name}")
         return soft

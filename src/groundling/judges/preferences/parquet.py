@@ -1,4 +1,4 @@
-"""Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` opens.
+"""Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` opens; ``README.md`` is the dataset card.
 
 ``data/pairs.parquet`` has one row per pair and, for each key, the columns ``first_KEY`` and ``second_KEY`` of strings,
 lists of strings, or nested lists of numbers; keys of recorded values start with ``info_``. The same rows are in

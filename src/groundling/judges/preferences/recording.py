@@ -177,7 +177,7 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     different = [
         f"{key}={there.get(key)!r} (now {value!r})"
         for key, value in wanted.items()
-        # Older recordings lack newer options, which were off.
+        # An option that is missing from an older recording was off.
         if there.get(key) != value and (key in there or value)
     ]
     if different:

@@ -70,7 +70,7 @@ class TrainingPairs:
         return torch.bincount(self.indices[self.indices >= 0], minlength=len(self.captions))
 
     def distinct(self) -> tuple[list[str], Tensor]:
-        """Return the distinct captions and int64 ``(N, 2, L)``, those of each segment, arbitrary past its end."""
+        """Return the distinct captions, and int64 ``(N, 2, L)``: indices into them, arbitrary past a segment's end."""
         places, indices = torch.unique(self.indices.clamp(min=0), return_inverse=True)
         return [self.captions[place] for place in places.tolist()], indices
 
@@ -106,7 +106,7 @@ class TrainingPairs:
 
 
 def _index(pairs: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the distinct captions, the shortest first, and those of each segment, ``(N, 2, L)``; -1 past its end."""
+    """Return the distinct captions, shortest first, and indices into them, ``(N, 2, L)``; -1 past a segment's end."""
     segments = [segment for pair in pairs for segment in pair]
     every = [caption for segment in segments for caption in segment]
     captions = sorted(set(every), key=lambda caption: (len(caption), caption_id(caption)))
@@ -189,8 +189,7 @@ def accuracy(margins: Tensor, targets: Tensor) -> float:
 def calibration_error(margins: Tensor, targets: Tensor) -> float:
     """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, eq. 3), ignoring ties (0.5); NaN if all are ties.
 
-    The mean of |confidence - share correct| over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by
-    their size.
+    Mean of |confidence - share correct| over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by size.
     """
     decided = targets != 0.5
     margins, targets = margins[decided].double(), targets[decided].double()
@@ -203,7 +202,7 @@ def calibration_error(margins: Tensor, targets: Tensor) -> float:
 
 
 def best_temperature(margins: Tensor, targets: Tensor) -> float:
-    """Return the T of minimum cross-entropy of σ(margin / T) (arXiv 1706.04599, 4.2); above 1 means overconfident."""
+    """Return the T that minimises the cross-entropy of σ(margin / T) (arXiv 1706.04599, 4.2); T > 1: overconfident."""
     margins, targets = margins.double(), targets.double()
     low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
     for _ in range(_BISECTIONS):

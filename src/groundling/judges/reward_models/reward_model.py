@@ -35,7 +35,7 @@ def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
 
 QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # 0.05, 0.1, ..., 0.95
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
-CHUNK = 1024  # captions scored at once
+CHUNK = 1024  # captions scored in one batch
 _PRIOR_COUNT = 1e-4  # count of the prior (mean 0, variance 1) in Motif's running moments
 
 
@@ -83,8 +83,7 @@ def chunks(captions: Sequence[str]) -> Iterator[Sequence[str]]:
 class RewardModel(nn.Module, ABC):
     """Rewards captions: a NetHack message, an observation with an action, or a whole text.
 
-    ``forward`` returns scores with gradients, for training; `rewards` returns what an agent gets. Most models return
-    the same in both.
+    ``forward`` returns scores with gradients, for training; `rewards` returns what an agent gets, usually the same.
 
     Attributes:
         id: Id of the registered class.
